@@ -88,7 +88,7 @@ repeat: $(INSTALLED) ## Run the suite ten times under load and list what failed;
 	@"$(PY)" -m tests.repeat $(ARGS)
 
 # At least this much of the branches where a fault lets somebody in or loses something.
-ROOMS := agents/governance agents/sessions bonobot/gateway mcp_servers/connections
+ROOMS := agents/policies agents/sessions agents/gateway mcp_servers/client
 LEAST_COVERED := 95
 
 coverage: $(INSTALLED) ## Run the suite and measure the branches of the core; fails below 95 %

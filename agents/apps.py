@@ -13,12 +13,12 @@ class AgentsConfig(AppConfig):
 
     def ready(self) -> None:
         """Register what lower layers call: agents of new members, tools that start sessions."""
-        from agents.builtin_tools.asking import build_ask_tool
-        from agents.builtin_tools.workflows import workflow_tool
-        from agents.governance.own_tools import register_tool_source
-        from agents.welcoming import give_agents
-        from bonobot.tenancy.invitations import register_joined_hook
+        from agents.builtin_tools.registry import register_tool_source
+        from agents.services import grant_invited_agents
+        from agents.sessions.ask_agent_tool import build_ask_tool
+        from agents.workflows.workflow_tool import build_workflow_tool
+        from bonobot.accounts.invitations import register_joined_hook
 
-        register_joined_hook(give_agents)
+        register_joined_hook(grant_invited_agents)
         register_tool_source("agent", build_ask_tool)
-        register_tool_source("workflow", workflow_tool)
+        register_tool_source("workflow", build_workflow_tool)

@@ -13,13 +13,13 @@ from pathlib import PurePath
 from typing import Any
 from uuid import UUID
 
-from agents.llm.port import Message, Picture
+from agents.images import LARGEST, detect_media_type, keep, keep_bytes, load_message_images
+from agents.llm.interface import ImageData, Message
 from agents.models import Blob
-from agents.pictures import LARGEST, keep, keep_bytes, kind_of, shown_to
-from bonobot.lib.known_secrets import without_secrets
-from bonobot.lib.problems import Invalid
-from bonobot.lib.sayings import say
-from bonobot.lib.untrusted import visible
+from bonobot.core.crypto.organization_secrets import mask_organization_secrets
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import InvalidInput
+from bonobot.core.text.untrusted_text import make_visible
 
 FIELD = "attachments"
 MOST = 8
@@ -37,56 +37,58 @@ class Attachment:
     data: bytes = field(repr=False)
 
 
-def attached(organization_id: UUID, given: Sequence[Attachment]) -> dict[str, Any]:
+def store_attachments(organization_id: UUID, given: Sequence[Attachment]) -> dict[str, Any]:
     """Keep files and return how a message names them: `images` and `files`.
 
     Stored secrets of the organization are masked in texts. Raises `Invalid` (field `attachments`)
     before anything is kept.
     """
     if len(given) > MOST or sum(len(one.data) for one in given) > LARGEST_TOGETHER:
-        raise _refused(
-            say(
+        raise _build_error(
+            format_message(
                 "{count} files with {size:,} bytes are too much.",
                 count=len(given),
                 size=sum(len(one.data) for one in given),
             ),
-            say(
+            format_message(
                 "Send {most} files with {largest_together:,} bytes together at most.",
                 most=MOST,
                 largest_together=LARGEST_TOGETHER,
             ),
         )
-    read = [(_named(one), one.data, _kind(one)) for one in given]
-    images = [(name, Picture(kind, data)) for name, data, kind in read if kind != TEXT]
+    read = [(_clean_name(one), one.data, _detect_type(one)) for one in given]
+    images = [(name, ImageData(kind, data)) for name, data, kind in read if kind != TEXT]
     kept = keep(organization_id, [picture for _, picture in images])
     found = {
         "images": [said | {"name": name} for (name, _), said in zip(images, kept, strict=True)],
-        "files": [_text(organization_id, name, data) for name, data, kind in read if kind == TEXT],
+        "files": [
+            _store_text(organization_id, name, data) for name, data, kind in read if kind == TEXT
+        ],
     }
     return {name: value for name, value in found.items() if value}
 
 
 def from_base64(given: Sequence[Mapping[str, str]]) -> list[Attachment]:
     """Return files as JSON carries them (`name`, `content` in base64); raises `Invalid`."""
-    return [Attachment(one["name"], _decoded(one)) for one in given]
+    return [Attachment(one["name"], _decode_content(one)) for one in given]
 
 
-def told_to_model(
+def build_model_messages(
     organization_id: UUID, messages: Sequence[Message], *, sees: bool
 ) -> list[Message]:
     """Return the conversation with what its messages name: texts, and images if they are seen."""
-    return shown_to(organization_id, spelled_out(organization_id, messages), sees=sees)
+    return load_message_images(organization_id, expand_files(organization_id, messages), sees=sees)
 
 
-def spelled_out(organization_id: UUID, messages: Sequence[Message]) -> list[Message]:
+def expand_files(organization_id: UUID, messages: Sequence[Message]) -> list[Message]:
     """Return the conversation with the texts of its files, each where it was attached."""
     wanted = {one["sha256"] for message in messages for one in message.get("files", ())}
     rows = Blob.objects.for_organization(organization_id).filter(sha256__in=wanted)
     texts = {row.sha256: bytes(row.data).decode() for row in rows} if wanted else {}
-    return [_spelled_out(message, texts) for message in messages]
+    return [_expand_message_files(message, texts) for message in messages]
 
 
-def _spelled_out(message: Message, texts: Mapping[str, str]) -> Message:
+def _expand_message_files(message: Message, texts: Mapping[str, str]) -> Message:
     if message["role"] != "user" or not (message.get("files") or message.get("images")):
         return message
     images = [f"[attached image {one.get('name', '')}]" for one in message.get("images", ())]
@@ -101,32 +103,32 @@ def _spelled_out(message: Message, texts: Mapping[str, str]) -> Message:
     }
 
 
-def _text(organization_id: UUID, name: str, data: bytes) -> dict[str, Any]:
-    text = without_secrets(data.decode(), organization_id).encode()
+def _store_text(organization_id: UUID, name: str, data: bytes) -> dict[str, Any]:
+    text = mask_organization_secrets(data.decode(), organization_id).encode()
     return keep_bytes(organization_id, TEXT, text) | {"name": name, "mark": secrets.token_hex(8)}
 
 
-def _kind(one: Attachment) -> str:
+def _detect_type(one: Attachment) -> str:
     """Return the type by the bytes; raises `Invalid` for what no model takes."""
-    if kind := kind_of(one.data):
+    if kind := detect_media_type(one.data):
         if len(one.data) > LARGEST:
-            raise _refused(
-                say(
+            raise _build_error(
+                format_message(
                     "The image {one!r} has {count:,} bytes.",
-                    one=_named(one),
+                    one=_clean_name(one),
                     count=len(one.data),
                 ),
-                say("Send images of {largest:,} bytes at most.", largest=LARGEST),
+                format_message("Send images of {largest:,} bytes at most.", largest=LARGEST),
             )
         return kind
     if len(one.data) > LARGEST_TEXT:
-        raise _refused(
-            say(
+        raise _build_error(
+            format_message(
                 "The file {one!r} has {count:,} bytes.",
-                one=_named(one),
+                one=_clean_name(one),
                 count=len(one.data),
             ),
-            say(
+            format_message(
                 "Send text files of {largest_text:,} bytes at most, or images.",
                 largest_text=LARGEST_TEXT,
             ),
@@ -136,27 +138,29 @@ def _kind(one: Attachment) -> str:
     except UnicodeDecodeError:
         text = "\0"
     if "\0" in text:
-        raise _refused(
-            say("The file {one!r} is neither text in UTF-8 nor an image.", one=_named(one)),
+        raise _build_error(
+            format_message(
+                "The file {one!r} is neither text in UTF-8 nor an image.", one=_clean_name(one)
+            ),
             "Send texts, and images as PNG, JPEG, GIF or WebP.",
         )
     return TEXT
 
 
-def _named(one: Attachment) -> str:
-    name = visible(PurePath(one.name.replace("\\", "/")).name, NAME_LENGTH)
+def _clean_name(one: Attachment) -> str:
+    name = make_visible(PurePath(one.name.replace("\\", "/")).name, NAME_LENGTH)
     return name.replace("[", "(").replace("]", ")").replace("\n", " ") or "file"
 
 
-def _decoded(one: Mapping[str, str]) -> bytes:
+def _decode_content(one: Mapping[str, str]) -> bytes:
     try:
         return base64.b64decode(one["content"], validate=True)
     except (binascii.Error, ValueError):
-        raise _refused(
-            say("The file {name!r} is not in base64.", name=one["name"][:NAME_LENGTH]),
+        raise _build_error(
+            format_message("The file {name!r} is not in base64.", name=one["name"][:NAME_LENGTH]),
             "Encode its bytes so.",
         ) from None
 
 
-def _refused(detail: str, remedy: str) -> Invalid:
-    return Invalid(detail, field=FIELD, remedy=remedy)
+def _build_error(detail: str, remedy: str) -> InvalidInput:
+    return InvalidInput(detail, field=FIELD, remedy=remedy)

@@ -14,23 +14,23 @@ from uuid import UUID
 from django.db import transaction
 from django.utils import timezone
 
-from agents.holding import held_now
+from agents.flow_labels.services import list_current_labels
 from agents.models import Agent, Note
-from agents.models.notes import LONGEST_NOTE, LONGEST_TITLE, MOST_NOTES
-from bonobot.ledger.changes import change
-from bonobot.lib.known_secrets import without_secrets
-from bonobot.lib.problems import Conflict, Invalid
-from bonobot.lib.sayings import say
-from bonobot.lib.untrusted import storable
-from bonobot.tenancy.principals import Principal
-from bonobot.tenancy.roles import Action
-from mcp_servers.labels import Label, bits, labels_in
+from agents.models.agents import LONGEST_NOTE, LONGEST_TITLE, MOST_NOTES
+from bonobot.accounts.principals import Principal
+from bonobot.accounts.roles import Action
+from bonobot.core.crypto.organization_secrets import mask_organization_secrets
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import Conflict, InvalidInput
+from bonobot.core.text.untrusted_text import make_storable
+from bonobot.ledger.audit.admin_changes import record_change
+from mcp_servers.flow_labels import FlowLabel, decode_labels, encode_labels
 
 _WORD = re.compile(r"\w+")
 # A word in the title says more about a note than one in its text.
 IN_TITLE, IN_TEXT = 3, 1
 # What a note may bring: a way out is no property of a text.
-KEPT_LABELS = (Label.PRIVATE_DATA, Label.UNTRUSTED_CONTENT)
+KEPT_LABELS = (FlowLabel.PRIVATE_DATA, FlowLabel.UNTRUSTED_CONTENT)
 
 
 @dataclass(frozen=True)
@@ -45,26 +45,28 @@ class NoteSpec:
 def search(agent_id: UUID, query: str, *, limit: int) -> list[Note]:
     """Return an agent's notes about `query`, the best first; without words, the newest."""
     rows = Note.objects.filter(agent=agent_id)
-    if not words(query):
+    if not split_words(query):
         return list(rows[:limit])
-    return ranked(rows[:MOST_NOTES], query)[:limit]
+    return rank_notes(rows[:MOST_NOTES], query)[:limit]
 
 
-def ranked(notes: Iterable[Note], query: str) -> list[Note]:
+def rank_notes(notes: Iterable[Note], query: str) -> list[Note]:
     """Return those notes that hold a word of the query, by how much they say of it."""
-    wanted = words(query)
-    scored = [(_score(note, wanted), note) for note in notes]
+    wanted = split_words(query)
+    scored = [(_calculate_score(note, wanted), note) for note in notes]
     # Sorting is stable: of equals, the newer one stays first.
     return [note for score, note in sorted(scored, key=lambda one: -one[0]) if score]
 
 
-def words(text: str) -> frozenset[str]:
+def split_words(text: str) -> frozenset[str]:
     """Return the words of a text as they are compared."""
     return frozenset(word.casefold() for word in _WORD.findall(text))
 
 
-def _score(note: Note, wanted: frozenset[str]) -> int:
-    return IN_TITLE * len(wanted & words(note.title)) + IN_TEXT * len(wanted & words(note.text))
+def _calculate_score(note: Note, wanted: frozenset[str]) -> int:
+    return IN_TITLE * len(wanted & split_words(note.title)) + IN_TEXT * len(
+        wanted & split_words(note.text)
+    )
 
 
 def keep(
@@ -81,13 +83,13 @@ def keep(
 
     Raises `Invalid` (empty), `Conflict` (code `notes_full`).
     """
-    title, text = _checked(title, text, organization_id)
+    title, text = _clean_note(title, text, organization_id)
     values = {"text": text, "labels": labels, "written_by": by, "session_id": session_id}
     mine = Note.objects.filter(agent=agent_id)
     with transaction.atomic():
         if mine.filter(title=title).update(**values, updated_at=timezone.now()):
             return mine.get(title=title), False
-        _room(mine.count())
+        _check_note_limit(mine.count())
         made = Note(organization_id=organization_id, agent_id=agent_id, title=title, **values)
         made.save(force_insert=True)
     return made, True
@@ -105,29 +107,31 @@ def save_note(principal: Principal, agent: Agent, spec: NoteSpec, note: Note | N
     take nothing away.
     """
     principal.require(Action.MANAGE_AGENTS)
-    title, text = _checked(spec.title, spec.text, agent.organization_id)
+    title, text = _clean_note(spec.title, spec.text, agent.organization_id)
     if strange := sorted(set(spec.labels) - set(KEPT_LABELS)):
-        raise Invalid(
-            say("A note can't bring {strange!r}.", strange=str(strange[0])[:100]),
+        raise InvalidInput(
+            format_message("A note can't bring {strange!r}.", strange=str(strange[0])[:100]),
             field="labels",
-            remedy=say("Use some of: {kept_labels}.", kept_labels=", ".join(KEPT_LABELS)),
+            remedy=format_message(
+                "Use some of: {kept_labels}.", kept_labels=", ".join(KEPT_LABELS)
+            ),
         )
     others = agent.notes.exclude(pk=note.pk) if note else agent.notes.all()
     if others.filter(title=title).exists():
         raise Conflict(
-            say("There is a note {title!r} already.", title=title),
+            format_message("There is a note {title!r} already.", title=title),
             code="name_taken",
             field="title",
             remedy="Change that one, or choose another title.",
         )
     action = "note_changed" if note else "note_added"
     if note is None:
-        _room(agent.notes.count())
+        _check_note_limit(agent.notes.count())
         note = Note(organization_id=agent.organization_id, agent=agent)
-    labels = bits(spec.labels) | _held_by_writer(principal, agent)
+    labels = encode_labels(spec.labels) | _held_by_writer(principal, agent)
     note.title, note.text, note.labels = title, text, labels
     note.written_by, note.session_id = principal.label, None
-    with _recorded(principal, note, action, labels=list(labels_in(labels))):
+    with _record_change(principal, note, action, labels=list(decode_labels(labels))):
         note.save()
     return note
 
@@ -136,13 +140,13 @@ def _held_by_writer(principal: Principal, agent: Agent) -> int:
     """Return the labels that a token leaves in what it writes; people have read what they write."""
     if principal.kind != "token":
         return 0
-    return bits(held_now(principal, session_id=None, agent_id=agent.pk))
+    return encode_labels(list_current_labels(principal, session_id=None, agent_id=agent.pk))
 
 
 def remove_note(principal: Principal, note: Note) -> None:
     """Remove a note; the audit keeps that it was there."""
     principal.require(Action.MANAGE_AGENTS)
-    with _recorded(principal, note, "note_removed"):
+    with _record_change(principal, note, "note_removed"):
         note.delete()
 
 
@@ -150,7 +154,7 @@ def clear_notes(principal: Principal, agent: Agent) -> int:
     """Remove all notes of an agent and return how many there were."""
     principal.require(Action.MANAGE_AGENTS)
     details = {"removed": 0}
-    with change(
+    with record_change(
         organization_id=agent.organization_id,
         actor=principal.actor,
         action="notes_cleared",
@@ -173,10 +177,10 @@ def note_of(principal: Principal, agent: Agent, title: str) -> Note:
     return found
 
 
-def _recorded(
+def _record_change(
     principal: Principal, note: Note, action: str, **details: Any
 ) -> AbstractContextManager[Any]:
-    return change(
+    return record_change(
         organization_id=note.organization_id,
         actor=principal.actor,
         action=action,
@@ -188,26 +192,26 @@ def _recorded(
     )
 
 
-def _checked(title: str, text: str, organization_id: UUID) -> tuple[str, str]:
+def _clean_note(title: str, text: str, organization_id: UUID) -> tuple[str, str]:
     """Return both as they are kept: without stored secrets, in bounds; raises `Invalid`."""
-    title = " ".join(str(storable(without_secrets(title, organization_id))).split())
-    text = str(storable(without_secrets(text, organization_id))).strip()
+    title = " ".join(str(make_storable(mask_organization_secrets(title, organization_id))).split())
+    text = str(make_storable(mask_organization_secrets(text, organization_id))).strip()
     for field, said, longest in (("title", title, LONGEST_TITLE), ("text", text, LONGEST_NOTE)):
         if not said:
-            raise Invalid(
-                say("The note has no {field}.", field=field),
+            raise InvalidInput(
+                format_message("The note has no {field}.", field=field),
                 field=field,
-                remedy=say("Write a {field}.", field=field),
+                remedy=format_message("Write a {field}.", field=field),
             )
         if len(said) > longest:
-            raise Invalid(
-                say(
+            raise InvalidInput(
+                format_message(
                     "The {field} has {count} characters.",
                     field=field,
                     count=len(said),
                 ),
                 field=field,
-                remedy=say(
+                remedy=format_message(
                     "At most {longest} are kept: say it shorter, or in several notes.",
                     longest=longest,
                 ),
@@ -215,10 +219,12 @@ def _checked(title: str, text: str, organization_id: UUID) -> tuple[str, str]:
     return title, text
 
 
-def _room(count: int) -> None:
+def _check_note_limit(count: int) -> None:
     if count >= MOST_NOTES:
         raise Conflict(
-            say("The agent has {count} notes, which is the most that it may have.", count=count),
+            format_message(
+                "The agent has {count} notes, which is the most that it may have.", count=count
+            ),
             code="notes_full",
             remedy="Forget some first, or put several into one.",
         )

@@ -10,24 +10,24 @@ from django.db.models import Q, QuerySet
 
 from agents.models import SavedFilter
 from agents.models.saved_filters import LONGEST_NAME, LONGEST_QUERY
-from bonobot.ledger.changes import change
-from bonobot.lib.problems import Conflict, Forbidden, Invalid
-from bonobot.lib.sayings import say
-from bonobot.tenancy.principals import Principal
-from bonobot.tenancy.roles import Action
+from bonobot.accounts.principals import Principal
+from bonobot.accounts.roles import Action
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import Conflict, Forbidden, InvalidInput
+from bonobot.ledger.audit.admin_changes import record_change
 
 MOST = 50
 # Of an address: which page, which form of a file, Django's own marks.
 NOT_KEPT = frozenset({"p", "form", "e", "all", "_changelist_filters"})
 
 
-def kept_of(query: str) -> str:
+def normalize_query(query: str) -> str:
     """Return what of an address is a way of looking: filters, search and order, sorted."""
     pairs = parse_qsl(query, max_num_fields=100)
     return urlencode(sorted(pair for pair in pairs if pair[0] not in NOT_KEPT))
 
 
-def filters_of(principal: Principal) -> QuerySet[SavedFilter]:
+def list_filters(principal: Principal) -> QuerySet[SavedFilter]:
     """Return a person's own filters, and those that others share with the organization."""
     rows: Any = SavedFilter.objects.for_organization(principal.organization_id)
     if principal.kind != "user":
@@ -45,12 +45,12 @@ def save_filter(principal: Principal, name: str, query: str, *, shared: bool) ->
     principal.require(Action.VIEW_AUDIT)
     if principal.kind != "user":
         raise Forbidden("Only a person keeps filters.", rule="person")
-    name, kept = name.strip(), _kept(query)
+    name, kept = name.strip(), _clean_query(query)
     if not 0 < len(name) <= LONGEST_NAME:
-        raise Invalid(
-            say("The name has {count} characters.", count=len(name)),
+        raise InvalidInput(
+            format_message("The name has {count} characters.", count=len(name)),
             field="name",
-            remedy=say(
+            remedy=format_message(
                 "Give it a name of 1 to {longest_name} characters.", longest_name=LONGEST_NAME
             ),
         )
@@ -61,7 +61,7 @@ def save_filter(principal: Principal, name: str, query: str, *, shared: bool) ->
     if row is None:
         if mine.count() >= MOST:
             raise Conflict(
-                say("There are {most} filters of yours.", most=MOST),
+                format_message("There are {most} filters of yours.", most=MOST),
                 code="too_many_filters",
                 remedy="Remove one first.",
             )
@@ -70,7 +70,7 @@ def save_filter(principal: Principal, name: str, query: str, *, shared: bool) ->
         )
     told = shared or row.shared
     row.query, row.shared = kept, shared
-    with _recorded(principal, row, "audit_filter_saved", {"query": kept}, told=told):
+    with _record_change(principal, row, "audit_filter_saved", {"query": kept}, told=told):
         row.save()
     return row
 
@@ -79,7 +79,9 @@ def remove_filter(principal: Principal, row: SavedFilter) -> None:
     """Remove one's own filter, or one that is shared by those who manage the organization."""
     if str(row.owner_id) != principal.id:
         principal.require(Action.MANAGE_ORGANIZATION)
-    with _recorded(principal, row, "audit_filter_removed", {"query": row.query}, told=row.shared):
+    with _record_change(
+        principal, row, "audit_filter_removed", {"query": row.query}, told=row.shared
+    ):
         row.delete()
 
 
@@ -88,29 +90,31 @@ def may_remove(principal: Principal, row: SavedFilter) -> bool:
     return str(row.owner_id) == principal.id or principal.may(Action.MANAGE_ORGANIZATION)
 
 
-def _kept(query: str) -> str:
+def _clean_query(query: str) -> str:
     try:
-        kept = kept_of(query)
+        kept = normalize_query(query)
     except ValueError:
         kept = "x" * (LONGEST_QUERY + 1)
     if not kept:
-        raise Invalid(
+        raise InvalidInput(
             "The list shows everything.",
             field="query",
             remedy="Filter, search or sort it first; that is what is kept.",
         )
     if len(kept) > LONGEST_QUERY:
-        raise Invalid("There is too much in the filter.", field="query", remedy="Filter by less.")
+        raise InvalidInput(
+            "There is too much in the filter.", field="query", remedy="Filter by less."
+        )
     return kept
 
 
-def _recorded(
+def _record_change(
     principal: Principal, row: SavedFilter, action: str, details: Mapping[str, Any], *, told: bool
 ) -> AbstractContextManager[Any]:
     """Record what others see; what a person keeps for themselves is nobody's business."""
     if not told:
         return nullcontext()
-    return change(
+    return record_change(
         organization_id=row.organization_id,
         actor=principal.actor,
         action=action,

@@ -6,17 +6,20 @@ from uuid import UUID
 from celery import shared_task
 from django.utils import timezone
 
-from agents import asking, overspending, promises
-from agents.approvals import expire_overdue
-from agents.evaluation import replays, running
-from agents.sessions.nudges import RUN_SESSION
-from agents.sessions.requests import answered_while_parking
-from agents.sessions.runner import session_runner
-from agents.sessions.runners import forgotten
+from agents.approvals.services import expire_overdue
+from agents.budgets import alerts as budget_alerts
+from agents.calls import deferred_calls
+from agents.elicitations import services as elicitations
+from agents.evaluation import replay_runner
+from agents.evaluation import services as evaluation
+from agents.session_wakeups import RUN_SESSION
+from agents.sessions.leases import list_unattended_sessions
+from agents.sessions.services import answered_while_parking
+from agents.sessions.worker import get_session_runner
 from agents.workflows import schedules
-from bonobot.ledger.abandoned import settle_abandoned
-from bonobot.lib.alone import Alone
-from bonobot.lib.runtime import runtime
+from bonobot.core.celery_tasks import ExclusiveTask
+from bonobot.core.runtime import get_runtime
+from bonobot.ledger.audit.abandoned_calls import settle_abandoned
 
 ABANDONED_AFTER = timedelta(minutes=9)
 
@@ -24,16 +27,18 @@ ABANDONED_AFTER = timedelta(minutes=9)
 @shared_task(name=RUN_SESSION)
 def run_session(session_id: str) -> None:
     """Take a session onto the loop; the task ends at once and holds no thread."""
-    runtime().spawn(session_runner().take(UUID(session_id)), name=f"take session {session_id}")
+    get_runtime().spawn(
+        get_session_runner().take(UUID(session_id)), name=f"take session {session_id}"
+    )
 
 
-@shared_task(name=replays.PLAY)
+@shared_task(name=evaluation.PLAY)
 def play_recording(replay_id: str) -> None:
     """Take a replay onto the loop; the task ends at once and holds no thread."""
-    runtime().spawn(running.take(UUID(replay_id)), name=f"take replay {replay_id}")
+    get_runtime().spawn(replay_runner.take(UUID(replay_id)), name=f"take replay {replay_id}")
 
 
-@shared_task(base=Alone)
+@shared_task(base=ExclusiveTask)
 def sweep() -> int:
     """Nudge for sessions and replays that nobody runs although someone should; return how many.
 
@@ -42,24 +47,24 @@ def sweep() -> int:
     """
     settle_abandoned(opened_before=timezone.now() - ABANDONED_AFTER)
     expire_overdue()
-    asking.expire_overdue()
-    promises.forget_old()
-    found = [*answered_while_parking(), *forgotten()]
+    elicitations.expire_overdue()
+    deferred_calls.forget_old()
+    found = [*answered_while_parking(), *list_unattended_sessions()]
     for session_id in found:
         run_session.delay(str(session_id))
-    waiting = replays.forgotten()
+    waiting = evaluation.list_stalled_replays()
     for replay_id in waiting:
         play_recording.delay(str(replay_id))
     return len(found) + len(waiting)
 
 
-@shared_task(base=Alone)
+@shared_task(base=ExclusiveTask)
 def run_due_workflows() -> int:
     """Begin the runs of workflows whose schedules are due; return how many."""
     return schedules.run_due()
 
 
-@shared_task(base=Alone)
+@shared_task(base=ExclusiveTask)
 def watch_budgets() -> int:
     """Tell people of budgets that are nearly or wholly spent; return of how many."""
-    return overspending.watch()
+    return budget_alerts.watch()

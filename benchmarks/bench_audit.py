@@ -17,7 +17,7 @@ from rich.table import Table
 
 from benchmarks.bench_ledger import Caller
 from benchmarks.databases import on_each
-from bonobot.ledger.writer import close, writer
+from bonobot.ledger.writer.writer_thread import close, get_writer
 
 ROWS = 10_000
 AT_ONCE = 128
@@ -30,8 +30,8 @@ async def fill(organization_id: UUID) -> None:
     async def work() -> None:
         for _ in left:
             admission = caller.admission()
-            await writer().admit_async(admission)
-            await writer().settle_async(caller.settlement(admission))
+            await get_writer().admit_async(admission)
+            await get_writer().settle_async(caller.settlement(admission))
 
     await asyncio.gather(*[work() for _ in range(AT_ONCE)])
 
@@ -40,8 +40,8 @@ def changed(name: str, organization_id: UUID) -> bool:
     """Change the rows in one way, verify, take it back; tell whether it was found."""
     from django.db import connection, transaction
 
+    from bonobot.ledger.audit.verify_chain import verify
     from bonobot.ledger.models import AuditRow
-    from bonobot.ledger.verify import verify
 
     rows = AuditRow.objects.filter(organization_id=organization_id).order_by("seq")
     one, two = rows[ROWS // 2], rows[ROWS // 2 + 1]
@@ -75,7 +75,7 @@ def measure() -> None:
 
     django.setup()
     call_command("migrate", "ledger", verbosity=0)
-    from bonobot.ledger.verify import verify  # its models need the settings
+    from bonobot.ledger.audit.verify_chain import verify  # its models need the settings
 
     organization_id = uuid4()
     asyncio.run(fill(organization_id))

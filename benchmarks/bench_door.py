@@ -33,14 +33,14 @@ def measure() -> None:
     """Measure on this process's database; print a line for each figure."""
     _ready()
     from benchmarks import door, door_stages
-    from bonobot.ledger.writer import close
-    from bonobot.lib.runtime import runtime
+    from bonobot.core.runtime import get_runtime
+    from bonobot.ledger.writer.writer_thread import close
 
     with door.opened() as one:
 
         def spent(which: door.One, at_once: int, calls: int = CALLS) -> tuple[float, float]:
             gc.collect()
-            return runtime().call(door.spent, which, calls=calls, at_once=at_once)
+            return get_runtime().call(door.spent, which, calls=calls, at_once=at_once)
 
         for at_once in CONCURRENCY:
             spent(one.governed, at_once)
@@ -70,8 +70,8 @@ def count_instructions() -> None:
     """Under callgrind: count the instructions of bare and governed calls; print a line for each."""
     _ready()
     from benchmarks import door
-    from bonobot.ledger.writer import close
-    from bonobot.lib.runtime import runtime
+    from bonobot.core.runtime import get_runtime
+    from bonobot.ledger.writer.writer_thread import close
 
     def control(*words: str) -> None:
         asked = ["callgrind_control", *words, str(os.getpid())]
@@ -80,14 +80,14 @@ def count_instructions() -> None:
     with door.opened() as one:
         for at_once in CONCURRENCY[:2]:
             for which in (one.bare, one.governed):
-                runtime().call(door.spent, which, calls=24, at_once=at_once)
+                get_runtime().call(door.spent, which, calls=24, at_once=at_once)
         gc.collect()
         gc.disable()
         control("-i", "on")
         for at_once in CONCURRENCY[:2]:
             for name, which in (("bare", one.bare), ("governed", one.governed)):
                 control("-z")
-                runtime().call(door.spent, which, calls=CALLS, at_once=at_once)
+                get_runtime().call(door.spent, which, calls=CALLS, at_once=at_once)
                 control("-d", f"{name} {at_once}")
     close()
 

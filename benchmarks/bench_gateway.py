@@ -93,10 +93,10 @@ def measure() -> None:
     django.setup()
     call_command("migrate", verbosity=0)
     from benchmarks.door import NEVER, furnished
-    from bonobot.ledger.writer import close
-    from bonobot.lib import runtime
-    from bonobot.tenancy.roles import Role
-    from bonobot.tenancy.tokens import issue
+    from bonobot.accounts.roles import Role
+    from bonobot.accounts.tokens.services import issue
+    from bonobot.core import runtime
+    from bonobot.ledger.writer.writer_thread import close
 
     ports = [_free_port() for _ in range(3)]
     url = f"http://127.0.0.1:{ports[0]}/mcp"

@@ -50,7 +50,7 @@ def measure() -> None:
 
     from agents.models import Agent
     from benchmarks import grown_gateway, grown_upkeep
-    from bonobot.tenancy.models import Organization, User
+    from bonobot.accounts.models.organizations import Organization, User
     from mcp_servers.models import Server
     from tests.crowd import Town
 
@@ -88,27 +88,29 @@ def _times(what: Callable[[], Any]) -> tuple[float, float]:
 
 def _calls(organization_id: Any) -> float:
     from benchmarks.bench_ledger import Caller
-    from bonobot.ledger.heads import generation
-    from bonobot.ledger.writer import writer
+    from bonobot.ledger.queries import load_policy_generation
+    from bonobot.ledger.writer.writer_thread import get_writer
 
     caller = Caller(organization_id)
     times = []
     for _ in range(CALLS):
         admission = caller.admission()
-        object.__setattr__(admission, "generation", generation(organization_id))
+        object.__setattr__(admission, "generation", load_policy_generation(organization_id))
         began = time.perf_counter()
-        writer().admit(admission).result(30)
-        writer().settle(caller.settlement(admission)).result(30)
+        get_writer().admit(admission).result(30)
+        get_writer().settle(caller.settlement(admission)).result(30)
         times.append(time.perf_counter() - began)
     return sorted(times)[len(times) // 2]
 
 
 def _verify(organization_id: Any) -> None:
-    from bonobot.ledger.stored import tip_of
-    from bonobot.ledger.verify import advance, beginning
+    from bonobot.ledger.audit.chain_reader import load_tip
+    from bonobot.ledger.audit.verify_chain import advance, start_verification
 
     began = time.perf_counter()
-    standing = advance(beginning(organization_id), tip_of(organization_id), rows=VERIFIED)
+    standing = advance(
+        start_verification(organization_id), load_tip(organization_id), rows=VERIFIED
+    )
     took = (time.perf_counter() - began) / standing.rows
     _say("audit verify, 10,000 rows", took * 10_000)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024

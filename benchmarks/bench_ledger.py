@@ -18,9 +18,15 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.databases import on_each
-from bonobot.ledger.actors import Actor
-from bonobot.ledger.entries import Admission, Charge, Opening, Reserve, Settlement
-from bonobot.ledger.writer import close, writer
+from bonobot.ledger.types import (
+    Actor,
+    Admission,
+    BudgetReservation,
+    Opening,
+    RateCharge,
+    Settlement,
+)
+from bonobot.ledger.writer.writer_thread import close, get_writer
 
 CONCURRENCY = (1, 8, 32)
 RUN_S = 3.0
@@ -58,8 +64,8 @@ class Caller:
             tool_name="get_current_time",
             session_id=self.session_id,
         )
-        reserves = tuple(Reserve(key, NEVER, 1000) for key in self.budgets)
-        charges = tuple(Charge(key, NEVER, NEVER) for key in self.rates)
+        reserves = tuple(BudgetReservation(key, NEVER, 1000) for key in self.budgets)
+        charges = tuple(RateCharge(key, NEVER, NEVER) for key in self.rates)
         return Admission(opening, reserves, charges, generation=0)
 
     def settlement(self, admission: Admission) -> Settlement:
@@ -83,8 +89,8 @@ async def calls(organization_id: UUID, *, concurrency: int, seconds: float) -> l
         while time.monotonic() < until:
             admission = caller.admission()
             began = time.perf_counter()
-            await writer().admit_async(admission)
-            await writer().settle_async(caller.settlement(admission))
+            await get_writer().admit_async(admission)
+            await get_writer().settle_async(caller.settlement(admission))
             waits.append((time.perf_counter() - began) * 1000)
 
     until = time.monotonic() + seconds
@@ -99,7 +105,7 @@ def measure() -> None:
 
     django.setup()
     call_command("migrate", "ledger", verbosity=0)
-    from bonobot.ledger.verify import verify  # its models need the settings
+    from bonobot.ledger.audit.verify_chain import verify  # its models need the settings
 
     organization_id = uuid4()
     for concurrency in CONCURRENCY:

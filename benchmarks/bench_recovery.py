@@ -18,11 +18,11 @@ import pytest
 from django.db import connection
 
 from agents.models import Runner, Session
-from agents.sessions import requests
-from mcp_servers.configuration import ServerSpec
-from mcp_servers.labelled import set_labels
-from mcp_servers.labels import Label
-from mcp_servers.registration import add
+from agents.sessions import services as sessions
+from mcp_servers.flow_labels import FlowLabel
+from mcp_servers.flow_labels.services import set_labels
+from mcp_servers.server_config import ServerSpec
+from mcp_servers.services import add
 from tests import processes
 from tests.agents import casting
 from tests.agents.conftest import WORKSHOP
@@ -48,8 +48,8 @@ def begun() -> Session:
     config = {"command": sys.executable, "args": [str(WORKSHOP), "stdio"]}
     spec = ServerSpec(name="workshop", transport_type="stdio", endpoint_config=config)
     server = casting.ready(acme, add(boss, spec), agent)
-    set_labels(boss, server, list(server.definitions.all()), [Label.REPEATABLE])
-    return requests.start(boss, agent, '/mcp_workshop_wait {"seconds": 3600}')
+    set_labels(boss, server, list(server.definitions.all()), [FlowLabel.REPEATABLE])
+    return sessions.start(boss, agent, '/mcp_workshop_wait {"seconds": 3600}')
 
 
 def holder(session: Session) -> tuple[int, int] | None:

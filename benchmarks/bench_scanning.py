@@ -13,7 +13,7 @@ from time import process_time
 from typing import Any
 
 from mcp_servers.scanning import inspect_result, scan
-from mcp_servers.scanning.stripping import strip
+from mcp_servers.scanning.results import strip
 from tests import corpus
 from tests.mcp_servers.scanning import definition_texts, result_texts
 from tests.mcp_servers.scanning.definition_texts import described, seen, taking, unseen

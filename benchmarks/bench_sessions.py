@@ -29,13 +29,13 @@ import pytest
 from django.apps import apps
 from django.db import connection
 
-from agents.budgets import BudgetLine, set_budgets
+from agents.budgets.services import BudgetLine, set_budgets
 from agents.models import Agent, Session
-from agents.registration import EndpointSpec, save_endpoint
-from agents.sessions.requests import start
-from agents.tool_policies import PolicyText, RuleText, set_policy
-from bonobot.ledger.writer import writer
-from bonobot.lib.runtime import runtime
+from agents.policies.services import PolicySpec, RuleSpec, set_policy
+from agents.services import ModelEndpointSpec, save_endpoint
+from agents.sessions.services import start
+from bonobot.core.runtime import get_runtime
+from bonobot.ledger.writer.writer_thread import get_writer
 from tests import processes
 from tests.agents import casting
 from tests.eventually import eventually
@@ -126,7 +126,7 @@ def staged(folder: Path, *, turns_with_calls: int) -> Iterator[Stage]:
     server = RawHttp(_served)
     opened = [one.listening() for one in (model, server)]
     for one in opened:
-        runtime().call(one.__aenter__)
+        get_runtime().call(one.__aenter__)
     agent = _agent(model.port, server.url)
     worker = processes.start_worker(folder, "worker", {"BONOBOT_WORKER_THREADS": "16"})
     try:
@@ -137,9 +137,9 @@ def staged(folder: Path, *, turns_with_calls: int) -> Iterator[Stage]:
     finally:
         worker.kill()
         for one in opened:
-            runtime().call(one.__aexit__, None, None, None)
-        runtime().close()
-        writer().close()
+            get_runtime().call(one.__aexit__, None, None, None)
+        get_runtime().close()
+        get_writer().close()
 
 
 def ended(stage: Stage, sessions: list[Session]) -> tuple[float, float]:
@@ -169,7 +169,7 @@ def _agent(model_port: int, server_url: str) -> Agent:
     boss = casting.administrator(acme)
     save_endpoint(
         boss,
-        EndpointSpec(
+        ModelEndpointSpec(
             name="Slow",
             kind="openai",
             base_url=f"http://127.0.0.1:{model_port}/v1",
@@ -179,8 +179,8 @@ def _agent(model_port: int, server_url: str) -> Agent:
     )
     agent = casting.agent(acme, calls_per_minute=NEVER // 1000, instructions="Answer briefly.")
     casting.ready(acme, casting.http_server(acme, server_url), agent)
-    never = RuleText("mcp_web_look_up", {"properties": {"text": {"const": "never"}}})
-    set_policy(boss, agent, PolicyText("all", deny=(never,)))
+    never = RuleSpec("mcp_web_look_up", {"properties": {"text": {"const": "never"}}})
+    set_policy(boss, agent, PolicySpec("all", deny=(never,)))
     lines = [BudgetLine("tokens", "month", NEVER), BudgetLine("calls", "month", NEVER)]
     set_budgets(boss, agent, lines)
     return agent

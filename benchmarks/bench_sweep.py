@@ -20,8 +20,8 @@ from pathlib import Path
 import pytest
 from django.db import connection
 
-from bonobot.ledger.writer import writer
-from bonobot.lib.runtime import runtime
+from bonobot.core.runtime import get_runtime
+from bonobot.ledger.writer.writer_thread import get_writer
 from mcp_servers.models import Server
 from mcp_servers.tasks import check_due
 from tests import processes
@@ -51,13 +51,13 @@ def registered() -> Iterator[Server]:
     """Register the servers, which this process's loop plays; yield the one that hangs."""
     acme = casting.organization()
     listening = RawHttp(slowly).listening()
-    server = runtime().call(listening.__aenter__)
+    server = get_runtime().call(listening.__aenter__)
     url = f"http://127.0.0.1:{server.port}"
     for number in range(SERVERS):
         casting.http_server(acme, f"{url}/s{number}", name=f"s{number}")
     yield casting.http_server(acme, f"{url}/hang", name="hang")
-    runtime().close()
-    writer().close()
+    get_runtime().close()
+    get_writer().close()
 
 
 def discovered(where: str, hanging: Server, processor_s: Callable[[], float]) -> None:

@@ -27,13 +27,13 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from agents.governance.searching import words_of
+from agents.builtin_tools.toolsets.find_tools import split_words
 from agents.models import Agent, Session
-from agents.registration import AgentSpec, EndpointSpec, alter_agent, save_endpoint
-from agents.sessions.requests import start
-from agents.sessions.runner import SessionRunner
-from bonobot.ledger.writer import writer
-from bonobot.lib.runtime import runtime
+from agents.services import AgentSpec, ModelEndpointSpec, save_endpoint, update_agent
+from agents.sessions.services import start
+from agents.sessions.worker import SessionRunner
+from bonobot.core.runtime import get_runtime
+from bonobot.ledger.writer.writer_thread import get_writer
 from tests.agents import casting
 from tests.servers import raw_http
 from tests.servers.raw_http import Asked, RawHttp
@@ -134,7 +134,7 @@ def test_tokens_per_finished_task() -> None:
     with staged() as (scripted, agent, runner):
         boss = casting.administrator(agent.organization)
         for name, above in (("all in every request", 0), ("with find_tools", 40)):
-            agent = alter_agent(boss, agent, AgentSpec(name=agent.name, tool_search_above=above))
+            agent = update_agent(boss, agent, AgentSpec(name=agent.name, tool_search_above=above))
             finished, turns, tokens = _run(scripted, agent, runner)
             found[name] = tokens / finished
             table.add_row(name, str(finished), str(turns), f"{tokens:,}", f"{found[name]:,.0f}")
@@ -150,10 +150,10 @@ def staged() -> Iterator[tuple[Scripted, Agent, SessionRunner]]:
     scripted = Scripted()
     opened = [one.listening() for one in (scripted.provider, scripted.server)]
     for one in opened:
-        runtime().call(one.__aenter__)
+        get_runtime().call(one.__aenter__)
     acme = casting.organization()
     url = f"http://127.0.0.1:{scripted.provider.port}/v1"
-    endpoint = EndpointSpec(
+    endpoint = ModelEndpointSpec(
         name="Scripted", kind="openai", base_url=url, model="scripted", allow_private=True
     )
     save_endpoint(casting.administrator(acme), endpoint)
@@ -163,11 +163,11 @@ def staged() -> Iterator[tuple[Scripted, Agent, SessionRunner]]:
     try:
         yield scripted, agent, runner
     finally:
-        runtime().call(runner.drain)
+        get_runtime().call(runner.drain)
         for one in opened:
-            runtime().call(one.__aexit__, None, None, None)
-        runtime().close()
-        writer().close()
+            get_runtime().call(one.__aexit__, None, None, None)
+        get_runtime().close()
+        get_writer().close()
 
 
 def _run(scripted: Scripted, agent: Agent, runner: SessionRunner) -> tuple[int, int, int]:
@@ -183,7 +183,7 @@ def _run(scripted: Scripted, agent: Agent, runner: SessionRunner) -> tuple[int, 
     for text, right in TASKS:
         scripted.called.clear()
         session = start(boss, agent, text)
-        runtime().call(rest, session)
+        get_runtime().call(rest, session)
         session.refresh_from_db()
         assert session.status == Session.Status.DONE, session.error_detail
         finished += any(one in right for one in scripted.called)
@@ -194,11 +194,11 @@ def _run(scripted: Scripted, agent: Agent, runner: SessionRunner) -> tuple[int, 
 
 def _best(task: str, tools: list[dict[str, Any]]) -> dict[str, Any] | None:
     """Return the tool that shares the most words with the task, those of its name twice."""
-    asked = set(words_of(task))
+    asked = set(split_words(task))
 
     def shared(tool: dict[str, Any]) -> tuple[float, str]:
-        name = set(words_of(tool["name"].removeprefix(PREFIX)))
-        about = set(words_of(tool["description"].partition(".")[0]))
+        name = set(split_words(tool["name"].removeprefix(PREFIX)))
+        about = set(split_words(tool["description"].partition(".")[0]))
         return 2 * len(asked & name) / (1 + len(name)) + len(asked & about) / (5 + len(about)), ""
 
     return max(tools, key=lambda one: (shared(one), one["name"]), default=None)

@@ -183,11 +183,11 @@ def count(planned: Plan) -> None:
 def seal(planned: Plan) -> None:
     """Write the calls into the audit, and move the organization's head and what is counted."""
     from benchmarks.scribe import COLUMNS, Scribe
-    from bonobot.ledger.chain import Tip
+    from bonobot.ledger.audit.hash_chain import ChainTip
     from bonobot.ledger.models import AuditRow, Counted, Head
 
     head = Head.objects.get(pk=planned.organization_id)
-    scribe = Scribe(planned, Tip(head.seq, head.digest, head.generation))
+    scribe = Scribe(planned, ChainTip(head.seq, head.digest, head.generation))
     write(scribe.lines(), AuditRow._meta.db_table, COLUMNS)
     Head.objects.filter(pk=head.pk).update(seq=scribe.tip.seq, digest=scribe.tip.digest)
     seen = {"seq": scribe.tip.seq, "head": scribe.tip.seq, "summed_since": None}
@@ -203,7 +203,8 @@ def build(*, agents: int, servers: int, each: int, rows: int, days: int) -> None
     call_command("migrate", verbosity=0)
     from django.db import connection
 
-    from bonobot.ledger import counting, summing, writer
+    from bonobot.ledger.usage import build_rollups
+    from bonobot.ledger.writer import writer_thread
     from tests import crowd
 
     founded = datetime.now(UTC) - timedelta(days=days)
@@ -213,8 +214,8 @@ def build(*, agents: int, servers: int, each: int, rows: int, days: int) -> None
     began, ended = founded + timedelta(minutes=1), datetime.now(UTC)
     planned = plan(town, people(town, agents), rows=rows, began=began, ended=ended)
     _say(f"{agents:,} agents")
-    writer.close()
-    counting.count(town.organization.pk)
+    writer_thread.close()
+    build_rollups.count(town.organization.pk)
     counter = get_context("spawn").Process(target=count, args=(planned,))
     counter.start()
     if connection.vendor != "postgresql":
@@ -224,7 +225,7 @@ def build(*, agents: int, servers: int, each: int, rows: int, days: int) -> None
     if counter.exitcode:
         sys.exit("The calls could not be counted.")
     began = time.perf_counter()
-    summed = summing.catch_up(float("inf"))
+    summed = build_rollups.sum_missing_days(float("inf"))
     _say(f"{summed} days summed, {(time.perf_counter() - began) / (summed or 1):.2f} s each")
     with connection.cursor() as cursor:
         cursor.execute("VACUUM ANALYZE" if connection.vendor == "postgresql" else "ANALYZE")

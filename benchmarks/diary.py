@@ -105,6 +105,6 @@ def _end(drawn: float) -> End:
 
 
 def ordered_id(at: datetime, drawn: int) -> str:
-    """Return an id of that moment, as `bonobot.lib.ordered_ids` makes them."""
+    """Return an id of that moment, as `bonobot.core.db.fields` makes them."""
     text = f"{int(at.timestamp() * 1000):012x}7{drawn & 0xFFF:03x}8{drawn >> 12:015x}"
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"

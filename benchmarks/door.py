@@ -13,17 +13,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from agents.bindings import bind
-from agents.budgets import BudgetLine, set_budgets
-from agents.calls import Request, call
-from agents.governance.snapshots import snapshots
+from agents.budgets.services import BudgetLine, set_budgets
+from agents.calls.pipeline import CallRequest, call
+from agents.calls.snapshots import get_snapshot_cache
 from agents.models import Agent
-from agents.tool_policies import PolicyText, RuleText, set_policy
+from agents.policies.services import PolicySpec, RuleSpec, set_policy
+from agents.services import bind
 from benchmarks.upstream import answer, arguments
-from bonobot.lib.runtime import runtime
-from bonobot.tenancy.principals import Principal
-from mcp_servers.approval import approve
-from mcp_servers.connections.pool import connections
+from bonobot.accounts.principals import Principal
+from bonobot.core.runtime import get_runtime
+from mcp_servers.client.pool import get_connection_pool
+from mcp_servers.definition_reviews import approve
 from mcp_servers.models import Definition, Server
 from tests.agents import casting
 from tests.servers.raw_http import RawHttp
@@ -45,11 +45,11 @@ class Door:
 def opened() -> Iterator[Door]:
     """Prepare an organization, an agent and a server that answers at once, in this process."""
     listening = RawHttp(answer).listening()
-    http = runtime().call(listening.__aenter__)
+    http = get_runtime().call(listening.__aenter__)
     try:
         yield _door(http.url)
     finally:
-        runtime().call(listening.__aexit__, None, None, None)
+        get_runtime().call(listening.__aexit__, None, None, None)
 
 
 async def spent(one: One, *, calls: int, at_once: int) -> tuple[float, float]:
@@ -75,23 +75,23 @@ def furnished(url: str) -> tuple[Principal, Agent, Server]:
     Definition.objects.filter(server=server).update(labels=["private_data"])
     approve(boss, server)
     bind(boss, agent, server)
-    never = RuleText("mcp_web_echo", {"properties": {"text": {"const": "never"}}})
-    set_policy(boss, agent, PolicyText("all", deny=("mcp_web_other_*", never)))
+    never = RuleSpec("mcp_web_echo", {"properties": {"text": {"const": "never"}}})
+    set_policy(boss, agent, PolicySpec("all", deny=("mcp_web_other_*", never)))
     set_budgets(boss, agent, [BudgetLine("calls", "month", NEVER)])
     return boss, agent, server
 
 
 def _door(url: str) -> Door:
     boss, agent, server = furnished(url)
-    endpoint = snapshots().read("agent", agent.pk).servers[server.pk].endpoint
+    endpoint = get_snapshot_cache().read("agent", agent.pk).servers[server.pk].endpoint
     numbers = itertools.count()
 
     async def bare() -> None:
         params = {"name": "echo", "arguments": arguments(next(numbers))}
-        await connections().request(endpoint, "tools/call", params, holder="bench:bare")
+        await get_connection_pool().request(endpoint, "tools/call", params, holder="bench:bare")
 
     async def governed() -> None:
-        asked = Request(
+        asked = CallRequest(
             principal=boss,
             tool="mcp_web_echo",
             arguments=arguments(next(numbers)),

@@ -16,37 +16,37 @@ from typing import Any
 
 from django.db.backends.utils import CursorWrapper
 
-from agents import admitting, calls, openings
-from bonobot.ledger import committing
-from bonobot.ledger.databases import OwnDatabase
-from bonobot.ledger.waiting import Waiting
-from bonobot.ledger.writer import Writer
-from bonobot.lib.runtime import Runtime
-from mcp_servers import schema_worker
+from agents.calls import admit, check_and_admit, pipeline
+from bonobot.core.runtime import Runtime
+from bonobot.ledger.writer import committer
+from bonobot.ledger.writer.queue import LoopWaiters
+from bonobot.ledger.writer.sql import DedicatedLedgerDatabase
+from bonobot.ledger.writer.writer_thread import LedgerWriter
+from mcp_servers.schemas import subprocess_pool
 
 # What is timed: stage, owner, function. A stage's own time is without the stages inside it.
 STAGES: tuple[tuple[str, Any, str], ...] = (
-    ("resolve", admitting, "find"),
-    ("check the arguments", schema_worker, "check_arguments"),
-    ("decide", admitting, "_decided"),
-    ("open: names, budgets, rates", admitting, "admission"),
-    ("open: mask the arguments", openings, "kept"),
-    ("open: fingerprint", openings, "fingerprint"),
-    ("seal the opening", Writer, "_admission"),
-    ("scan the result", calls, "_read"),
-    ("outcome and cost", calls, "_settlement"),
-    ("seal the outcome", Writer, "_settlement"),
-    ("writer: its thread", Writer, "_serve"),
-    ("writer: statements", committing, "_commit"),
+    ("resolve", check_and_admit, "find"),
+    ("check the arguments", subprocess_pool, "check_arguments"),
+    ("decide", check_and_admit, "_decided"),
+    ("open: names, budgets, rates", check_and_admit, "admission"),
+    ("open: mask the arguments", admit, "kept"),
+    ("open: fingerprint", admit, "fingerprint"),
+    ("seal the opening", LedgerWriter, "_admission"),
+    ("scan the result", pipeline, "_read"),
+    ("outcome and cost", pipeline, "_settlement"),
+    ("seal the outcome", LedgerWriter, "_settlement"),
+    ("writer: its thread", LedgerWriter, "_serve"),
+    ("writer: statements", committer, "_commit"),
 )
 COUNTED: tuple[tuple[str, Any, str], ...] = (
-    ("ledger statements", OwnDatabase, "execute"),
-    ("ledger statements of many rows", OwnDatabase, "execute_each"),
-    ("ledger transactions", OwnDatabase, "commit"),
+    ("ledger statements", DedicatedLedgerDatabase, "execute"),
+    ("ledger statements of many rows", DedicatedLedgerDatabase, "execute_each"),
+    ("ledger transactions", DedicatedLedgerDatabase, "commit"),
     ("other queries", CursorWrapper, "execute"),
     ("hops to an ORM thread", Runtime, "orm"),
     ("hops to another thread", asyncio, "to_thread"),
-    ("hand-overs to the writer", Waiting, "_hand_over"),
+    ("hand-overs to the writer", LoopWaiters, "_hand_over"),
     ("turns of the loop's callbacks", asyncio.Handle, "_run"),
 )
 

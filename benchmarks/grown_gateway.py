@@ -26,8 +26,8 @@ TOOL = "mcp_bench_echo"
 
 def figures(town: Town) -> Iterator[tuple[Any, ...]]:
     """Yield what was measured and how many seconds it took: the first time, and after that."""
-    from bonobot.ledger.writer import close
-    from bonobot.lib import runtime
+    from bonobot.core import runtime
+    from bonobot.ledger.writer.writer_thread import close
 
     upstream, port = _free_port(), _free_port()
     peers = (sys.executable, "-m", "benchmarks.gateway_peers", "upstream", str(upstream))
@@ -45,14 +45,14 @@ def figures(town: Town) -> Iterator[tuple[Any, ...]]:
 @contextmanager
 def _furnished(town: Town, port: int) -> Iterator[tuple[float, str]]:
     """Register the server and bind it; yield how long its discovery took, and a token."""
-    from agents.bindings import bind
+    from agents.services import bind
     from benchmarks.door import NEVER
-    from bonobot.lib.runtime import runtime
-    from bonobot.tenancy.roles import Role
-    from bonobot.tenancy.tokens import issue
-    from mcp_servers.approval import approve
+    from bonobot.accounts.roles import Role
+    from bonobot.accounts.tokens.services import issue
+    from bonobot.core.runtime import get_runtime
+    from mcp_servers.definition_reviews import approve
     from mcp_servers.discovery import discover
-    from mcp_servers.registration import remove
+    from mcp_servers.services import remove
     from tests.agents import casting
 
     where = town.organization
@@ -60,7 +60,7 @@ def _furnished(town: Town, port: int) -> Iterator[tuple[float, str]]:
     server = casting.http_server(where, f"http://127.0.0.1:{port}/mcp", "bench")
     try:
         began = time.perf_counter()
-        runtime().call(discover, server.pk, actor=boss.actor)
+        get_runtime().call(discover, server.pk, actor=boss.actor)
         took = time.perf_counter() - began
         approve(boss, server)
         bind(boss, town.agent, server)

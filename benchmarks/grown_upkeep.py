@@ -18,15 +18,16 @@ def figures(organization_id: UUID) -> Iterator[tuple[str, float, float]]:
     from django.db import connection
     from django.utils import timezone
 
-    from bonobot.ledger import retention, summing
+    from bonobot.ledger.audit import retention
     from bonobot.ledger.models import Rollup
+    from bonobot.ledger.usage import build_rollups
 
     now = timezone.now()
-    took = _times([lambda: retention._step(organization_id, now, None)] * STEPS)
+    took = _times([lambda: retention._prune_batch(organization_id, now, None)] * STEPS)
     yield "1,000 rows of the audit leave: median; slowest", median(took), max(took)
     whole = Rollup.objects.filter(organization_id=organization_id, grain="day", begins__lt=now)
     days = whole.order_by("-begins").values_list("begins", flat=True).distinct()[1 : DAYS + 1]
-    took = _times([lambda day=day: summing._sum(organization_id, day) for day in days])
+    took = _times([lambda day=day: build_rollups._sum(organization_id, day) for day in days])
     yield "a day summed anew, with its hours: median; slowest", median(took), max(took)
     if connection.vendor == "postgresql":
         with connection.cursor() as cursor:

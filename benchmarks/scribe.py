@@ -1,7 +1,8 @@
 """Seals a county's calls one after the other, as the ledger's writer seals them, only faster.
 
-The texts are those of `bonobot.ledger.sealing`, made once for each way in which a call can end,
-with blanks that are filled in for each call; so are the lines that PostgreSQL's COPY takes.
+The texts are those of `bonobot.ledger.audit.entry_encoding`, made once for each way in which a call
+can end, with blanks that are filled in for each call; so are the lines that PostgreSQL's COPY
+takes.
 """
 
 from collections.abc import Iterator
@@ -11,12 +12,19 @@ from typing import Any
 from uuid import uuid4
 
 from benchmarks.diary import OK, OTHERWISE, Call, End, Plan, calls, ordered_id
-from bonobot.ledger import sealing
-from bonobot.ledger.actors import Actor
-from bonobot.ledger.chain import Tip
-from bonobot.ledger.entries import Opening, Settlement
+from bonobot.ledger.audit import entry_encoding
+from bonobot.ledger.audit.hash_chain import ChainTip
+from bonobot.ledger.types import Actor, Opening, Settlement
 
-COLUMNS = ("seq", "digest", "opened", "closed_seq", "closed_digest", "closed", *sealing.NAMES)
+COLUMNS = (
+    "seq",
+    "digest",
+    "opened",
+    "closed_seq",
+    "closed_digest",
+    "closed",
+    *entry_encoding.NAMES,
+)
 NOTHING = "\\N"  # as COPY has it
 REFUSED = "refused"
 
@@ -26,7 +34,7 @@ Facts = dict[str, Any]
 class Scribe:
     """Writes the lines of the audit from an organization's tip on; `tip` is where it stands."""
 
-    def __init__(self, plan: Plan, tip: Tip) -> None:
+    def __init__(self, plan: Plan, tip: ChainTip) -> None:
         self.tip = tip
         self._plan = plan
         self._blanks = {end: _blanks(end) for end in (OK, *(end for end, _share in OTHERWISE))}
@@ -48,14 +56,14 @@ class Scribe:
                 seq += 1
                 facts["closed_seq"], facts["closed_digest"] = seq, digest
             yield line % facts
-        self.tip = Tip(seq, digest, self.tip.generation)
+        self.tip = ChainTip(seq, digest, self.tip.generation)
 
     def _facts(self, call: Call) -> Facts:
         at, took = call.at, call.took
         return {
             "organization_id": self._plan.organization_id,
             "id": ordered_id(at, call.drawn),
-            "opened_at": sealing.stamp(at),
+            "opened_at": entry_encoding.format_timestamp(at),
             "project": f"p{call.number}",
             "agent_id": call.agent[0],
             "agent_name": call.agent[1],
@@ -67,7 +75,7 @@ class Scribe:
             "tool_name": call.tool,
             "resource_id": call.tool,
             "resource_name": call.tool,
-            "closed_at": sealing.stamp(at + timedelta(milliseconds=took)),
+            "closed_at": entry_encoding.format_timestamp(at + timedelta(milliseconds=took)),
             "duration_ms": took,
             "cost_microusd": took % 40,
         }
@@ -125,12 +133,16 @@ def _request(*, refused: bool) -> tuple[str, Facts]:
         tool_name="%(tool_name)s",
         session_id=ids["session_id"],
     )
-    facts = sealing.opened(opening, at, outcome=REFUSED if refused else sealing.OPEN)
-    blanks = sealing.seal(facts).replace(sealing.stamp(at), "%(opened_at)s")
+    facts = entry_encoding.build_opening_facts(
+        opening, at, outcome=REFUSED if refused else entry_encoding.OPEN
+    )
+    blanks = entry_encoding.seal(facts).replace(
+        entry_encoding.format_timestamp(at), "%(opened_at)s"
+    )
     for name, value in ids.items():
         blanks = blanks.replace(str(value), f"%({name})s")
-    shared = sealing.columns(sealing.COLUMNS, facts)
-    return blanks, dict(zip(sealing.NAMES, shared, strict=True))
+    shared = entry_encoding.build_columns(entry_encoding.COLUMNS, facts)
+    return blanks, dict(zip(entry_encoding.NAMES, shared, strict=True))
 
 
 def _result(end: End) -> tuple[str, Facts]:
@@ -145,11 +157,13 @@ def _result(end: End) -> tuple[str, Facts]:
         details={"execution_time_ms": took, "output": "%(output)s"},
         cost_microusd=cost,
     )
-    facts = sealing.closed(settlement, at)
-    blanks = sealing.seal(facts).replace(sealing.stamp(at), "%(closed_at)s")
+    facts = entry_encoding.build_closing_facts(settlement, at)
+    blanks = entry_encoding.seal(facts).replace(
+        entry_encoding.format_timestamp(at), "%(closed_at)s"
+    )
     for name, value in (("id", call_id), ("duration_ms", took), ("cost_microusd", cost)):
         blanks = blanks.replace(str(value), f"%({name})s")
-    shared = sealing.columns(sealing.CLOSING, facts)
-    names = [column.name for column in sealing.CLOSING]
+    shared = entry_encoding.build_columns(entry_encoding.CLOSING, facts)
+    names = [column.name for column in entry_encoding.CLOSING]
     found = dict(zip(names, shared, strict=True))
     return blanks, {name: value for name, value in found.items() if name != "code" or end.code}

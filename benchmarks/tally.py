@@ -1,4 +1,4 @@
-"""Counts a county's calls into rollups, as `bonobot.ledger.counting` counts the audit's rows.
+"""Counts a county's calls into rollups, as `bonobot.ledger.usage.build_rollups` counts the audit's rows.
 
 What an hour or a day comes to is worked out by the product's own `rollups`; left out is only the
 reading of rows that are being written at that moment, and the looking for what is counted already.
@@ -10,7 +10,13 @@ from typing import Any
 
 from benchmarks.diary import Call, Plan, calls
 from benchmarks.scribe import NOTHING, REFUSED
-from bonobot.ledger.rollups import BUCKETS, Ended, beginning, fold, key_of
+from bonobot.ledger.usage.aggregation import (
+    BUCKETS,
+    UsageEntry,
+    fold,
+    hash_rollup_key,
+    truncate_time,
+)
 
 SUMMED = (
     *("calls", "duration_ms", "input_tokens", "output_tokens", "cost_microusd"),
@@ -22,9 +28,9 @@ TOOK = tuple(f"took_{number}" for number in range(BUCKETS))
 def lines(plan: Plan, columns: Sequence[str]) -> Iterator[str]:
     """Yield the lines of all rollups with these columns, day by day, as COPY takes them."""
     today: datetime | None = None
-    ended: list[Ended] = []
+    ended: list[UsageEntry] = []
     for call in calls(plan):
-        day = beginning(call.at, "day")
+        day = truncate_time(call.at, "day")
         if day != today:
             yield from _folded(ended, columns)
             today, ended = day, []
@@ -32,9 +38,9 @@ def lines(plan: Plan, columns: Sequence[str]) -> Iterator[str]:
     yield from _folded(ended, columns)
 
 
-def _ended(plan: Plan, call: Call) -> Ended:
+def _ended(plan: Plan, call: Call) -> UsageEntry:
     refused = call.end.outcome == REFUSED
-    return Ended(
+    return UsageEntry(
         organization_id=plan.organization_id,  # type: ignore[arg-type]  # its text does as well
         opened_at=call.at,
         event_type="call",
@@ -55,10 +61,10 @@ def _ended(plan: Plan, call: Call) -> Ended:
     )
 
 
-def _folded(ended: list[Ended], columns: Sequence[str]) -> Iterator[str]:
+def _folded(ended: list[UsageEntry], columns: Sequence[str]) -> Iterator[str]:
     for place, total in fold(ended).items():
         facts: dict[str, Any] = place.kind._asdict()
-        facts |= {"key": key_of(place), "grain": place.grain, "begins": place.begins}
+        facts |= {"key": hash_rollup_key(place), "grain": place.grain, "begins": place.begins}
         facts |= {name: getattr(total, name) for name in SUMMED}
         facts |= zip(TOOK, total.took, strict=True)
         values = (facts[name] for name in columns)

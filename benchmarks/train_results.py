@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 from benchmarks.scanning_texts import FOLDER, Grammar, family_seed, ordinary
 from benchmarks.train_scanning import PACKAGE, Row, fit, fold_of, rows_of
-from mcp_servers.scanning import classifier, injected
+from mcp_servers.scanning import classifier, prompt_injection
 from mcp_servers.scanning.classifier import Model
-from mcp_servers.scanning.folding import fold
-from mcp_servers.scanning.letters import read_letters
+from mcp_servers.scanning.deobfuscation import fold
+from mcp_servers.scanning.letters_only import read_letters
 from mcp_servers.scanning.signals import IN_RESULTS
 
 SEED = 1
@@ -119,10 +119,10 @@ def cross_validate() -> Iterator[tuple[Text, float, bool]]:
         )
         for one in orders:
             if one.family == family:
-                yield one, score(model, one.text), bool(injected.by_rules(one.text))
+                yield one, score(model, one.text), bool(prompt_injection.by_rules(one.text))
         for one in honest:
             if place < 4 and fold_of(one.family, sources) == part:
-                yield one, score(model, one.text), bool(injected.by_rules(one.text))
+                yield one, score(model, one.text), bool(prompt_injection.by_rules(one.text))
 
 
 def main() -> None:
@@ -130,7 +130,7 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--figures", action="store_true")
     if not options.parse_args().figures:
-        path = PACKAGE / f"{injected.MODEL}.weights"
+        path = PACKAGE / f"{prompt_injection.MODEL}.weights"
         path.write_bytes(classifier.pack_model(train()))
         sys.stdout.write(f"{path}: {path.stat().st_size} bytes\n")
         return
@@ -140,7 +140,7 @@ def main() -> None:
         count = counts.setdefault(name, [0, 0, 0])
         count[0] += 1
         count[1] += rules
-        count[2] += rules or value >= injected.ENOUGH
+        count[2] += rules or value >= prompt_injection.RESULT_THRESHOLD
     sys.stdout.write(f"\n{'results, families not learned':<34}{'n':>6}{'rules':>9}{'both':>9}\n")
     for name, (whole, rules_too, both) in sorted(counts.items()):
         shares = f"{rules_too / whole:>9.1%}{both / whole:>9.1%}"

@@ -21,13 +21,13 @@ from sklearn.linear_model import LogisticRegression
 
 from benchmarks import scanning_texts as texts
 from benchmarks.scanning_texts import Sample
-from mcp_servers.scanning import classifier, resemblance
+from mcp_servers.scanning import attack_resemblance, classifier
 from mcp_servers.scanning.classifier import BUCKETS, SIGNAL, Model, rule_bucket, share
+from mcp_servers.scanning.definition_text import read_prose
 from mcp_servers.scanning.definitions import scan_by_rules
-from mcp_servers.scanning.folding import fold
-from mcp_servers.scanning.letters import mark_names, names_beside, read_letters
-from mcp_servers.scanning.prose import read_prose
-from mcp_servers.scanning.signals import IN_DEFINITIONS, Signals
+from mcp_servers.scanning.deobfuscation import fold
+from mcp_servers.scanning.letters_only import mark_names, names_beside, read_letters
+from mcp_servers.scanning.signals import IN_DEFINITIONS, SignalSet
 
 SEED = 1
 FOLDS = 4
@@ -47,7 +47,7 @@ class Learned(NamedTuple):
     rows: list[Row]
 
 
-def rows_of(text: str, names: Any, said: Signals, size: int) -> list[Row]:
+def rows_of(text: str, names: Any, said: SignalSet, size: int) -> list[Row]:
     """Return the features of each window of a text, with marks for names if there are any."""
     folded = fold(text)
     letters = read_letters(folded)
@@ -99,7 +99,7 @@ def fit(attacks: Iterable[Row], honest: Iterable[Row], size: int) -> Model:
 
 def scores(model: Model, sample: Sample) -> tuple[float, float]:
     """Return the score of a definition alone, and of what of it names a neighbor (or -99)."""
-    reading = resemblance.read_definition(sample.payload)
+    reading = attack_resemblance.read_definition(sample.payload)
     alone = reading.score(model)
     beside = reading.score_beside(model, names_beside(sample.payload["name"], sample.own))
     return (alone.score if alone else -99.0, beside.score if beside else -99.0)
@@ -117,8 +117,8 @@ class Judged(NamedTuple):
         """Tell whether it is held."""
         if not classified:
             return self.rules
-        near = neighbors and self.beside >= resemblance.BESIDE
-        return self.rules or self.alone >= resemblance.ALONE or near
+        near = neighbors and self.beside >= attack_resemblance.BESIDE
+        return self.rules or self.alone >= attack_resemblance.ALONE or near
 
 
 def judge(model: Model, sample: Sample) -> Judged:
@@ -213,7 +213,7 @@ def main() -> None:
         return
     words = PACKAGE / "vocabulary.txt"
     words.write_text(vocabulary(one for part in read_all() for one in part), encoding="utf-8")
-    path = PACKAGE / f"{resemblance.MODEL}.weights"
+    path = PACKAGE / f"{attack_resemblance.MODEL}.weights"
     path.write_bytes(classifier.pack_model(train()))
     sys.stdout.write(f"{path}: {path.stat().st_size} bytes\n")
 

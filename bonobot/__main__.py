@@ -14,12 +14,12 @@ usage: {program} COMMAND [options]        {program} COMMAND --help tells more
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command that the arguments name; without one, tell which there are."""
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "bonobot.settings")
-    program, given = _program(), list(sys.argv[1:] if arguments is None else arguments)
+    program, given = _get_program_name(), list(sys.argv[1:] if arguments is None else arguments)
     from django.core.exceptions import ImproperlyConfigured
 
     try:
         if given in ([], ["help"], ["--help"], ["-h"]):
-            sys.stdout.write(overview(program))
+            sys.stdout.write(format_overview(program))
         else:
             _execute([program, *given])
     except ImproperlyConfigured as error:  # its sentence says the setting and what to do
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _execute(line: Sequence[str]) -> None:
     from django.core.management import execute_from_command_line
 
-    from bonobot.lib.runtime import close
+    from bonobot.core.runtime import close
 
     try:
         execute_from_command_line([*line])
@@ -38,7 +38,7 @@ def _execute(line: Sequence[str]) -> None:
         close()
 
 
-def overview(program: str) -> str:
+def format_overview(program: str) -> str:
     """Return the commands with a line for each: Bonobot's own first, then Django's by name."""
     import django
     from django.core.management import get_commands, load_command_class
@@ -49,16 +49,22 @@ def overview(program: str) -> str:
     others = sorted(name for name in commands if name not in own)
     width = max((len(name) for name in own), default=0)
     told = [f"  {name:<{width}}  {load_command_class('bonobot', name).help}" for name in own]
-    lines = [OVERVIEW.format(program=program), *told, "", "Django's commands:", *_wrapped(others)]
+    lines = [
+        OVERVIEW.format(program=program),
+        *told,
+        "",
+        "Django's commands:",
+        *_wrap_names(others),
+    ]
     return "\n".join(lines) + "\n"
 
 
-def _program() -> str:
+def _get_program_name() -> str:
     name = os.path.basename(sys.argv[0])  # noqa: PTH119 - a plain string, as argparse does it
     return "bonobot" if name == "__main__.py" else name
 
 
-def _wrapped(names: Sequence[str]) -> list[str]:
+def _wrap_names(names: Sequence[str]) -> list[str]:
     import textwrap
 
     return textwrap.wrap(

@@ -14,7 +14,7 @@ class AdminConfig(admin_apps.SimpleAdminConfig):
     """Django's admin, whose default site is ours; its pages are loaded with the addresses."""
 
     default = False
-    default_site = "bonobot.admin.Site"
+    default_site = "agents.console.admin.site.BonobotAdminSite"
 
     def ready(self) -> None:
         """Register Django's checks of the admin, and load the pages only when they run."""
@@ -34,8 +34,8 @@ def load_pages() -> None:
     They take a second, which workers and most commands need not wait for.
     """
     admin.autodiscover()
-    from bonobot import schedule_screen  # noqa: F401 - importing registers
-    from bonobot.gateway import admin as programs  # noqa: F401
+    from agents.gateway import admin as programs  # noqa: F401
+    from bonobot.jobs import admin as job_admin  # noqa: F401 - importing registers
 
 
 class BonobotConfig(AppConfig):
@@ -54,7 +54,7 @@ class BonobotConfig(AppConfig):
         from django.conf import settings
 
         from bonobot import __version__, celery, checks  # noqa: F401 - importing registers
-        from bonobot.lib import tracing
+        from bonobot.core.telemetry import tracing
 
         if settings.BONOBOT_TRACES:
             tracing.begin(settings.BONOBOT_TRACES, __version__)

@@ -16,11 +16,12 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "bonobot.settings")
 gc.disable()  # what is loaded here stays: looking for cycles in it takes a tenth of the start
 django_application = get_asgi_application()  # sets Django up, which the imports below need
 
-from bonobot import health, metrics, readiness, urls  # noqa: E402, F401 - so none loads them late
-from bonobot.gateway.mount import Mount, serves  # noqa: E402
-from bonobot.lib.headers import with_headers  # noqa: E402
-from bonobot.lib.metrics import answered  # noqa: E402
-from bonobot.lib.runtime import Runtime  # noqa: E402
+from agents.gateway.transports import GatewayApplication, is_gateway_path  # noqa: E402
+from bonobot import urls  # noqa: E402, F401 - so none loads them late
+from bonobot.core.http.response_headers import with_headers  # noqa: E402
+from bonobot.core.runtime import Runtime  # noqa: E402
+from bonobot.core.telemetry.metrics import observe_request  # noqa: E402
+from bonobot.monitoring import health, metrics_endpoint  # noqa: E402 - so none loads them late
 
 gc.enable()
 
@@ -28,7 +29,7 @@ Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[Mapping[str, Any]]]
 Send = Callable[[Mapping[str, Any]], Awaitable[None]]
 
-gateway = Mount()
+gateway = GatewayApplication()
 # Two words for where a request ends: a proxy that takes the other one would see two requests.
 LENGTHS = frozenset({b"content-length", b"transfer-encoding"})
 REFUSED = {"content-type": "text/plain; charset=utf-8", "connection": "close"}
@@ -39,7 +40,7 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
     """Answer with the usual headers whoever answers; what fails before it answers is a 500."""
     kind = scope["type"]
     if kind == "lifespan":
-        await lifespan(receive, send)
+        await handle_lifespan(receive, send)
     elif kind == "websocket":
         await receive()
         await send({"type": "websocket.close", "code": 1000})
@@ -63,20 +64,20 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
 async def route(scope: Scope, receive: Receive, send: Send) -> None:
     """Answer health here, the gateway's paths there, everything else by Django."""
     if LENGTHS.issubset(name for name, _ in scope["headers"]):
-        await refuse_lengths(send)
-    elif scope["path"] == health.PATH:
-        await health.respond(send)
-    elif scope["path"] == readiness.PATH:
-        await readiness.respond(scope["query_string"], send)
-    elif scope["path"] == metrics.PATH:
-        await metrics.respond(scope, send)
-    elif serves(scope["path"]):
-        await gateway(scope, receive, counted("mcp", send))
+        await reject_ambiguous_length(send)
+    elif scope["path"] == health.LIVENESS_PATH:
+        await health.respond_healthz(send)
+    elif scope["path"] == health.READINESS_PATH:
+        await health.respond_readyz(scope["query_string"], send)
+    elif scope["path"] == metrics_endpoint.PATH:
+        await metrics_endpoint.respond(scope, send)
+    elif is_gateway_path(scope["path"]):
+        await gateway(scope, receive, wrap_send("mcp", send))
     else:
-        await django_application(scope, receive, counted(area(scope["path"]), send))
+        await django_application(scope, receive, wrap_send(classify_path(scope["path"]), send))
 
 
-async def refuse_lengths(send: Send) -> None:
+async def reject_ambiguous_length(send: Send) -> None:
     """Refuse a request with a length and a coding, and hear no more from there (RFC 9112, 6.1)."""
     said = b"Content-Length and Transfer-Encoding together say two things. Send one of them.\n"
     await refuse(send, 400, said)
@@ -89,25 +90,25 @@ async def refuse(send: Send, status: int, text: bytes) -> None:
     await send({"type": "http.response.body", "body": text})
 
 
-def area(path: str) -> str:
+def classify_path(path: str) -> str:
     """Return the part of Django's addresses that a path is in, as metrics tell them apart."""
     first = path.split("/", 2)[1]
     return first if first in AREAS else "other"
 
 
-def counted(area: str, send: Send) -> Send:
+def wrap_send(area: str, send: Send) -> Send:
     """Return `send`, which also counts how an answer began."""
     began = perf_counter()
 
     async def sending(message: Mapping[str, Any]) -> None:
         if message["type"] == "http.response.start":
-            answered(area, message["status"], perf_counter() - began)
+            observe_request(area, message["status"], perf_counter() - began)
         await send(message)
 
     return sending
 
 
-async def lifespan(receive: Receive, send: Send) -> None:
+async def handle_lifespan(receive: Receive, send: Send) -> None:
     """Own the process's Runtime from startup to shutdown."""
     await receive()
     runtime = Runtime.adopt()

@@ -15,7 +15,7 @@ from celery.signals import (
     worker_shutdown,
 )
 
-from bonobot.queues import stamp
+from bonobot.jobs.queues import set_sent_at
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "bonobot.settings")
 
@@ -29,7 +29,7 @@ app.autodiscover_tasks()
 
 
 @setup_logging.connect
-def use_our_logging(**_: Any) -> None:
+def apply_logging_settings(**_: Any) -> None:
     """Log as the settings say: connecting to this signal stops Celery from doing its own."""
     from django.conf import settings  # settings import this package, so not at the top
 
@@ -39,20 +39,20 @@ def use_our_logging(**_: Any) -> None:
 @before_task_publish.connect
 def note_when(headers: dict[str, Any], **_: Any) -> None:
     """Say in each message when it was sent."""
-    stamp(headers)
+    set_sent_at(headers)
 
 
 @worker_ready.connect
 def register_runner(**_: Any) -> None:
     """Beat from the start: a session that comes later finds somebody alive; hear servers."""
-    from agents.sessions.runner import session_runner  # models, which need settings
-    from bonobot import probes
-    from bonobot.lib.runtime import runtime
-    from mcp_servers.watching import watcher
+    from agents.sessions.worker import get_session_runner  # models, which need settings
+    from bonobot.core.runtime import get_runtime
+    from bonobot.monitoring import probe_server
+    from mcp_servers.subscriptions.list_changed import get_listener
 
-    probes.begin(probes.loop_age_s)
-    runtime().call(session_runner().begin)
-    runtime().call(watcher().begin)
+    probe_server.begin(probe_server.measure_loop_age_s)
+    get_runtime().call(get_session_runner().begin)
+    get_runtime().call(get_listener().begin)
     # What is loaded by now stays: to look through it again holds all sessions for a while.
     gc.collect()
     gc.freeze()
@@ -62,18 +62,18 @@ def register_runner(**_: Any) -> None:
 @beat_init.connect
 def begin_probes(**_: Any) -> None:
     """Answer probes of beat, too."""
-    from bonobot import metrics, probes  # models, which need settings
-    from bonobot.beat import Schedules
+    from bonobot.jobs.celery_beat import BonobotScheduler
+    from bonobot.monitoring import metrics_endpoint, probe_server  # models, which need settings
 
-    metrics.begin_rows(lambda: Schedules.leader.leads)
-    probes.begin(Schedules.age_s)
+    metrics_endpoint.begin_rows(lambda: BonobotScheduler.leader.leads)
+    probe_server.begin(BonobotScheduler.age_s)
 
 
 @worker_shutdown.connect
 def close_runtime(**_: Any) -> None:
     """Let calls come back, then leave connections and children in order when the worker stops."""
-    from agents.sessions.runner import session_runner  # models, which need settings
-    from bonobot.lib.runtime import close, runtime
+    from agents.sessions.worker import get_session_runner  # models, which need settings
+    from bonobot.core.runtime import close, get_runtime
 
-    runtime().call(session_runner().drain)
+    get_runtime().call(get_session_runner().drain)
     close()

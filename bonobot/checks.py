@@ -16,9 +16,9 @@ from django.apps import AppConfig
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Tags, Warning, register
 
-from bonobot.lib import env
-from bonobot.lib.databases import is_sqlite
-from bonobot.lib.sayings import say
+from bonobot.core import environment
+from bonobot.core.db.database_url import is_sqlite
+from bonobot.core.i18n.messages import format_message
 
 OLDEST_SQLITE = (3, 35, 0)  # the first with RETURNING, which the ledger's claims need
 KEY_VARIABLES = (
@@ -32,35 +32,37 @@ Configs = Sequence[AppConfig] | None
 
 
 @register(Tags.database)
-def sqlite_is_new_enough(app_configs: Configs, **_: Any) -> list[CheckMessage]:
+def check_sqlite_version(app_configs: Configs, **_: Any) -> list[CheckMessage]:
     """Find a SQLite library without `RETURNING`."""
     if not _on_sqlite() or sqlite3.sqlite_version_info >= OLDEST_SQLITE:
         return []
     wanted = ".".join(map(str, OLDEST_SQLITE))
     return [
         Error(
-            say(
+            format_message(
                 "Python's SQLite library is {version}, but {wanted} is needed.",
                 version=sqlite3.sqlite_version,
                 wanted=wanted,
             ),
-            hint=say("Use a Python with a newer SQLite, or PostgreSQL through `DATABASE_URL`."),
+            hint=format_message(
+                "Use a Python with a newer SQLite, or PostgreSQL through `DATABASE_URL`."
+            ),
             id="bonobot.E001",
         )
     ]
 
 
 @register(Tags.security)
-def keys_are_private(app_configs: Configs, **_: Any) -> list[CheckMessage]:
+def check_key_permissions(app_configs: Configs, **_: Any) -> list[CheckMessage]:
     """Find generated keys that other users of the machine can read."""
     return [
         Error(
-            say(
+            format_message(
                 "The key file `{path}` can be read by other users (mode {mode:04o}).",
                 path=path,
                 mode=mode,
             ),
-            hint=say(
+            hint=format_message(
                 "Run `chmod 600 {path}` and, if others have access here, rotate the key.", path=path
             ),
             id="bonobot.E002",
@@ -70,51 +72,57 @@ def keys_are_private(app_configs: Configs, **_: Any) -> list[CheckMessage]:
 
 
 @register(Tags.security)
-def variables_are_known(app_configs: Configs, **_: Any) -> list[CheckMessage]:
+def check_known_variables(app_configs: Configs, **_: Any) -> list[CheckMessage]:
     """Find `BONOBOT_*` variables that no setting reads."""
     return [
         Warning(
-            say("The environment variable `{name}` is not a setting of Bonobot.", name=name),
-            hint=say("Correct its spelling or remove it; `.env.example` lists all settings."),
+            format_message(
+                "The environment variable `{name}` is not a setting of Bonobot.", name=name
+            ),
+            hint=format_message(
+                "Correct its spelling or remove it; `.env.example` lists all settings."
+            ),
             id="bonobot.W001",
         )
-        for name in env.unknown()
+        for name in environment.list_unknown_variables()
     ]
 
 
 @register(Tags.security, deploy=True)
-def url_is_encrypted(app_configs: Configs, **_: Any) -> list[CheckMessage]:
+def check_url_encryption(app_configs: Configs, **_: Any) -> list[CheckMessage]:
     """Find a public URL without TLS."""
     url = urlsplit(settings.BONOBOT_URL)
     if url.scheme == "https":
         return []
     return [
         Warning(
-            say(
+            format_message(
                 "`BONOBOT_URL` is `{url}`: passwords and tokens travel unencrypted.",
                 url=settings.BONOBOT_URL,
             ),
-            hint=say("Serve Bonobot over https and set `BONOBOT_URL=https://…`; cookies follow."),
+            hint=format_message(
+                "Serve Bonobot over https and set `BONOBOT_URL=https://…`; cookies follow."
+            ),
             id="bonobot.W101",
         )
     ]
 
 
 @register(Tags.security, deploy=True)
-def keys_are_given(app_configs: Configs, **_: Any) -> list[CheckMessage]:
+def check_generated_keys(app_configs: Configs, **_: Any) -> list[CheckMessage]:
     """Find keys that were generated beside the data they protect."""
     generated = [name for name in KEY_VARIABLES if not _is_set(name)]
     if not generated:
         return []
     return [
         Warning(
-            say(
+            format_message(
                 "Not set: {names}. The keys in `{folder}` lie beside the data that they protect, "
                 "and a second host would make others.",
                 names=", ".join(f"`{name}`" for name in generated),
                 folder=settings.BONOBOT_VAR / "keys",
             ),
-            hint=say(
+            hint=format_message(
                 "Move them to your secret store and give them to every host, for example as "
                 "`BONOBOT_FIELD_KEYS_FILE=/run/secrets/field_keys`."
             ),
@@ -124,14 +132,14 @@ def keys_are_given(app_configs: Configs, **_: Any) -> list[CheckMessage]:
 
 
 @register(Tags.database, deploy=True)
-def services_are_shared(app_configs: Configs, **_: Any) -> list[CheckMessage]:
+def check_shared_services(app_configs: Configs, **_: Any) -> list[CheckMessage]:
     """Find a database or a broker that only one machine can use."""
     found: list[CheckMessage] = []
     if _on_sqlite():
         found.append(
             Warning(
-                say("The database is SQLite: one machine, one writer at a time."),
-                hint=say(
+                format_message("The database is SQLite: one machine, one writer at a time."),
+                hint=format_message(
                     "Set `DATABASE_URL=postgresql://…` for more than one host or many agents."
                 ),
                 id="bonobot.W103",
@@ -140,11 +148,11 @@ def services_are_shared(app_configs: Configs, **_: Any) -> list[CheckMessage]:
     if not settings.REDIS_URL:
         found.append(
             Warning(
-                say(
+                format_message(
                     "The broker is a folder: workers on other hosts get no work, and what a killed "
                     "worker held waits for the next sweep."
                 ),
-                hint=say("Set `REDIS_URL=redis://…`."),
+                hint=format_message("Set `REDIS_URL=redis://…`."),
                 id="bonobot.W104",
             )
         )
@@ -152,33 +160,35 @@ def services_are_shared(app_configs: Configs, **_: Any) -> list[CheckMessage]:
 
 
 @register(Tags.security, deploy=True)
-def user_is_ordinary(app_configs: Configs, **_: Any) -> list[CheckMessage]:
+def check_process_user(app_configs: Configs, **_: Any) -> list[CheckMessage]:
     """Find a process that runs as root, with everything it starts."""
     if os.geteuid() != 0:
         return []
     return [
         Warning(
-            say("Bonobot runs as root, and so does every stdio server it starts."),
-            hint=say("Run it as a user of its own that may write only `BONOBOT_VAR`."),
+            format_message("Bonobot runs as root, and so does every stdio server it starts."),
+            hint=format_message("Run it as a user of its own that may write only `BONOBOT_VAR`."),
             id="bonobot.W105",
         )
     ]
 
 
 @register(Tags.security, deploy=True)
-def heads_are_elsewhere(app_configs: Configs, **_: Any) -> list[CheckMessage]:
+def check_checkpoint_location(app_configs: Configs, **_: Any) -> list[CheckMessage]:
     """Find signed heads of the audit in the folder of the data that they vouch for."""
     heads = Path(settings.BONOBOT_AUDIT_HEADS).absolute()
     if not heads.is_relative_to(Path(settings.BONOBOT_VAR)):
         return []
     return [
         Warning(
-            say(
+            format_message(
                 "The signed heads of the audit are kept in `{heads}`, beside what they vouch for: "
                 "who can change the one can remove the other.",
                 heads=heads,
             ),
-            hint=say("Set `BONOBOT_AUDIT_HEADS` to a folder that another host collects."),
+            hint=format_message(
+                "Set `BONOBOT_AUDIT_HEADS` to a folder that another host collects."
+            ),
             id="bonobot.W106",
         )
     ]

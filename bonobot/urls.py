@@ -6,19 +6,19 @@ from django.contrib.auth.decorators import login_not_required
 from django.urls import include, path
 from django.views.generic import RedirectView
 
-from bonobot import health, readiness
+from bonobot.accounts import middleware
 from bonobot.apps import load_pages
-from bonobot.tenancy.screens import languages
+from bonobot.monitoring import health
 
 load_pages()
 urlpatterns = [
     path("", login_not_required(RedirectView.as_view(pattern_name="admin:index"))),
-    path("admin/account/", include("bonobot.tenancy.screens.urls")),
+    path("admin/account/", include("bonobot.accounts.urls")),
     path("admin/", admin.site.urls),
-    path("api/", include("bonobot.api")),
-    path("language/setlang/", languages.choose, name="set_language"),
-    path("oauth/", include("mcp_servers.oauth.urls")),
-    *([path("", include("bonobot.authority.urls"))] if settings.BONOBOT_OAUTH else []),
-    path(health.PATH.removeprefix("/"), health.healthz),
-    path(readiness.PATH.removeprefix("/"), readiness.readyz),
+    path("api/", include("bonobot.core.api.exception_handler")),
+    path("language/setlang/", middleware.choose, name="set_language"),
+    path("oauth/", include("mcp_servers.oauth_client.urls")),
+    *([path("", include("bonobot.oauth_server.urls"))] if settings.BONOBOT_OAUTH else []),
+    path(health.LIVENESS_PATH.removeprefix("/"), health.answer_healthz),
+    path(health.READINESS_PATH.removeprefix("/"), health.serve_readyz),
 ]

@@ -14,17 +14,21 @@ class McpServersConfig(AppConfig):
 
     def ready(self) -> None:
         """Load the catalogue wherever `migrate` runs; keep stderr; hear servers; stop them."""
-        from mcp_servers import following, outputs, packages, rereading
-        from mcp_servers.connections import changes
-        from mcp_servers.connections.installation import on_late_installation
-        from mcp_servers.connections.last_words import keep_with
-        from mcp_servers.connections.stopping import stop_by
-        from mcp_servers.presets.loading import after_migrating  # needs the models
-        from mcp_servers.stopping import stopped
+        from mcp_servers import installed_packages, refresh_definitions, stderr_log
+        from mcp_servers.client import change_notifications
+        from mcp_servers.client.child_process import keep_with
+        from mcp_servers.client.package_installation import on_late_installation
+        from mcp_servers.client.pool import stop_by
+        from mcp_servers.close_connections import list_stopped_servers
+        from mcp_servers.presets.services import load_after_migrate  # needs the models
+        from mcp_servers.subscriptions import resource_updated
 
-        post_migrate.connect(after_migrating, sender=self)
-        keep_with(outputs.keep)
-        changes.tell(rereading.hear, following.hear)
-        stop_by(stopped)
-        if packages.discover_late not in on_late_installation:
-            on_late_installation.append(packages.discover_late)
+        post_migrate.connect(load_after_migrate, sender=self)
+        keep_with(stderr_log.keep)
+        change_notifications.set_notification_listeners(
+            refresh_definitions.handle_change_notification,
+            resource_updated.handle_change_notification,
+        )
+        stop_by(list_stopped_servers)
+        if installed_packages.discover_late not in on_late_installation:
+            on_late_installation.append(installed_packages.discover_late)

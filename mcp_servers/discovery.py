@@ -11,44 +11,56 @@ from uuid import UUID
 
 from django.utils import timezone
 
-from bonobot.ledger.actors import Actor
-from bonobot.ledger.changes import written_last
-from bonobot.lib.problems import NotFound, Problem
-from bonobot.lib.row_locks import lock
-from bonobot.lib.runtime import runtime
-from bonobot.lib.sayings import say
-from bonobot.lib.untrusted import storable, visible
-from bonobot.notices.writing import notify
-from mcp_servers import outages
-from mcp_servers.approval import pin_all
-from mcp_servers.connections.installation import installed
-from mcp_servers.connections.pool import connections
-from mcp_servers.connections.survey import DECLARED_TWICE, Item, Survey
-from mcp_servers.digests import digest, same_value
-from mcp_servers.endpoints import endpoint_of
+from bonobot.core.db.transactions import lock
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import NotFound, Problem
+from bonobot.core.runtime import get_runtime
+from bonobot.core.text.canonical_json import compute_json_digest, same_value
+from bonobot.core.text.untrusted_text import make_storable, make_visible
+from bonobot.ledger.audit.admin_changes import record_changes_at_end
+from bonobot.ledger.types import Actor
+from bonobot.notifications.notify import notify
+from mcp_servers.audit import record_server_change
+from mcp_servers.build_endpoint import build_endpoint
+from mcp_servers.client.list_definitions import DECLARED_TWICE, RawDefinition, ServerDeclarations
+from mcp_servers.client.package_installation import installed
+from mcp_servers.client.pool import get_connection_pool
+from mcp_servers.definition_reviews import pin_all
+from mcp_servers.health import services as health
+from mcp_servers.health.services import (
+    forget_attempt,
+    record_attempt,
+    record_failure,
+    record_success,
+)
 from mcp_servers.models import Check, Definition, Server
 from mcp_servers.models.definitions import NAME_LENGTH
-from mcp_servers.naming import own_name_matches
-from mcp_servers.oauth.faults import LoginNeeded
-from mcp_servers.oauth.signing import for_background, for_person
-from mcp_servers.openapi.surveying import survey_document
-from mcp_servers.recording import changing
-from mcp_servers.scanning.version import RULES
-from mcp_servers.scans import Around, Findings, around, hard_fault, read, read_all
-from mcp_servers.schema_worker import judge_all
-from mcp_servers.schemas import Judgement
-from mcp_servers.status import forget_attempt, record_attempt, record_failure, record_success
+from mcp_servers.oauth_client.access_tokens import build_background_endpoint, build_person_endpoint
+from mcp_servers.oauth_client.types import LoginNeeded
+from mcp_servers.openapi.discovery import discover_operations
+from mcp_servers.scanning.definitions import RULES
+from mcp_servers.scanning.services import (
+    Findings,
+    KnownToolNames,
+    describe_hard_finding,
+    load_tool_names,
+    read,
+    read_all,
+)
+from mcp_servers.schemas import SchemaVerdict
+from mcp_servers.schemas.subprocess_pool import classify_schemas
+from mcp_servers.tool_names import matches_tool_name
 
 DESCRIPTION_KEPT = 4096
 NAMES_TOLD = 10
 NAME_SHOWN = 100
 
-Judgements = Mapping[str, Judgement]
+Judgements = Mapping[str, SchemaVerdict]
 Key = tuple[str, str]
 
 
 @dataclass(frozen=True)
-class Discovered:
+class DiscoveryResult:
     """What a discovery found: counts for people, names for the log."""
 
     tools: tuple[str, ...]
@@ -61,12 +73,13 @@ class Discovered:
     notices: tuple[str, ...]
 
 
-class Removed(NotFound):
+class ServerRemoved(NotFound):
     """The server was removed before it was asked, or while it was."""
 
     def __init__(self) -> None:
         super().__init__(
-            say("The server was removed meanwhile."), remedy=say("Add it again if it was needed.")
+            format_message("The server was removed meanwhile."),
+            remedy=format_message("Add it again if it was needed."),
         )
 
 
@@ -77,7 +90,7 @@ async def discover(
     kind: str = Check.Kind.DISCOVERY,
     of: str = "",
     patience_s: float | None = None,
-) -> Discovered:
+) -> DiscoveryResult:
     """Survey the server and keep what it declares; status and a `Check` row tell how it went.
 
     Where each person signs in, a person's discovery uses their own login, and one in the background
@@ -90,28 +103,32 @@ async def discover(
     try:
         return await _discover(server_id, actor=actor, kind=kind, of=of, patience_s=patience_s)
     except Server.DoesNotExist:
-        raise Removed() from None
+        raise ServerRemoved() from None
 
 
 async def _discover(
     server_id: UUID, *, actor: Actor, kind: str, of: str, patience_s: float | None
-) -> Discovered:
-    orm = runtime().aside
+) -> DiscoveryResult:
+    orm = get_runtime().aside
     server = await orm(Server.objects.get, pk=server_id)
     await orm(record_attempt, server)
     person = UUID(actor.id) if server.by_person and actor.kind == "user" else None
     try:
-        endpoint = await orm(endpoint_of, server)
-        reached = for_person(endpoint, person) if person else await for_background(endpoint)
+        endpoint = await orm(build_endpoint, server)
+        reached = (
+            build_person_endpoint(endpoint, person)
+            if person
+            else await build_background_endpoint(endpoint)
+        )
         if patience_s is not None:
             await installed(replace(reached, patience_s=patience_s))
         if server.speaks_mcp:
-            survey = await connections().survey(reached, of=of)
+            survey = await get_connection_pool().survey(reached, of=of)
         else:
-            survey = await survey_document(server, reached)
-            await connections().request(reached, "ping", holder=f"survey:{server_id}")
-        judgements = await _judged(survey)
-        readings = await _readings(server, survey)
+            survey = await discover_operations(server, reached)
+            await get_connection_pool().request(reached, "ping", holder=f"survey:{server_id}")
+        judgements = await _inspect_schemas(survey)
+        readings = await _inspect_definitions(server, survey)
     except Problem as problem:
         if person and problem.code == LoginNeeded.code:
             await orm(forget_attempt, server)
@@ -121,33 +138,35 @@ async def _discover(
     return await orm(keep, server_id, survey, judgements, readings, actor=actor, kind=kind)
 
 
-async def _judged(survey: Survey) -> Judgements:
+async def _inspect_schemas(survey: ServerDeclarations) -> Judgements:
     """Judge the schemas of all tools, in a child process (DESIGN section 3)."""
     tools = [item for item in survey.items if item.kind == "tool" and not item.fault]
-    verdicts = await judge_all([item.payload.get("inputSchema", {}) for item in tools])
+    verdicts = await classify_schemas([item.payload.get("inputSchema", {}) for item in tools])
     return {item.name: verdict for item, verdict in zip(tools, verdicts, strict=True)}
 
 
 @dataclass(frozen=True)
-class Readings:
+class DefinitionFindings:
     """What was found in definitions that are new or changed, by kind and name."""
 
-    names: Around = field(default_factory=Around)
+    names: KnownToolNames = field(default_factory=KnownToolNames)
     findings: Mapping[Key, Findings] = field(default_factory=dict)
 
-    def of(self, item: Item) -> Findings:
+    def of(self, item: RawDefinition) -> Findings:
         """Return the findings of one; it is read now if it changed since they were."""
         found = self.findings.get((item.kind, item.name))
         return read(item.payload, self.names) if found is None else found
 
 
-async def _readings(server: Server, survey: Survey) -> Readings:
+async def _inspect_definitions(server: Server, survey: ServerDeclarations) -> DefinitionFindings:
     """Read what is new or changed for what hides and what orders, beside loop and database."""
-    unread, names = await runtime().aside(_unread, server, survey)
-    return Readings(names, await read_all(unread, names))
+    unread, names = await get_runtime().aside(_load_unread, server, survey)
+    return DefinitionFindings(names, await read_all(unread, names))
 
 
-def _unread(server: Server, survey: Survey) -> tuple[dict[Key, Any], Around]:
+def _load_unread(
+    server: Server, survey: ServerDeclarations
+) -> tuple[dict[Key, Any], KnownToolNames]:
     """Return the declarations that nobody has read, and the names around them (two queries)."""
     known = {(row.kind, row.name): row for row in server.definitions.defer("payload", "pinned")}
     unread: dict[Key, Any] = {
@@ -156,26 +175,28 @@ def _unread(server: Server, survey: Survey) -> tuple[dict[Key, Any], Around]:
         if len(item.name) <= NAME_LENGTH
         and ((row := known.get((item.kind, item.name))) is None or not _as_read(row, item))
     }
-    return unread, around(server, (item.name for item in survey.items))
+    return unread, load_tool_names(server, (item.name for item in survey.items))
 
 
-@written_last()
+@record_changes_at_end()
 def keep(
     server_id: UUID,
-    survey: Survey,
+    survey: ServerDeclarations,
     judgements: Judgements,
-    readings: Readings | None = None,
+    readings: DefinitionFindings | None = None,
     *,
     actor: Actor,
     kind: str,
-) -> Discovered:
+) -> DiscoveryResult:
     """Write a survey into rows: one transaction, audited when anything about it changed.
 
     What is not in `readings` is read now.
     """
     lock(rows := Server.objects.filter(pk=server_id))
     server = rows.get()
-    fresh, altered, gone = _compared(server, survey, judgements, readings or Readings())
+    fresh, altered, gone = _compare_definitions(
+        server, survey, judgements, readings or DefinitionFindings()
+    )
     first = server.discovered_at is None
     renamed = _find_rename(server, survey)
     record_success(server, kind, survey)
@@ -186,8 +207,8 @@ def keep(
     kept = server.definitions.all()
     kept.filter(present=True).update(last_seen_at=timezone.now())
     if fresh or altered:
-        _tell_waiting(server, [row.pk for row in (*fresh, *altered)])
-    return Discovered(
+        _notify_pending_review(server, [row.pk for row in (*fresh, *altered)])
+    return DiscoveryResult(
         tools=tuple(kept.tools().filter(present=True).values_list("name", flat=True)),
         new=len(fresh),
         changed=len(altered),
@@ -199,8 +220,8 @@ def keep(
     )
 
 
-def _compared(
-    server: Server, survey: Survey, judgements: Judgements, readings: Readings
+def _compare_definitions(
+    server: Server, survey: ServerDeclarations, judgements: Judgements, readings: DefinitionFindings
 ) -> tuple[list[Definition], list[Definition], list[Definition]]:
     """Return what is new, what changed and what is gone, the first two as they will be kept."""
     known = {(row.kind, row.name): row for row in server.definitions.all()}
@@ -208,7 +229,9 @@ def _compared(
     changed = {
         key: row
         for key, item in seen.items()
-        if _alter(row := known.get(key) or _new(server, item), item, judgements, readings)
+        if _update_definition(
+            row := known.get(key) or _build_definition(server, item), item, judgements, readings
+        )
     }
     fresh = [row for key, row in changed.items() if key not in known]
     altered = [row for key, row in changed.items() if key in known]
@@ -232,13 +255,13 @@ def _write(
     first: bool,
 ) -> None:
     details: dict[str, Any] = {
-        "new": _named(fresh),
-        "changed": _named(altered),
-        "gone": _named(gone),
+        "new": _build_audit_entries(fresh),
+        "changed": _build_audit_entries(altered),
+        "gone": _build_audit_entries(gone),
     }
     if renamed:
         details["renamed"] = dict(renamed)
-    with changing(server, actor, "definitions_discovered", details):
+    with record_server_change(server, actor, "definitions_discovered", details):
         Definition.objects.bulk_create(fresh)
         for row in altered:
             row.save()
@@ -253,7 +276,7 @@ def _write(
             )
 
 
-def _find_rename(server: Server, survey: Survey) -> dict[str, str]:
+def _find_rename(server: Server, survey: ServerDeclarations) -> dict[str, str]:
     """Return the names that an MCP server gave itself before and gives itself now, if they differ.
 
     A server that calls itself something else may be another one, so what was approved of it is
@@ -262,9 +285,9 @@ def _find_rename(server: Server, survey: Survey) -> dict[str, str]:
     if not server.speaks_mcp:
         return {}
     for member in ("name", "title"):
-        old, new = (_text(info.get(member)) for info in (server.server_info, survey.server_info))
+        old, new = (_to_text(info.get(member)) for info in (server.server_info, survey.server_info))
         if old and new and old != new:
-            return {"from": visible(old, NAME_SHOWN), "to": visible(new, NAME_SHOWN)}
+            return {"from": make_visible(old, NAME_SHOWN), "to": make_visible(new, NAME_SHOWN)}
     return {}
 
 
@@ -272,8 +295,8 @@ def _tell_renamed(server: Server, renamed: Mapping[str, str]) -> None:
     notify(
         server.organization_id,
         "definitions_waiting",
-        outages.subject_of(server, "tools"),
-        say(
+        health.build_server_subject(server, "tools"),
+        format_message(
             "{server} calls itself {new} now, and called itself {old} before. Its approvals were "
             "withdrawn: review its tools again before they can be called.",
             server=server.name,
@@ -284,7 +307,7 @@ def _tell_renamed(server: Server, renamed: Mapping[str, str]) -> None:
     )
 
 
-def _tell_waiting(server: Server, found: list[UUID]) -> None:
+def _notify_pending_review(server: Server, found: list[UUID]) -> None:
     """Tell people what of this discovery nobody has read; the same is told once."""
     rows = server.definitions.waiting().filter(pk__in=found)
     waiting = sorted(rows.values_list("kind", "name", "digest"))
@@ -295,40 +318,40 @@ def _tell_waiting(server: Server, found: list[UUID]) -> None:
     notify(
         server.organization_id,
         "definitions_waiting",
-        outages.subject_of(server, "tools"),
-        say(
+        health.build_server_subject(server, "tools"),
+        format_message(
             "{server} offers what is new or changed ({n}): {names}. Nothing of it can be called "
             "before somebody has read and approved it.",
             server=server.name,
             n=len(waiting),
             names=names + more,
         ),
-        topic=f"definitions:{server.pk}:{digest(waiting)}",
+        topic=f"definitions:{server.pk}:{compute_json_digest(waiting)}",
     )
 
 
-def _named(rows: Iterable[Definition]) -> list[dict[str, str]]:
+def _build_audit_entries(rows: Iterable[Definition]) -> list[dict[str, str]]:
     return [{"kind": row.kind, "name": row.name, "digest": row.digest} for row in rows]
 
 
-def _new(server: Server, item: Item) -> Definition:
+def _build_definition(server: Server, item: RawDefinition) -> Definition:
     return Definition(
         organization_id=server.organization_id,
         server=server,
         kind=item.kind,
         name=item.name,
         present=False,
-        enabled=item.kind != "tool" or _kept_to(server, item.name),
+        enabled=item.kind != "tool" or _is_tool_selected(server, item.name),
     )
 
 
-def _kept_to(server: Server, tool: str) -> bool:
+def _is_tool_selected(server: Server, tool: str) -> bool:
     """Tell whether a tool is one that the server is kept to; without a list all of them are."""
     wanted: list[str] = server.only_tools
-    return not wanted or any(own_name_matches(pattern, tool) for pattern in wanted)
+    return not wanted or any(matches_tool_name(pattern, tool) for pattern in wanted)
 
 
-def _as_read(row: Definition, item: Item) -> bool:
+def _as_read(row: Definition, item: RawDefinition) -> bool:
     """Tell whether a row says what was declared, and nothing more could be found in it.
 
     What older rules refused is judged anew; what they passed is read again by `rescanning`.
@@ -340,32 +363,37 @@ def _as_read(row: Definition, item: Item) -> bool:
     return (
         same
         and current
-        and (row.digest == digest(item.payload) or same_value(row.payload, storable(item.payload)))
+        and (
+            row.digest == compute_json_digest(item.payload)
+            or same_value(row.payload, make_storable(item.payload))
+        )
     )
 
 
-def _alter(row: Definition, item: Item, judgements: Judgements, readings: Readings) -> bool:
+def _update_definition(
+    row: Definition, item: RawDefinition, judgements: Judgements, readings: DefinitionFindings
+) -> bool:
     """Put what was declared into `row`; tell whether that changes it."""
     if _as_read(row, item):
         return False
-    row.payload = storable(item.payload)
-    row.digest = digest(item.payload)
+    row.payload = make_storable(item.payload)
+    row.digest = compute_json_digest(item.payload)
     row.present = True
-    row.title = _text(item.payload.get("title"))[:255]
-    row.description = _text(item.payload.get("description"))[:DESCRIPTION_KEPT]
+    row.title = _to_text(item.payload.get("title"))[:255]
+    row.description = _to_text(item.payload.get("description"))[:DESCRIPTION_KEPT]
     row.findings = readings.of(item)
     row.rules_version = RULES
-    row.fault = item.fault or _fault(row, judgements.get(item.name))
+    row.fault = item.fault or _find_fault(row, judgements.get(item.name))
     return True
 
 
-def _text(value: object) -> str:
+def _to_text(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _fault(row: Definition, judgement: Judgement | None) -> str:
+def _find_fault(row: Definition, judgement: SchemaVerdict | None) -> str:
     """Say why this declaration can never be used, if so: hard findings, or a refused schema."""
-    if hard := hard_fault(row.findings):
+    if hard := describe_hard_finding(row.findings):
         return hard
     if row.kind != Definition.Kind.TOOL or judgement is None:
         return ""

@@ -9,10 +9,9 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import PurePosixPath
 
-from bonobot.lib.problems import Problem
-from bonobot.lib.sayings import say
-from bonobot.lib.untrusted import visible
-from mcp_servers.notices import Notice
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import ConfigWarning, Problem
+from bonobot.core.text.untrusted_text import make_visible
 
 SHELLS = frozenset(
     (
@@ -61,72 +60,72 @@ class LauncherNotAllowed(Problem):
 
 def check_launcher(
     command: str, args: Sequence[str] = (), *, allowed: Collection[str]
-) -> tuple[Notice, ...]:
+) -> tuple[ConfigWarning, ...]:
     """Return notices about a command that may be started.
 
     `allowed` holds bare names and absolute paths. Raises `LauncherNotAllowed`
     (`launcher_not_allowed`) for every other command.
     """
-    if reason := _refusal(command, allowed):
+    if reason := _explain_refusal(command, allowed):
         bare = sorted(name for name in allowed if name not in SHELLS)
         listed = ", ".join(f"`{name}`" for name in bare[:20]) or "none"
         raise LauncherNotAllowed(
-            say(
+            format_message(
                 "`{command}` may not start a server: {reason}.",
-                command=visible(command, 100),
+                command=make_visible(command, 100),
                 reason=reason,
             ),
             field="endpoint_config.command",
             rule="launchers",
-            remedy=say(
+            remedy=format_message(
                 "Use a launcher of the list ({listed}) with its arguments apart, "
                 "or ask a platform administrator to add one.",
                 listed=listed,
             ),
         )
-    return tuple(_notices(command, [str(arg) for arg in args]))
+    return tuple(_list_warnings(command, [str(arg) for arg in args]))
 
 
-def unpinned_package(command: str, args: Sequence[str]) -> str:
+def find_unpinned_package(command: str, args: Sequence[str]) -> str:
     """Return the package or image that a runner takes in whatever version is newest, or ""."""
     name = PurePosixPath(command).name
     if name in ("docker", "podman", "nerdctl"):
-        image = _image(args)
-        return image if image and not _pinned_image(image) else ""
-    package = _package(name, args)
+        image = _find_image(args)
+        return image if image and not _is_image_pinned(image) else ""
+    package = _find_package(name, args)
     if not package or package.startswith((".", "/", "~")):
         return ""
-    return "" if _pinned(package, npm=name not in ("uvx", "uv", "pipx")) else package
+    return "" if _is_package_pinned(package, npm=name not in ("uvx", "uv", "pipx")) else package
 
 
-def _refusal(command: str, allowed: Collection[str]) -> str:
+def _explain_refusal(command: str, allowed: Collection[str]) -> str:
     """Return why the command is refused, or ""."""
     name = _WINDOWS_ENDING.sub("", re.split(r"[/\\]", command)[-1]).lower()
     if not command:
-        return say("it is empty")
+        return format_message("it is empty")
     if name in SHELLS:
-        return say("shells are never started")
+        return format_message("shells are never started")
     if "\\" in command or _WINDOWS_ENDING.search(command):
-        return say("it is written for Windows")
+        return format_message("it is written for Windows")
     if "/" in command:
         if not command.startswith("/"):
-            return say("a path must be absolute")
+            return format_message("a path must be absolute")
         if str(PurePosixPath(command)) != command or ".." in command.split("/"):
-            return say("a path must be written without detours")
-        return "" if command in allowed else say("the path is not on the list")
+            return format_message("a path must be written without detours")
+        return "" if command in allowed else format_message("the path is not on the list")
     if any(character.isspace() for character in command):
-        return say("the command and its arguments must be apart")
+        return format_message("the command and its arguments must be apart")
     if not _BARE_NAME.fullmatch(command):
-        return say("it is not the name of a program")
-    return "" if command in allowed else say("it is not on the list")
+        return format_message("it is not the name of a program")
+    return "" if command in allowed else format_message("it is not on the list")
 
 
-def _notices(command: str, args: list[str]) -> Iterator[Notice]:
-    if unpinned_package(command, args):
+def _list_warnings(command: str, args: list[str]) -> Iterator[ConfigWarning]:
+    if find_unpinned_package(command, args):
         # Not named: an argument that was taken for the package may be a secret.
-        yield Notice(
+        yield ConfigWarning(
             "unpinned_version",
-            say(
+            format_message(
                 "`{command}` takes whatever version is newest at each start; name a version.",
                 command=command,
             ),
@@ -137,22 +136,22 @@ def _notices(command: str, args: list[str]) -> Iterator[Notice]:
     # After the first plain word the arguments belong to the program that was started.
     own = next((i for i, arg in enumerate(args) if not arg.startswith("-")), len(args))
     if flags.intersection(args[: own + 1]):
-        yield Notice(
+        yield ConfigWarning(
             "inline_code",
             "The arguments hold program text; read it before you trust it.",
             "endpoint_config.args",
         )
 
 
-def _package(runner: str, args: Sequence[str]) -> str:
+def _find_package(runner: str, args: Sequence[str]) -> str:
     """Return the package that a runner's arguments name, or ""."""
     for subcommands in _RUNNERS.get(runner, ()):
         if tuple(args[: len(subcommands)]) == subcommands:
-            return _named_package(list(args[len(subcommands) :]))
+            return _parse_package_argument(list(args[len(subcommands) :]))
     return ""
 
 
-def _named_package(args: list[str]) -> str:
+def _parse_package_argument(args: list[str]) -> str:
     waiting = iter(args)
     for arg in waiting:
         option, equals, value = arg.partition("=")
@@ -167,7 +166,7 @@ def _named_package(args: list[str]) -> str:
     return ""
 
 
-def _pinned(package: str, *, npm: bool) -> bool:
+def _is_package_pinned(package: str, *, npm: bool) -> bool:
     if _COMMIT.search(package):
         return True
     if npm:
@@ -188,7 +187,7 @@ _DOCKER_WITH_VALUE = frozenset(
 )
 
 
-def _image(args: Sequence[str]) -> str:
+def _find_image(args: Sequence[str]) -> str:
     """Return the image of `docker run …`, or ""."""
     if not args or args[0] != "run":
         return ""
@@ -201,7 +200,7 @@ def _image(args: Sequence[str]) -> str:
     return ""
 
 
-def _pinned_image(image: str) -> bool:
+def _is_image_pinned(image: str) -> bool:
     if "@sha256:" in image:
         return True
     tag = image.rpartition("/")[2].partition(":")[2]

@@ -4,14 +4,14 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 from uuid import UUID
 
-from bonobot.lib.problems import Forbidden, Invalid, Problem
-from bonobot.lib.sayings import say
-from bonobot.lib.untrusted import visible
-from bonobot.tenancy.principals import Principal
-from mcp_servers.connections.environment_rules import danger_of, without_exception
-from mcp_servers.connections.folder_rules import SYSTEM_ONLY, mounted_folders
+from bonobot.accounts.principals import Principal
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import Forbidden, InvalidInput, Problem
+from bonobot.core.text.untrusted_text import make_visible
+from mcp_servers.client.environment_rules import danger_of, without_exception
+from mcp_servers.client.folder_rules import SYSTEM_ONLY, mounted_folders
 from mcp_servers.models import Server
-from mcp_servers.presets.folders import folder_rule
+from mcp_servers.presets.allowed_folders import folder_rule
 
 LONGEST_REASON = 500
 CODE = "variable_not_allowed"
@@ -55,7 +55,9 @@ def check_variables(
         exceptions = wanted
     for name in without_exception(names, exceptions):
         raise VariableNotAllowed(
-            say("`{name}` may not be set: {why}.", name=visible(name, 100), why=danger_of(name)),
+            format_message(
+                "`{name}` may not be set: {why}.", name=make_visible(name, 100), why=danger_of(name)
+            ),
             field=f"endpoint_config.env.{name}",
             rule="environment",
             remedy=FIX,
@@ -70,9 +72,9 @@ def check_no_dangerous_variables(names: Iterable[str], *, field: str) -> None:
     """
     for name in without_exception(names, ()):
         raise VariableNotAllowed(
-            say(
+            format_message(
                 "A preset may not set `{name}`: {why}.",
-                name=visible(name, 100),
+                name=make_visible(name, 100),
                 why=danger_of(name),
             ),
             field=f"{field}.{name}",
@@ -84,13 +86,13 @@ def check_no_dangerous_variables(names: Iterable[str], *, field: str) -> None:
 def _reason(name: str, why: Any) -> str:
     reason = why.strip() if isinstance(why, str) else ""
     if not reason or len(reason) > LONGEST_REASON or not reason.isprintable():
-        raise Invalid(
-            say(
+        raise InvalidInput(
+            format_message(
                 "The exception for `{name}` needs a reason of at most {n} characters.",
-                name=visible(name, 100),
+                name=make_visible(name, 100),
                 n=LONGEST_REASON,
             ),
-            field=f"env_exceptions.{visible(name, 100)}",
+            field=f"env_exceptions.{make_visible(name, 100)}",
             remedy="Say in one line why the server needs the variable.",
         )
     return reason
@@ -99,14 +101,14 @@ def _reason(name: str, why: Any) -> str:
 def _needed(exceptions: Mapping[str, str], names: Collection[str]) -> None:
     for name in exceptions:
         if name not in names or not danger_of(name):
-            raise Invalid(
-                say(
+            raise InvalidInput(
+                format_message(
                     "`{name}` needs no exception: the server doesn't have it, or it isn't "
                     "dangerous.",
-                    name=visible(name, 100),
+                    name=make_visible(name, 100),
                 ),
                 code="needless_exception",
-                field=f"env_exceptions.{visible(name, 100)}",
+                field=f"env_exceptions.{make_visible(name, 100)}",
                 remedy="Remove the exception; names are compared letter by letter.",
             )
 
@@ -115,9 +117,9 @@ def refuse_nul(config: Mapping[str, Any]) -> None:
     """Raise `Invalid` where a text of a stdio server's configuration has a NUL in it."""
     for field, text in _texts(config):
         if "\x00" in text:
-            raise Invalid(
-                say("`{field}` has a NUL in it.", field=visible(field, 100)),
-                field=f"endpoint_config.{visible(field, 100)}",
+            raise InvalidInput(
+                format_message("`{field}` has a NUL in it.", field=make_visible(field, 100)),
+                field=f"endpoint_config.{make_visible(field, 100)}",
                 remedy="Remove it: no program can be given one.",
             )
 
@@ -140,8 +142,10 @@ def check_folders(organization_id: UUID, config: Mapping[str, Any]) -> None:
     rule = folder_rule(organization_id) if folders else SYSTEM_ONLY
     for member, folder in folders:
         if why := rule.refusal(folder):
-            raise Invalid(
-                say("`{folder}` may not be used: {why}.", folder=visible(folder, 300), why=why),
+            raise InvalidInput(
+                format_message(
+                    "`{folder}` may not be used: {why}.", folder=make_visible(folder, 300), why=why
+                ),
                 code="folder_not_allowed",
                 field=f"endpoint_config.{member}",
                 rule="folders",

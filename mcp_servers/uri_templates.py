@@ -20,27 +20,27 @@ LONGEST_URI = 4_096
 MOST_ENCODINGS = 4
 
 
-def variables(template: str) -> tuple[str, ...]:
+def list_variables(template: str) -> tuple[str, ...]:
     """Return the names of a template's variables; none for what is no template."""
-    parsed = _parsed(template)
+    parsed = _parse_template(template)
     return tuple(parsed.variable_names) if parsed else ()
 
 
 def expand(template: str, values: Mapping[str, str]) -> str:
     """Return the URI that `values` make of a template; one that isn't given is left out."""
-    parsed = _parsed(template)
-    known = {name: values[name] for name in variables(template) if values.get(name)}
+    parsed = _parse_template(template)
+    known = {name: values[name] for name in list_variables(template) if values.get(name)}
     return parsed.expand(known) if parsed else template
 
 
-def matches(template: str, uri: str, *, across: bool = False) -> bool:
+def matches_template(template: str, uri: str, *, across: bool = False) -> bool:
     """Tell whether `template` means `uri`; `across` lets a variable span several path segments.
 
     False too for templates that can't be matched in one way only, such as `{a}{b}`.
     """
     if len(uri) > LONGEST_URI or not uri.startswith(template.partition("{")[0]):
         return False
-    parsed = _parsed(template)
+    parsed = _parse_template(template)
     if parsed is None:
         return False
     values = parsed.match(uri, max_uri_length=LONGEST_URI)
@@ -49,16 +49,18 @@ def matches(template: str, uri: str, *, across: bool = False) -> bool:
         return False
     optional = parsed.query_variable_names
     return all(
-        _stays(value if isinstance(value, str) else "/".join(value), across, name in optional)
+        _is_unambiguous(
+            value if isinstance(value, str) else "/".join(value), across, name in optional
+        )
         for name, value in values.items()
     )
 
 
-def _stays(value: str, across: bool, may_be_empty: bool) -> bool:
+def _is_unambiguous(value: str, across: bool, may_be_empty: bool) -> bool:
     """Tell whether a variable's value can only be read as what it looks like."""
     if not value:
         return may_be_empty
-    decoded = _decoded(value)
+    decoded = _decode_value(value)
     if decoded is None or not decoded.isprintable() or "\ufffd" in decoded:
         return False
     # Look-alikes of `/` and `.`, and spaces of every width, as a careless server might read them.
@@ -68,16 +70,16 @@ def _stays(value: str, across: bool, may_be_empty: bool) -> bool:
     segments = plain.replace("\\", "/").split("/")
     if len(segments) > 1 and (not across or not segments[0]):
         return False
-    return not _climbs(segments)
+    return not _has_dot_segment(segments)
 
 
-def _climbs(segments: Iterable[str]) -> bool:
+def _has_dot_segment(segments: Iterable[str]) -> bool:
     """Tell whether a segment is `.` or `..`, also as `.. ` or `..;x`, which some read so."""
     names = (segment.partition(";")[0].strip() for segment in segments)
     return any(name and not name.strip(". ") for name in names)
 
 
-def _decoded(value: str) -> str | None:
+def _decode_value(value: str) -> str | None:
     """Return a value as the last of several decoders would read it; None where that is unclear."""
     for _ in range(MOST_ENCODINGS):
         further = unquote(value)
@@ -89,7 +91,7 @@ def _decoded(value: str) -> str | None:
 
 
 @lru_cache(maxsize=1024)
-def _parsed(template: str) -> "UriTemplate | None":
+def _parse_template(template: str) -> "UriTemplate | None":
     # Imported here: the SDK takes over a second, and few processes ever match a template.
     from mcp.shared.uri_template import InvalidUriTemplate, UriTemplate
 

@@ -121,7 +121,7 @@ def _in_python(source: Source) -> Iterator[Message]:
 
 def _scheduled(sources: Iterable[Source]) -> Iterator[Message]:
     """Yield what scheduled tasks say of themselves, as the page of schedules shows it."""
-    where = ("bonobot.settings", "bonobot.authority.configuration")
+    where = ("bonobot.settings", "bonobot.settings.oauth_server")
     names = {one.target for source in sources if source.module in where for one in source.strings}
     for source in (one for one in sources if one.module.endswith(".tasks")):
         for node in source.tree.body:

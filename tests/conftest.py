@@ -28,8 +28,8 @@ from hypothesis import HealthCheck
 from hypothesis import settings as settings_of_hypothesis
 from playwright.sync_api import Browser, Page
 
-from bonobot.ledger import writer
-from bonobot.lib import runtime
+from bonobot.core import runtime
+from bonobot.ledger.writer import writer_thread
 from tests import database, flushing, processes
 from tests.browser import keep, open_browser, open_context, open_page
 from tests.parts import NODE_SERVERS
@@ -73,7 +73,7 @@ def django_db_setup(
     yield
     with django_db_blocker.unblock():
         runtime.close()
-        writer.close()
+        writer_thread.close()
         connections.close_all()
         database.drop_database()
 

@@ -17,9 +17,9 @@ from django.test import Client
 from django.utils import timezone
 
 from agents.models import Agent, Binding
+from bonobot.accounts.models.organizations import Organization, User
+from bonobot.core.text.canonical_json import compute_json_digest
 from bonobot.ledger.models import AuditRow
-from bonobot.tenancy.models import Organization, User
-from mcp_servers.digests import digest
 from mcp_servers.models import Definition, Secret, Server
 from tests.agents import casting
 from tests.desk import url
@@ -118,7 +118,7 @@ def declaration(number: int) -> dict[str, Any]:
 
 @cache
 def _digest(number: int) -> str:
-    return digest(declaration(number))
+    return compute_json_digest(declaration(number))
 
 
 def give(agent: Agent, given: list[Server]) -> None:

@@ -9,10 +9,10 @@ from django.contrib.messages import get_messages
 from django.test import Client
 from django.urls import reverse
 
-from bonobot.tenancy.models import Organization, User
-from bonobot.tenancy.principals import Principal, principal_for_user
-from bonobot.tenancy.roles import Role
-from mcp_servers.digests import digest
+from bonobot.accounts.models.organizations import Organization, User
+from bonobot.accounts.principals import Principal, build_user_principal
+from bonobot.accounts.roles import Role
+from bonobot.core.text.canonical_json import compute_json_digest
 from mcp_servers.models import Definition, Server
 from mcp_servers.scanning import scan
 from tests.agents import casting
@@ -100,7 +100,7 @@ def sit(where: Organization, role: Role | None, name: str = "") -> Desk:
 
 def principal_at(desk: Desk, where: Organization) -> Principal:
     """Return the principal of whoever sits there."""
-    return principal_for_user(desk.user, where)
+    return build_user_principal(desk.user, where)
 
 
 def web_server(where: Organization, name: str = "web") -> Server:
@@ -118,7 +118,7 @@ def offer(server: Server, name: str = "add", **declared: Any) -> Definition:
         name=name,
         description=str(payload.get("description", "")),
         payload=payload,
-        digest=digest(payload),
+        digest=compute_json_digest(payload),
         schema_verdict="inline",
         findings=[finding.as_dict() for finding in scan(payload)],
     )

@@ -18,7 +18,7 @@ from django.db.backends.base.operations import BaseDatabaseOperations
 from django.db.models import Model
 
 from mcp_servers.models import Preset
-from mcp_servers.presets.loading import load_presets
+from mcp_servers.presets.services import load_presets
 
 KEPT = frozenset(model._meta.db_table for model in (ContentType, Permission))
 PLATFORM = {Preset._meta.db_table: "organization_id IS NOT NULL"}

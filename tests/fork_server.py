@@ -113,9 +113,9 @@ def run_module(arguments: list[str], env: dict[str, str], cwd: str, log_file: st
     os.environ.clear()
     os.environ.update(env)
     # The fork server, its parent, ends with the test run.
-    from bonobot.management.processes import die_with
+    from bonobot.processes.supervisor import build_parent_death_hook
 
-    if bind := die_with(os.getppid()):
+    if bind := build_parent_death_hook(os.getppid()):
         bind()
     sys.argv = arguments
     multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]

@@ -1,17 +1,16 @@
 """One of everything that an organization can have, by the names that addresses give it."""
 
-from agents.evaluation.recordings import record
-from agents.evaluation.replays import Change, replay
-from agents.llm.port import Picture
-from agents.pictures import keep
-from agents.registration import EndpointSpec, save_endpoint
-from agents.skills.keeping import SkillSpec, save_skill
-from agents.workflows.starting import run_workflow
+from agents.evaluation.services import ReplayOverrides, record, replay
+from agents.images import keep
+from agents.llm.interface import ImageData
+from agents.services import ModelEndpointSpec, save_endpoint
+from agents.skills.services import SkillSpec, save_skill
+from agents.workflows.services import run_workflow
+from bonobot.accounts.invitations import invite
+from bonobot.accounts.models.organizations import Membership, Organization
+from bonobot.accounts.roles import Role
+from bonobot.accounts.tokens.services import issue
 from bonobot.ledger.models import AuditRow
-from bonobot.tenancy.invitations import invite
-from bonobot.tenancy.models import Membership, Organization
-from bonobot.tenancy.roles import Role
-from bonobot.tenancy.tokens import issue
 from mcp_servers.models import Definition, Preset, Server
 from tests.agents import casting
 
@@ -24,7 +23,7 @@ def everything(where: Organization, mark: str = "") -> dict[str, str]:
     boss = casting.administrator(where)
     agent = casting.agent(where, f"helper{mark}")
     endpoint = save_endpoint(
-        boss, EndpointSpec(name=f"Spare{mark}", kind="offline", model="offline")
+        boss, ModelEndpointSpec(name=f"Spare{mark}", kind="offline", model="offline")
     )
     server = Server.objects.create(
         organization=where, scope_id=agent.pk, name="s", slug="s", transport_type="http"
@@ -44,13 +43,13 @@ def everything(where: Organization, mark: str = "") -> dict[str, str]:
     workflow = casting.workflow(agent, f"tell{mark}")
     run = run_workflow(boss, workflow, {})
     recording = record(boss, casting.rested_session(agent))
-    replayed = replay(boss, recording, Change())
+    replayed = replay(boss, recording, ReplayOverrides())
     notice = casting.notice(where, f"Pager{mark}")
     session, approval = casting.waiting_session(agent, "hello")
     grant = session.grants.create(
         organization=where, agent=agent, own_name="one", label="one", granted_by="anna"
     )
-    (image,) = keep(where.pk, [Picture("image/png", b"GIF89a" + where.pk.bytes)])
+    (image,) = keep(where.pk, [ImageData("image/png", b"GIF89a" + where.pk.bytes)])
     session.steps.create(seq=99, kind="notice", state="done", payload={"images": [image]})
     offered = invite(casting.administrator(where), f"anna{mark}@example.com", Role.MEMBER)
     return {

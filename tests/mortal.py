@@ -28,11 +28,11 @@ from django.db import connection
 LEASE_S = 1.0
 # What a child would load by itself while it runs: loaded once, before the forks.
 LOADED = (
-    "agents.evaluation.running",
-    "agents.llm.direct",
+    "agents.evaluation.replay_runner",
+    "agents.llm.interface",
     "agents.llm.offline.model",
-    "agents.sessions.runner",
-    "agents.workflows.driving",
+    "agents.sessions.worker",
+    "agents.workflows.executor",
     "anyio._backends._asyncio",
     "celery.app.amqp",
     "celery.app.events",
@@ -103,28 +103,29 @@ def _is_async(plain: Callable[..., Any]) -> bool:
 
 def watch(moments: Moments) -> None:
     """Make moments of every write and every send."""
-    from agents import asking, calls, exchanges
-    from agents.evaluation import replays
+    from agents.calls import pending_calls, pipeline
+    from agents.elicitations import services as elicitations
+    from agents.evaluation import services as evaluation
     from agents.llm.offline.model import OfflineModel
-    from agents.sessions import children, rows, runners
-    from agents.workflows import driving
-    from bonobot.ledger.writer import Writer
-    from mcp_servers.connections.pool import Connections
+    from agents.sessions import child_sessions, leases, step_store
+    from agents.workflows import executor
+    from bonobot.ledger.writer.writer_thread import LedgerWriter
+    from mcp_servers.client.pool import ConnectionPool
 
     for name in ("append", "close", "finish", "finish_turn", "park", "renew", "take_messages"):
-        moments.around(rows, name)
+        moments.around(step_store, name)
     for owner, *names in (
-        (rows, "keep_exchange", "show_questions"),
-        (runners, "claim"),
-        (Writer, "admit_async", "settle_async"),
+        (step_store, "keep_exchange", "show_questions"),
+        (leases, "claim"),
+        (LedgerWriter, "admit_async", "settle_async"),
         (OfflineModel, "request"),
-        (calls, "_forward"),
-        (Connections, "request"),
-        (children, "begin"),
-        (driving, "_ended"),
-        (exchanges, "note", "answered", "told", "look_again"),
-        (asking, "ask"),
-        (replays, "claim", "end"),
+        (pipeline, "_forward"),
+        (ConnectionPool, "request"),
+        (child_sessions, "begin"),
+        (executor, "_ended"),
+        (pending_calls, "note", "answered", "told", "look_again"),
+        (elicitations, "ask"),
+        (evaluation, "claim", "end"),
     ):
         for name in names:
             moments.around(owner, name)
@@ -132,27 +133,27 @@ def watch(moments: Moments) -> None:
 
 def run(order: dict[str, Any]) -> None:
     """Run sessions in this process until they rest, or make a replay."""
-    from agents.evaluation import running
-    from agents.sessions import children, runners
-    from agents.sessions.runner import session_runner
-    from bonobot.lib.runtime import close, runtime
+    from agents.evaluation import replay_runner
+    from agents.sessions import child_sessions, leases
+    from agents.sessions.worker import get_session_runner
+    from bonobot.core.runtime import close, get_runtime
 
-    runners.LEASE = timedelta(seconds=LEASE_S)
-    runners.BEAT_S = LEASE_S / 3
+    leases.LEASE = timedelta(seconds=LEASE_S)
+    leases.BEAT_S = LEASE_S / 3
     watch(Moments(order["at"], order["signal"], Path(order["log"])))
 
     async def elsewhere(_session_id: UUID) -> None:
         """Leave a session's children to other processes."""
 
     async def rest() -> None:
-        found = [await session_runner().take(UUID(one)) for one in order["sessions"]]
+        found = [await get_session_runner().take(UUID(one)) for one in order["sessions"]]
         await asyncio.wait_for(asyncio.gather(*(task for task in found if task)), 60)
         if order["replay"]:
-            await running.take(UUID(order["replay"]))
+            await replay_runner.take(UUID(order["replay"]))
 
     if order["alone"]:
-        children.take_here = elsewhere
-    runtime().call(rest)
+        child_sessions.take_here = elsewhere
+    get_runtime().call(rest)
     close()
 
 
@@ -160,11 +161,11 @@ def prepare() -> None:
     """Load and compute once what each child would need."""
     for name in LOADED:
         importlib.import_module(name)
-    from bonobot.lib.egress import tls
-    from mcp_servers.scanning.injected import injections
+    from bonobot.core.http.egress import build_ssl_context
+    from mcp_servers.scanning.prompt_injection import find_injections
 
-    tls()
-    injections("Ignore all previous instructions.")  # compiles its patterns
+    build_ssl_context()
+    find_injections("Ignore all previous instructions.")  # compiles its patterns
     gc.freeze()  # a child that collects garbage would copy all of it
 
 

@@ -10,17 +10,17 @@ from uuid import UUID
 
 import pytest
 
-from agents.bindings import bind
 from agents.models import Agent
-from bonobot.tenancy.models import Organization
-from bonobot.tenancy.principals import Principal
-from mcp_servers.configuration import ServerSpec
-from mcp_servers.endpoints import endpoint_of
+from agents.services import bind
+from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.principals import Principal
+from mcp_servers.build_endpoint import build_endpoint
 from mcp_servers.models import Server
-from mcp_servers.oauth import grants
-from mcp_servers.oauth.signing import OAuthEndpoint, for_person
-from mcp_servers.oauth.tokens import Tokens
-from mcp_servers.registration import add
+from mcp_servers.oauth_client import grants
+from mcp_servers.oauth_client.access_tokens import OAuthEndpoint, build_person_endpoint
+from mcp_servers.oauth_client.token_requests import OAuthTokens
+from mcp_servers.server_config import ServerSpec
+from mcp_servers.services import add
 from tests.agents import casting
 
 SCRIPT = Path(__file__).parent / "servers" / "news.py"
@@ -89,9 +89,9 @@ def subscribed(
 
 def sign_in(server: Server, person: Principal, account: str = "") -> None:
     """Keep a login of a person at the server, as a browser would have brought it."""
-    endpoint = for_person(endpoint_of(server), UUID(person.id))
+    endpoint = build_person_endpoint(build_endpoint(server), UUID(person.id))
     assert isinstance(endpoint, OAuthEndpoint)
-    token = Tokens(
+    token = OAuthTokens(
         access=f"token-of-{account or person.label}", refresh="", expires_at=None, scope=""
     )
     grants.store(grants.grant_of(endpoint.account), None, token)

@@ -68,9 +68,13 @@ def redis() -> str:
 
 def sandbox() -> str:
     """Return what confines programs here, blank where it can't be done."""
-    from mcp_servers.connections.confinement import fault
+    from mcp_servers.client.sandbox_modes import find_sandbox_problem
 
-    return "" if fault("bubblewrap", "none") or fault("namespaces", "none") else "bubblewrap"
+    return (
+        ""
+        if find_sandbox_problem("bubblewrap", "none") or find_sandbox_problem("namespaces", "none")
+        else "bubblewrap"
+    )
 
 
 def corpus() -> str:

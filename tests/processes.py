@@ -14,9 +14,9 @@ from pathlib import Path
 
 from django.db import connection
 
-from bonobot.management.processes import die_with
-from bonobot.management.programs import PROTOCOL
-from bonobot.queues import NAMES
+from bonobot.jobs.queues import NAMES
+from bonobot.processes.programs import PROTOCOL
+from bonobot.processes.supervisor import build_parent_death_hook
 from tests.environment import VAR
 from tests.eventually import eventually
 from tests.fork_server import ForkedProcess, can_fork, fork_module
@@ -135,7 +135,7 @@ def start(
             stderr=subprocess.STDOUT,
             start_new_session=True,
             # A run that is killed leaves no worker behind that takes the next one's messages.
-            preexec_fn=die_with(os.getpid()),
+            preexec_fn=build_parent_death_hook(os.getpid()),
         )
     return Process(name, popen, log_file)
 

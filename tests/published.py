@@ -6,15 +6,15 @@ like tools that ask and send.
 
 from dataclasses import dataclass
 
-from agents.bindings import bind
 from agents.models import Agent
-from bonobot.tenancy.models import Organization
-from bonobot.tenancy.roles import Role
-from bonobot.tenancy.tokens import issue
-from mcp_servers.configuration import ServerSpec
-from mcp_servers.labelled import set_labels
+from agents.services import bind
+from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.roles import Role
+from bonobot.accounts.tokens.services import issue
+from mcp_servers.flow_labels.services import set_labels
 from mcp_servers.models import Server
-from mcp_servers.registration import add
+from mcp_servers.server_config import ServerSpec
+from mcp_servers.services import add
 from tests.agents import casting
 
 MANY = 1_000_000  # calls a minute

@@ -13,9 +13,9 @@ from referencing import Registry, Resource
 from referencing.jsonschema import DRAFT202012
 
 from agents.models import Agent
-from bonobot.tenancy.models import Organization, User
-from bonobot.tenancy.roles import Role
-from bonobot.tenancy.tokens import issue
+from bonobot.accounts.models.organizations import Organization, User
+from bonobot.accounts.roles import Role
+from bonobot.accounts.tokens.services import issue
 from tests.agents import casting
 
 PROBLEM = "application/problem+json"

@@ -17,19 +17,19 @@ from django.test import client as test_client
 from django.urls import URLPattern, URLResolver, reverse
 from django_celery_beat.models import PeriodicTask
 
-from agents.attachments import Attachment, attached
-from agents.budgets import BudgetLine, set_budgets
+from agents.attachments import Attachment, store_attachments
+from agents.budgets.services import BudgetLine, set_budgets
 from agents.models import ModelEndpoint
-from agents.skills.keeping import SkillSpec, save_skill
-from bonobot import schedules
+from agents.skills.services import SkillSpec, save_skill
+from bonobot.accounts.invitations import invite
+from bonobot.accounts.models.organizations import Membership, Organization, User
+from bonobot.accounts.roles import Role
+from bonobot.accounts.tokens.services import issue
 from bonobot.apps import load_pages
+from bonobot.jobs import schedules
 from bonobot.ledger.models import AuditRow
-from bonobot.tenancy.invitations import invite
-from bonobot.tenancy.models import Membership, Organization, User
-from bonobot.tenancy.roles import Role
-from bonobot.tenancy.tokens import issue
+from mcp_servers.bulk_jobs import begin
 from mcp_servers.models import Check, Launcher, Preset, Round
-from mcp_servers.rounds import begin
 from tests import desk
 from tests.agents import casting
 
@@ -97,7 +97,7 @@ def fill(where: Organization, *, many: int = 1) -> dict[str, UUID]:
         session, approval = casting.waiting_session(agent, "hello")
         question = casting.asked(session, server)
         given = [Attachment("a.gif", GIF), Attachment("notes.txt", b"notes")]
-        said = {"text": "Look."} | attached(where.pk, given)
+        said = {"text": "Look."} | store_attachments(where.pk, given)
         session.steps.create(seq=99, kind="message", state="done", payload=said)
         token, _text = issue(boss, name=f"t{number}", role=Role.MEMBER)
         issuer = casting.issuer(where, f"https://{where.slug}-{number}.example.com")
@@ -110,7 +110,7 @@ def fill(where: Organization, *, many: int = 1) -> dict[str, UUID]:
     preset = Preset.objects.create(organization=where, **own)
     going = begin(boss, Round.Kind.TEST, [server])
     launcher, _made = Launcher.objects.get_or_create(command="uvx")
-    schedules.sync(schedules.entries())
+    schedules.sync(schedules.get_scheduled_entries())
     return {
         SCHEDULE: PeriodicTask.objects.get(name="sweep").pk,
         "mcp_servers_server": server.pk,

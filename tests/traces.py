@@ -7,7 +7,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from bonobot.lib import tracing
+from bonobot.core.telemetry import tracing
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 PARENT = f"00-{TRACE}-b7ad6b7169203331-01"
@@ -19,8 +19,8 @@ def collected() -> Iterator[InMemorySpanExporter]:
     kept = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(kept))
-    tracing.use(provider)
+    tracing.set_tracer_provider(provider)
     try:
         yield kept
     finally:
-        tracing.use(None)
+        tracing.set_tracer_provider(None)

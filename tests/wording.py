@@ -14,12 +14,12 @@ PROBLEM = "Problem"
 TEXTS = ("detail", "remedy", "reason")
 # Read by programs, in terminals and in logs alone, which speak English.
 ENGLISH = (
-    *("bonobot.backups", "bonobot.checks", "bonobot.cli"),
-    *("bonobot.lib.databases", "bonobot.lib.env"),
-    *("bonobot.management", "bonobot.portability", "bonobot.readiness"),
-    "bonobot.gateway",  # but for what it tells screens about programs: see `english`
+    *("bonobot.maintenance.backups", "bonobot.checks", "bonobot.core.cli"),
+    *("bonobot.core.db.database_url", "bonobot.core.environment"),
+    *("bonobot.management", "agents.config_file", "bonobot.monitoring.health"),
+    "agents.gateway",  # but for what it tells screens about programs: see `english`
 )
-ON_SCREENS = ("bonobot.gateway.snippets",)
+ON_SCREENS = ("agents.gateway.client_config_snippets",)
 # Parameters and variables that hand such a text on.
 HANDED = frozenset({*TEXTS, "how", "what", "why"})
 Function = ast.FunctionDef | ast.AsyncFunctionDef

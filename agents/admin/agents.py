@@ -1,4 +1,4 @@
-"""The list of agents, and making one."""
+"""List, create, configuration, metrics; panels below."""
 
 from typing import Any
 
@@ -10,24 +10,61 @@ from django.http import HttpRequest, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 from django.template.loader import render_to_string
 from django.urls import reverse
+from django.utils.http import urlencode
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
-from agents.admin.readers import READERS
-from agents.models import Agent, Binding, ModelEndpoint, Session
-from agents.registration import AgentSpec, add_agent, remove_agent
-from bonobot.lib.admin import Select, Textarea, TextInput, display, register
-from bonobot.lib.problems import Problem
-from bonobot.lib.untrusted import visible
-from bonobot.tenancy.principals import Principal
-from bonobot.tenancy.roles import Action
-from bonobot.tenancy.screens import PagedAdmin, refuse, screen
-from bonobot.tenancy.templatetags.bonobot import ago
+from agents.agent_metrics import WINDOWS, load_metrics
+from agents.budgets.services import (
+    LARGEST,
+    WARN_AT,
+    BudgetLine,
+    build_line,
+    list_budget_use,
+    set_budgets,
+)
+from agents.callable_agents import list_callable_agents, set_callees
+from agents.calls.snapshots import get_snapshot_cache
+from agents.llm.pricing import count_tokens, estimate_tokens, with_window
+from agents.model_endpoints.services import build_endpoint
+from agents.models import Agent, Binding, Budget, ModelEndpoint, Session
+from agents.services import AgentSpec, add_agent, remove_agent, set_agent_members, update_agent
+from agents.sessions.system_prompt import build_instructions, build_tool_specs
+from bonobot.accounts.admin.external_issuers import IssuerAdmin
+from bonobot.accounts.admin.invitations import InvitationAdmin
+from bonobot.accounts.admin.tokens import TokenAdmin
+from bonobot.accounts.admin_base import (
+    ObjectRequest,
+    TabbedAdmin,
+    add_problem_to_form,
+    redirect_to_page,
+    render_screen,
+)
+from bonobot.accounts.models.organizations import Membership
+from bonobot.accounts.principals import Principal
+from bonobot.accounts.roles import Action, Role
+from bonobot.accounts.templatetags.display import ago
+from bonobot.core.admin.theme import (
+    Checkbox,
+    IntegerInput,
+    Select,
+    Textarea,
+    TextInput,
+    display,
+    register,
+)
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import InvalidInput, Problem
+from bonobot.core.text.untrusted_text import make_visible
+from mcp_servers.admin.server_details import PANELS
 from mcp_servers.models import Server
+
+# Members see only what is theirs: `visible_to` of each model says what that is.
+READERS = (Action.RUN_AGENTS, Action.VIEW)
 
 
 @register(Agent)
-class AgentAdmin(PagedAdmin):
+class AgentAdmin(TabbedAdmin):
     """The active organization's agents; members see those given to them."""
 
     needs_to_view = READERS
@@ -58,9 +95,9 @@ class AgentAdmin(PagedAdmin):
         principal = self.principal(request)
         sessions = Session.objects.visible_to(principal).filter(agent=OuterRef("pk")).order_by()
         agents: Any = Agent.objects.visible_to(principal).annotate(
-            bound=_number(bindings, Count("pk")),
-            troubled=_number(troubled, Count("pk")),
-            running=_number(sessions.unfinished(), Count("pk")),
+            bound=_build_count_subquery(bindings, Count("pk")),
+            troubled=_build_count_subquery(troubled, Count("pk")),
+            running=_build_count_subquery(sessions.unfinished(), Count("pk")),
             latest=Subquery(sessions.values("agent").annotate(n=Max("created_at")).values("n")),
         )
         return agents
@@ -72,7 +109,7 @@ class AgentAdmin(PagedAdmin):
     @display(description=_("agent"), ordering="name", header=True)
     def agent(self, agent: Agent) -> tuple[str, str]:
         """Return the name and what it is for."""
-        return visible(agent.name), visible(agent.description or agent.slug, 100)
+        return make_visible(agent.name), make_visible(agent.description or agent.slug, 100)
 
     @display(description=_("model"), ordering="model_endpoint__name")
     def thinks_with(self, agent: Agent) -> str:
@@ -115,18 +152,20 @@ class AgentAdmin(PagedAdmin):
         """Show our own form, or make the agent."""
         principal = self.principal(request)
         principal.require(Action.MANAGE_AGENTS)
-        form = AgentForm(principal, request.POST if request.method == "POST" else None)
+        form = AgentDetailsForm(principal, request.POST if request.method == "POST" else None)
         if form.is_bound and form.is_valid():
             try:
                 agent = add_agent(principal, AgentSpec(**form.said()))
             except Problem as problem:
-                refuse(form, problem)
+                add_problem_to_form(form, problem)
             else:
                 text = _t("%(agent)s was made. Give it servers, then say which tools it may use.")
                 messages.success(request, text % {"agent": agent})
                 address = reverse("admin:agents_agent_servers", args=[agent.pk])
                 return HttpResponseRedirect(address)
-        return screen(request, "agents/add.html", title=_("New agent"), form=form, opts=self.opts)
+        return render_screen(
+            request, "agents/add.html", title=_("New agent"), form=form, opts=self.opts
+        )
 
     def delete_view(
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
@@ -139,7 +178,7 @@ class AgentAdmin(PagedAdmin):
             remove_agent(principal, agent)
             messages.success(request, _t("%(agent)s was removed.") % {"agent": agent})
             return HttpResponseRedirect(reverse("admin:agents_agent_changelist"))
-        return screen(
+        return render_screen(
             request,
             "agents/remove.html",
             title=_("Remove an agent"),
@@ -150,7 +189,7 @@ class AgentAdmin(PagedAdmin):
         )
 
 
-class AgentForm(forms.Form):
+class AgentDetailsForm(forms.Form):
     """What an agent is: its name, its instructions, and the model that it thinks with."""
 
     name = forms.CharField(label=_("Name"), max_length=255, widget=TextInput)
@@ -179,6 +218,224 @@ class AgentForm(forms.Form):
         return dict(self.cleaned_data)
 
 
-def _number(rows: QuerySet[Any], counted: Any) -> Coalesce:
+def _build_count_subquery(rows: QuerySet[Any], counted: Any) -> Coalesce:
     grouped = rows.values("agent").annotate(n=counted).values("n")
     return Coalesce(Subquery(grouped, output_field=IntegerField()), 0)
+
+
+BOUNDS = ("max_turns", "max_calls", "max_run_s", "calls_per_minute", "tool_search_above")
+TEXTS = ("name", "slug", "description", "instructions")
+PLAIN = (*TEXTS, "enabled", *BOUNDS)
+MICRO = 1_000_000
+SPARE_LINES = 3
+
+
+def _bound(label: Any, help_text: Any, least: int = 1) -> forms.IntegerField:
+    return forms.IntegerField(
+        label=label, help_text=help_text, min_value=least, max_value=2**31 - 1, widget=IntegerInput
+    )
+
+
+class AgentConfigurationForm(AgentDetailsForm):
+    """Everything about an agent but its servers and its policy."""
+
+    slug = forms.SlugField(
+        label=_("Slug"),
+        max_length=64,
+        widget=TextInput,
+        help_text=_("Names the agent in commands and addresses."),
+    )
+    max_turns = _bound(_("Turns per message"), _("How often the model is asked at most."))
+    max_calls = _bound(_("Calls per message"), _("Of all tools together."), least=0)
+    max_run_s = _bound(_("Seconds per message"), _("Of running; waiting isn't counted."))
+    calls_per_minute = _bound(_("Calls a minute"), _("Of all its sessions together."))
+    tool_search_above = _bound(
+        _("Tools shown at once"),
+        _("With more, its model searches for them with find_tools; 0: it is always shown all."),
+        least=0,
+    )
+    enabled = forms.BooleanField(label=_("Switched on"), required=False, widget=Checkbox)
+    members = forms.MultipleChoiceField(
+        label=_("Members who may run it"),
+        required=False,
+        widget=forms.CheckboxSelectMultiple,
+        help_text=_("Owners and operators may run every agent."),
+    )
+
+    may_ask = forms.MultipleChoiceField(
+        label=_("Agents that it may ask"),
+        required=False,
+        widget=forms.CheckboxSelectMultiple,
+        help_text=_("By a tool for each, under its policy; what they spend, it pays too."),
+    )
+
+    def __init__(self, principal: Principal, *args: Any, **kwargs: Any) -> None:
+        """Offer the organization's members, and its agents."""
+        super().__init__(principal, *args, **kwargs)
+        agents = Agent.objects.for_organization(principal.organization_id)
+        self.fields["may_ask"].choices = list(agents.values_list("slug", "name"))  # type: ignore[attr-defined]
+        people = Membership.objects.for_organization(principal.organization_id).select_related(
+            "user"
+        )
+        names = [
+            (one.user.username, one.user.get_full_name() or one.user.username)
+            for one in people.filter(role=Role.MEMBER).order_by("user__username")
+        ]
+        self.fields["members"].choices = names  # type: ignore[attr-defined]
+
+
+@AgentAdmin.add_page("configuration", _("Configure"), order=20)
+def show_configuration(visit: ObjectRequest) -> HttpResponseBase:
+    """Show the form, or change the agent."""
+    agent: Agent = visit.object
+    posted = visit.request.POST if visit.request.method == "POST" else None
+    form = AgentConfigurationForm(visit.principal, posted, initial=_build_initial(agent))
+    if posted is not None and form.is_valid():
+        try:
+            _save(visit, agent, form)
+        except Problem as problem:
+            agent.refresh_from_db()
+            add_problem_to_form(form, problem)
+        else:
+            messages.success(visit.request, _t("Saved. It holds on the very next turn."))
+            return redirect_to_page(visit, "configuration")
+    return visit.show(
+        "agents/configuration.html",
+        agent=agent,
+        form=form,
+        bounds=[form[name] for name in BOUNDS],
+        size=_estimate_prompt_size(agent),
+        budgets=list_budget_use(agent),
+        spare=range(SPARE_LINES),
+        units=Budget.Unit.choices,
+        periods=Budget.Period.choices,
+        may_manage=visit.principal.may(Action.MANAGE_AGENTS),
+    )
+
+
+def _estimate_prompt_size(agent: Agent) -> dict[str, Any]:
+    """Return about how many tokens each turn begins with, before anything was said."""
+    snapshot = get_snapshot_cache().current("agent", agent.pk)
+    shown = snapshot.shown(())
+    whole = build_instructions(agent.instructions, snapshot, (), (), shown)
+    window = with_window(build_endpoint(agent.model_endpoint)).context_window
+    prompt, tools = count_tokens(whole), estimate_tokens((), "", build_tool_specs(shown))
+    return {
+        "own": count_tokens(agent.instructions),
+        "prompt": prompt,
+        "tools": tools,
+        "shown": len(shown),
+        "all": prompt + tools,
+        "window": window,
+    }
+
+
+def _build_initial(agent: Agent) -> dict[str, Any]:
+    return {
+        **{name: getattr(agent, name) for name in PLAIN},
+        "model_endpoint": agent.model_endpoint_id,
+        "may_ask": list_callable_agents(agent),
+        "members": list(agent.members.values_list("username", flat=True)),
+    }
+
+
+def _save(visit: ObjectRequest, agent: Agent, form: AgentConfigurationForm) -> None:
+    said = form.said()
+    members, may_ask = said.pop("members"), said.pop("may_ask")
+    lines = _parse_budget_lines(visit.request)
+    update_agent(visit.principal, agent, AgentSpec(**said))
+    if set(members) != set(agent.members.values_list("username", flat=True)):
+        set_agent_members(visit.principal, agent, members)
+    if set(may_ask) != set(list_callable_agents(agent)):
+        set_callees(visit.principal, agent, may_ask)
+    now = [build_line(one) for one in agent.budgets.all()]
+    if set(lines) != set(now) or len(lines) != len(now):
+        set_budgets(visit.principal, agent, lines)
+
+
+def _parse_budget_lines(request: HttpRequest) -> list[BudgetLine]:
+    """Return the budgets as they were filled in; money is written in dollars."""
+    posted: Any = request.POST
+    columns = ("unit", "period", "limit", "scope", "warn-at")
+    rows = zip(*(posted.getlist(f"budget-{name}") for name in columns), strict=False)
+    return [
+        BudgetLine(
+            unit, period, parse_amount(unit, limit), scope == "session", _parse_percent(warn_at)
+        )
+        for unit, period, limit, scope, warn_at in rows
+        if limit
+    ]
+
+
+def _parse_percent(text: str) -> int:
+    return int(text) if text.isdecimal() else WARN_AT
+
+
+def parse_amount(unit: str, text: str) -> int:
+    """Return a limit as it was written, dollars as micro-dollars; raises `Invalid`."""
+    try:
+        value = float(text.replace(",", "").replace("$", ""))
+        whole = round(value * MICRO) if unit == Budget.Unit.MONEY else int(value)
+    except (ValueError, OverflowError):
+        whole = -1
+    if not 0 <= whole <= LARGEST:
+        raise InvalidInput(
+            format_message("{text!r} is no limit.", text=text[:40]),
+            field="budgets",
+            remedy="Write a whole number, dollars where money is meant; empty removes it.",
+        )
+    return whole
+
+
+TITLES = {
+    "24h": _("24 hours"),
+    "7d": _("7 days"),
+    "30d": _("30 days"),
+    "90d": _("90 days"),
+}
+
+
+@AgentAdmin.add_page("metrics", _("Metrics"), order=52)
+def show_metrics(visit: ObjectRequest) -> HttpResponseBase:
+    """Show what the agent did in the last day, week, month or quarter."""
+    agent: Agent = visit.object
+    wanted = visit.request.GET.get("last", "")
+    window = next((one for one in WINDOWS if one.slug == wanted), WINDOWS[0])
+    found = load_metrics(agent, window)
+    audit = ""
+    if visit.principal.may(Action.VIEW_AUDIT):
+        query = {
+            "agent_id": str(agent.pk),
+            "opened_at_from_0": f"{found.since:%Y-%m-%d}",
+            "opened_at_from_1": f"{found.since:%H:%M}",
+        }
+        audit = f"{reverse('admin:ledger_auditrow_changelist')}?{urlencode(query)}"
+    return visit.show(
+        "agents/metrics.html",
+        agent=agent,
+        found=found,
+        total=found.total,
+        audit=audit,
+        windows=[(one.slug, TITLES[one.slug], one == window) for one in WINDOWS],
+    )
+
+
+SHOWN = 20
+
+
+def build_agents_panel(visit: ObjectRequest) -> tuple[str, dict[str, Any]]:
+    """Return the panel of the agents that have a server."""
+    bindings = Binding.objects.filter(server=visit.object).select_related("agent")
+    return "admin/agents/having.html", {"bindings": bindings.order_by("agent__name")[:SHOWN]}
+
+
+def list_agent_choices(principal: Principal) -> list[tuple[str, str]]:
+    """Return the organization's agents, for tokens, issuers and invitations that name some."""
+    rows = Agent.objects.for_organization(principal.organization_id).order_by("name")
+    return [(str(pk), name) for pk, name in rows.values_list("pk", "name")]
+
+
+PANELS.append(build_agents_panel)
+TokenAdmin.agents_of = staticmethod(list_agent_choices)
+InvitationAdmin.agents_of = staticmethod(list_agent_choices)
+IssuerAdmin.agents_of = staticmethod(list_agent_choices)

@@ -1,50 +1,121 @@
-"""The inbox of approvals: calls that wait for a person, first those that wait."""
+"""Inbox and page of an approval."""
 
 import json
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from django.contrib import messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
-from django.db.models import QuerySet
-from django.http import HttpRequest
+from django.db.models import Case, IntegerField, Model, QuerySet, When
+from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
+from django.utils import timezone
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
-from agents.admin.inbox import InboxAdmin, Part
-from agents.approvals import answer
+from agents.admin.agents import READERS
+from agents.approvals.services import answer, is_own
+from agents.flow_labels.services import list_approval_label_sources
 from agents.models import Approval
-from bonobot.lib.admin import (
+from agents.models.approvals import WAITING
+from bonobot.accounts.admin_base import ObjectRequest, TabbedAdmin, render_screen
+from bonobot.accounts.roles import Action
+from bonobot.accounts.templatetags.display import ago, badge_html, two_lines
+from bonobot.core.admin.theme import (
+    DateTimeRangeFilter,
+    FieldTextFilter,
     MultipleChoicesDropdownFilter,
-    WithinFilter,
     action,
     display,
     register,
 )
-from bonobot.lib.problems import Conflict
-from bonobot.lib.untrusted import visible
-from bonobot.tenancy.roles import Action
-from bonobot.tenancy.screens import screen
-from bonobot.tenancy.templatetags.bonobot import two_lines
+from bonobot.core.problems import Conflict
+from bonobot.core.text.syntax_highlighting import LONGEST_SHOWN, diff_json
+from bonobot.core.text.untrusted_text import make_visible
+from mcp_servers.models import Definition
+
+WAITING_FIRST = Case(When(state=WAITING, then=0), default=1, output_field=IntegerField())
+
+
+class PartialNameFilter(FieldTextFilter):
+    """A name, looked for by a part of it."""
+
+
+class PersonRequestAdmin(TabbedAdmin):
+    """The active organization's questions of one kind; members see their own.
+
+    `tones` are the colours of states that aren't named like one.
+    """
+
+    needs_to_view = READERS
+    tones: ClassVar[dict[str, str]] = {}
+    ordering = (WAITING_FIRST, "-created_at")
+    list_select_related = ("agent",)
+
+    @classmethod
+    def badge(cls, question: Any) -> SafeString:
+        """Return what became of a question; one that is overdue reads as what it is."""
+        state = question.state_at(timezone.now())
+        return badge_html(cls.tones.get(state, state), question.State(state).label)
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        """Return the questions that the person may read."""
+        rows: Any = self.model._default_manager
+        mine: QuerySet[Any] = rows.visible_to(self.principal(request))
+        return mine.select_related("agent", "session")
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        """Never: people are asked by the door, and by servers."""
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        """Never: what was asked and answered stays."""
+        return False
+
+    @display(description=_("state"), ordering="state")
+    def state_now(self, question: Any) -> Any:
+        """Return what became of it."""
+        return self.badge(question)
+
+    @display(description=_("agent"), ordering="agent__name")
+    def agent_name(self, question: Any) -> str:
+        """Return the agent."""
+        return make_visible(question.agent.name, 60) if question.agent else "–"
+
+    @display(description=_("server"), ordering="server_name")
+    def server(self, question: Any) -> str:
+        """Return the server."""
+        return make_visible(question.server_name, 60) or "–"
+
+    @display(description=_("asked"), ordering="created_at")
+    def asked_at(self, question: Any) -> Any:
+        """Return when it was asked."""
+        return ago(question.created_at)
+
+    @display(description=_("answered, or expires"), ordering="expires_at")
+    def until(self, question: Any) -> Any:
+        """Return when it was answered; where it wasn't, when it expires."""
+        return ago(question.answered_at or question.expires_at)
+
 
 MOST_DENIED = 200
 BRIEF = 160  # characters of arguments in the list
 
 
 @register(Approval)
-class ApprovalAdmin(InboxAdmin):
+class ApprovalAdmin(PersonRequestAdmin):
     """The active organization's questions; members see what they asked themselves."""
 
     tones: ClassVar[dict[str, str]] = {"denied": "deny", "expired": "refused"}
     list_display = ("tool", "state_now", "agent_name", "why", "asked_at", "until")
     list_filter = (
         ("state", MultipleChoicesDropdownFilter),
-        ("agent__name", Part),
-        ("server_name", Part),
-        ("own_name", Part),
-        ("rule", Part),
-        ("created_at", WithinFilter),
+        ("agent__name", PartialNameFilter),
+        ("server_name", PartialNameFilter),
+        ("own_name", PartialNameFilter),
+        ("rule", PartialNameFilter),
+        ("created_at", DateTimeRangeFilter),
     )
     search_fields = ("label", "server_name", "agent__name", "requested_by", "rule", "reason")
     actions = ("deny_chosen",)
@@ -59,18 +130,18 @@ class ApprovalAdmin(InboxAdmin):
     def tool(self, approval: Approval) -> SafeString:
         """Return the tool, with the beginning of its arguments (secrets are masked in them)."""
         given = json.dumps(approval.arguments, ensure_ascii=False) if approval.arguments else ""
-        return two_lines(visible(approval.label, 80), visible(given, BRIEF), "bb-mono")
+        return two_lines(make_visible(approval.label, 80), make_visible(given, BRIEF), "bb-mono")
 
     @display(description=_("agent"), ordering="agent__name")
     def agent_name(self, approval: Approval) -> SafeString:
         """Return the agent, and who stands behind the call."""
-        name, person = super().agent_name(approval), visible(approval.requested_by, 60)
+        name, person = super().agent_name(approval), make_visible(approval.requested_by, 60)
         return two_lines(name, person)
 
     @display(description=_("rule"), ordering="rule")
     def why(self, approval: Approval) -> str:
         """Return the rule that asked."""
-        return visible(approval.rule, 60)
+        return make_visible(approval.rule, 60)
 
     @action(description=_("Deny what is ticked …"), permissions=["answer"])
     def deny_chosen(
@@ -81,7 +152,7 @@ class ApprovalAdmin(InboxAdmin):
         principal.require(Action.APPROVE_CALLS)
         chosen = list(queryset.filter(state=Approval.State.WAITING)[:MOST_DENIED])
         if chosen and "confirmed" not in request.POST:
-            return screen(
+            return render_screen(
                 request,
                 "approvals/deny.html",
                 title=_("Deny these calls"),
@@ -98,3 +169,92 @@ class ApprovalAdmin(InboxAdmin):
             denied += 1
         messages.success(request, _t("%(n)d of the ticked were denied.") % {"n": denied})
         return None
+
+
+KINDS = {
+    "tools/call": (Definition.Kind.TOOL,),
+    "resources/read": (Definition.Kind.RESOURCE, Definition.Kind.RESOURCE_TEMPLATE),
+    "prompts/get": (Definition.Kind.PROMPT,),
+}
+LEGS = {
+    "private_data": _("private data"),
+    "untrusted_content": _("text that anybody may have written"),
+    "sends_out": _("what sends out"),
+}
+SAID = {
+    "approve": _("Approved, for this one call."),
+    "approve_session": _("Approved for the rest of the session."),
+    "deny": _("Denied."),
+}
+
+
+@dataclass(frozen=True)
+class ApprovalDefinition:
+    """The definition as it is now, and whether it is the one that the question is about."""
+
+    row: Definition
+    changed: bool
+
+    @property
+    def difference(self) -> list[tuple[str, str]]:
+        """Return what changed since a person approved it."""
+        return diff_json(self.row.pinned, self.row.payload) if self.changed else []
+
+
+@ApprovalAdmin.add_page("change", _("Question"), needs=READERS)
+def show_approval(visit: ObjectRequest) -> HttpResponseBase:
+    """Show what is asked, by whom, why, and the ways to answer."""
+    approval: Approval = visit.object
+    text = _format_arguments(approval)
+    return visit.show(
+        "approvals/question.html",
+        approval=approval,
+        badge=ApprovalAdmin.badge(approval),
+        answerable=approval.answerable(timezone.now()),
+        own=is_own(visit.principal, approval),
+        declared=find_definition(approval),
+        brought=[
+            (LEGS.get(one.label, one.label), one.calls)
+            for one in list_approval_label_sources(approval)
+        ],
+        size=len(text),
+        cut=len(text) > LONGEST_SHOWN,
+    )
+
+
+@ApprovalAdmin.add_page("arguments", needs=READERS)
+def download_arguments(visit: ObjectRequest) -> HttpResponseBase:
+    """Return all the arguments as a file, with secrets masked."""
+    response = HttpResponse(_format_arguments(visit.object), content_type="application/json")
+    response["Content-Disposition"] = f'attachment; filename="{visit.object.pk}.json"'
+    response["Cache-Control"] = "no-store"
+    return response
+
+
+@ApprovalAdmin.add_deed("answer", needs=Action.APPROVE_CALLS)
+def answer_approval(visit: ObjectRequest) -> None:
+    """Answer: approve once, approve for the session, or deny with a word."""
+    posted = visit.request.POST
+    said = posted.get("answer", "")
+    answer(visit.principal, visit.object, said, posted.get("word", "").strip())
+    messages.success(visit.request, str(SAID[said]))
+
+
+def find_definition(approval: Approval) -> ApprovalDefinition | None:
+    """Return the definition behind the call; None for a built-in tool, or one that is gone."""
+    if approval.server_id is None:
+        return None
+    rows = Definition.objects.for_organization(approval.organization_id)
+    found = rows.filter(
+        server_id=approval.server_id,
+        name=approval.own_name,
+        kind__in=KINDS.get(approval.method, tuple(Definition.Kind)),
+    ).first()
+    if found is None:
+        return None
+    return ApprovalDefinition(found, changed=found.digest != approval.definition_digest)
+
+
+def _format_arguments(approval: Approval) -> str:
+    value: Any = approval.arguments
+    return json.dumps(value, indent=2, ensure_ascii=False)

@@ -1,40 +1,276 @@
-"""The audit: every call and every change, read-only, with its decision, arguments and outcome."""
+"""Audit list, filters, search, verification."""
 
 import json
+from collections.abc import Callable
+from datetime import UTC, datetime, time, timedelta
+from functools import partial
 from typing import Any
+from urllib.parse import urlencode
 from uuid import UUID
 
+from django.contrib import messages
 from django.contrib.admin import FieldListFilter
 from django.contrib.admin import ModelAdmin as DjangoModelAdmin
-from django.db.models import Field, QuerySet
-from django.http import HttpRequest
+from django.contrib.admin.views.main import ORDER_VAR, PAGE_VAR
+from django.db.models import Field, Model, QuerySet
+from django.http import HttpRequest, HttpResponseNotAllowed, HttpResponseRedirect
 from django.http.response import HttpResponseBase
+from django.shortcuts import render
 from django.template.response import TemplateResponse
 from django.urls import path, reverse
+from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
-from agents.admin import audit_checking, audit_filters, audit_searching
-from bonobot.ledger import searching
-from bonobot.ledger.exporting import Form
-from bonobot.ledger.models import AuditRow
-from bonobot.lib.admin import (
+from agents.models import SavedFilter
+from agents.saved_filters import (
+    list_filters,
+    may_remove,
+    normalize_query,
+    remove_filter,
+    save_filter,
+)
+from bonobot.accounts.admin_base import ScopedAdmin, render_screen
+from bonobot.accounts.principals import Principal
+from bonobot.accounts.roles import Action
+from bonobot.accounts.templatetags.display import ago, badge_html, milliseconds
+from bonobot.core.admin.theme import (
     ChoicesDropdownFilter,
+    DateTimeRangeFilter,
     DropdownFilter,
     FieldTextFilter,
     MultipleChoicesDropdownFilter,
     display,
     register,
 )
-from bonobot.lib.problems import NotFound
-from bonobot.lib.sayings import say
-from bonobot.lib.untrusted import visible
-from bonobot.tenancy.downloads import download
-from bonobot.tenancy.roles import Action
-from bonobot.tenancy.screens import ScopedAdmin, screen
-from bonobot.tenancy.templatetags.bonobot import ago, badge_html, milliseconds
+from bonobot.core.celery_tasks import enqueue_task_on_commit
+from bonobot.core.i18n.localization import localize_problem
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import NotFound, Problem
+from bonobot.core.text.untrusted_text import make_visible
+from bonobot.ledger.api.audit import download
+from bonobot.ledger.audit import search as audit_search
+from bonobot.ledger.audit.export import Form
+from bonobot.ledger.audit.verify_chain import VerificationProgress, load_progress
+from bonobot.ledger.models import AuditRow
+from bonobot.ledger.tasks import VERIFY_FURTHER
+
+LIST = "admin:ledger_auditrow_changelist"
+MOST_SHOWN = 10
+ASKED = "verification_asked"
+# Within that long a worker takes it up, and writes after each step; later none is at it.
+TAKEN_UP = timedelta(minutes=1)
+
+
+def build_verification_urls(
+    view: Callable[..., Any], principal_of: Callable[[HttpRequest], Principal]
+) -> list[Any]:
+    """Return where a verification is asked for, and told; `view` guards as the admin does."""
+
+    def verify(request: HttpRequest) -> HttpResponseBase:
+        if request.method != "POST":
+            return HttpResponseNotAllowed(["POST"])
+        principal = principal_of(request)
+        principal.require(Action.VIEW_AUDIT)
+        afresh = "afresh" if "afresh" in request.POST else ""
+        found = load_progress(principal.organization_id)
+        request.session[ASKED] = {
+            "of": str(principal.organization_id),
+            "at": datetime.now(UTC).isoformat(),
+            "then": found.at if found else "",
+        }
+        messages.success(request, _t("A worker verifies it; this page tells how far it is."))
+        enqueue_task_on_commit(VERIFY_FURTHER, str(principal.organization_id), afresh)
+        return HttpResponseRedirect(f"{reverse(LIST)}#verification")
+
+    def verification(request: HttpRequest) -> HttpResponseBase:
+        principal = principal_of(request)
+        principal.require(Action.VIEW_AUDIT)
+        told = {"verified": describe_verification(request, principal)}
+        return render(request, "admin/audit/verification.html", told)
+
+    return [
+        path("verify/", view(verify), name="ledger_auditrow_verify"),
+        path("verification/", view(verification), name="ledger_auditrow_verification"),
+    ]
+
+
+def describe_verification(request: HttpRequest, principal: Principal) -> dict[str, Any]:
+    """Return how far the organization's audit is verified, and whether that goes on (a query)."""
+    found = load_progress(principal.organization_id)
+    asked = _describe_pending_verification(request, principal, found)
+    if found is None:
+        return {"never": True, **asked}
+    at = datetime.fromisoformat(found.at) if found.at else None
+    under_way = not found.done and at is not None and datetime.now(UTC) - at < TAKEN_UP
+    return {
+        "seq": found.seq,
+        "at": at,
+        "done": found.done,
+        "percent": int(found.share * 100),
+        "faults": found.faults[:MOST_SHOWN],
+        "number": len(found.faults),
+        "running": under_way,
+        **asked,
+    }
+
+
+def _describe_pending_verification(
+    request: HttpRequest, principal: Principal, found: VerificationProgress | None
+) -> dict[str, Any]:
+    """Say whether this person asked for a verification that no worker has begun yet."""
+    kept = request.session.get(ASKED)
+    then = found.at if found else ""
+    if not kept or kept["of"] != str(principal.organization_id) or kept["then"] != then:
+        return {}
+    waits = datetime.now(UTC) - datetime.fromisoformat(kept["at"]) < TAKEN_UP
+    return {"asked": True, "running": waits, "stalled": not waits}
+
+
+def build_filter_urls(
+    view: Callable[..., Any], principal_of: Callable[[HttpRequest], Principal]
+) -> list[Any]:
+    """Return where filters are kept and removed; `view` guards a view as the admin does."""
+    names = {"save_filter": _save, "remove_filter": _remove}
+    return [
+        path(
+            f"{name.replace('_', '-')}/",
+            view(partial(_handle_post, principal_of, do)),
+            name=f"ledger_auditrow_{name}",
+        )
+        for name, do in names.items()
+    ]
+
+
+def build_filter_panel(principal: Principal, query: str) -> dict[str, Any]:
+    """Return what the list shows of filters, for the address that it is at (a query)."""
+    try:
+        now = normalize_query(query)
+    except ValueError:
+        now = ""
+    rows = list(list_filters(principal))
+    return {
+        "now": now,
+        "rows": [
+            {
+                "row": row,
+                "mine": str(row.owner_id) == principal.id,
+                "here": row.query == now,
+                "may_remove": may_remove(principal, row),
+            }
+            for row in rows
+        ],
+        "may_save": principal.kind == "user",
+    }
+
+
+def _handle_post(
+    principal_of: Callable[[HttpRequest], Principal],
+    do: Callable[[HttpRequest, Principal], HttpResponseBase],
+    request: HttpRequest,
+) -> HttpResponseBase:
+    if request.method != "POST":
+        return HttpResponseNotAllowed(["POST"])
+    return do(request, principal_of(request))
+
+
+def _save(request: HttpRequest, principal: Principal) -> HttpResponseBase:
+    query, posted = request.POST.get("query", ""), request.POST
+    try:
+        row = save_filter(principal, posted.get("name", ""), query, shared="shared" in posted)
+    except Problem as problem:
+        if problem.status == 403:
+            raise
+        messages.error(request, localize_problem(problem))
+        return _redirect_to_list(query)
+    messages.success(request, _t("The filter %(name)s is kept.") % {"name": make_visible(row.name)})
+    return _redirect_to_list(row.query)
+
+
+def _remove(request: HttpRequest, principal: Principal) -> HttpResponseBase:
+    rows: Any = list_filters(principal)
+    row: SavedFilter = rows.get_or_404(principal.organization_id, pk=request.POST.get("filter"))
+    remove_filter(principal, row)
+    messages.success(request, _t("The filter %(name)s is gone.") % {"name": make_visible(row.name)})
+    return _redirect_to_list(request.POST.get("query", ""))
+
+
+def _redirect_to_list(query: str) -> HttpResponseRedirect:
+    """Go back to the list, as it was looked at."""
+    try:
+        kept = normalize_query(query)
+    except ValueError:
+        kept = ""
+    return HttpResponseRedirect(reverse(LIST) + (f"?{kept}" if kept else ""))
+
+
+WHEN = "opened_at"
+UNTIL = f"{WHEN}_to"
+# What of an address narrows nothing: the page, the form of a file, marks of Django's admin.
+NARROWS_NOTHING = frozenset({PAGE_VAR, "form", "e", "all", "_changelist_filters"})
+# The list's order by its first column, the time, is the order of the indexes.
+BY_TIME = frozenset({"", "1", "-1"})
+
+
+class AuditPeriodFilter(DateTimeRangeFilter):
+    """Rows between two moments; a search looks back from the later one."""
+
+    called = _("asked")
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Model]) -> QuerySet[Model]:
+        """Keep the rows in between, and remember the bounds."""
+        request.asked_within = (  # type: ignore[attr-defined]
+            self._moment("from", time.min),
+            self._moment("to", time.max),
+        )
+        return super().queryset(request, queryset)
+
+
+def limit_search(request: HttpRequest, organization_id: UUID, rows: QuerySet[Any]) -> QuerySet[Any]:
+    """Return the rows that a search looks at; `request.looked_since` tells where it stopped."""
+    since, until = getattr(request, "asked_within", (None, None))
+    if until is not None:
+        until += audit_search.TICK  # the list shows rows of that moment, too
+    search = audit_search.AuditSearch(
+        organization_id, _parse_search_criteria(request), since=since, until=until
+    )
+    found = search.looks_to()
+    if found is None:
+        return rows
+    request.looked_since = found  # type: ignore[attr-defined]
+    return rows.filter(opened_at__gte=found)
+
+
+def describe_search_limit(request: HttpRequest) -> dict[str, Any] | None:
+    """Return where the search stopped, and the list of what lies before; None: it saw all."""
+    since: datetime | None = getattr(request, "looked_since", None)
+    if since is None:
+        return None
+    asked = {name: request.GET.getlist(name) for name in request.GET if name != PAGE_VAR}
+    before = timezone.localtime(since - audit_search.TICK)
+    asked |= {f"{UNTIL}_0": [f"{before:%Y-%m-%d}"], f"{UNTIL}_1": [f"{before:%H:%M:%S.%f}"]}
+    return {"since": since, "rows": audit_search.LOOKED_AT, "query": urlencode(asked, doseq=True)}
+
+
+def _parse_search_criteria(request: HttpRequest) -> audit_search.SearchCriteria:
+    """Return what the list is narrowed by; anything that isn't known to be quick isn't."""
+    indexed: dict[str, str] = {}
+    otherwise = False
+    for name, values in request.GET.lists():
+        given = [value.strip() for value in values if value.strip()]
+        if not given or name in NARROWS_NOTHING or name.startswith(f"{WHEN}_"):
+            continue
+        column = name.removesuffix("__exact").removesuffix("__in")
+        if name == ORDER_VAR:
+            otherwise |= given[-1] not in BY_TIME
+        elif column in audit_search.INDEXED and len(given) == 1 and "," not in given[0]:
+            indexed[column] = given[0]
+        else:
+            otherwise = True
+    return audit_search.SearchCriteria(indexed, otherwise=otherwise)
+
 
 KINDS = (
     ("call", _("calls of tools")),
@@ -45,7 +281,7 @@ KINDS = (
 )
 
 
-class KindFilter(DropdownFilter):
+class AuditKindFilter(DropdownFilter):
     """Calls, model turns, changes and answers of people, or how servers came and went."""
 
     title = _("kind")
@@ -72,7 +308,7 @@ COLUMNS = {
 }
 
 
-class _Called(FieldListFilter):
+class _ColumnTitleFilter(FieldListFilter):
     """A filter that is called as people call its column."""
 
     def __init__(self, field: Field, *args: Any, **kwargs: Any) -> None:
@@ -80,19 +316,19 @@ class _Called(FieldListFilter):
         self.title = COLUMNS[field.name]
 
 
-class OutcomeFilter(_Called, MultipleChoicesDropdownFilter):
+class AuditOutcomeFilter(_ColumnTitleFilter, MultipleChoicesDropdownFilter):
     """What came of it; several at once."""
 
 
-class DecisionFilter(_Called, ChoicesDropdownFilter):
+class AuditDecisionFilter(_ColumnTitleFilter, ChoicesDropdownFilter):
     """What was decided."""
 
 
-class Copied(_Called, FieldTextFilter):
+class AuditNameFilter(_ColumnTitleFilter, FieldTextFilter):
     """A copied name, looked for by a part of it."""
 
 
-def action_name(code: str) -> str:
+def format_action(code: str) -> str:
     """Return what an action is called; the catalogue has each that the sources record."""
     return _t(code.replace("_", " "))
 
@@ -105,16 +341,16 @@ class AuditAdmin(ScopedAdmin):
     list_display = ("when", "result", "what", "on_what", "agent", "server", "who", "took")
     list_display_links = ("when",)
     list_filter = (
-        ("outcome", OutcomeFilter),
-        KindFilter,
-        ("decision", DecisionFilter),
-        ("code", Copied),
-        ("agent_name", Copied),
-        ("server_name", Copied),
-        ("tool_name", Copied),
-        ("opened_at", audit_searching.AskedFilter),
+        ("outcome", AuditOutcomeFilter),
+        AuditKindFilter,
+        ("decision", AuditDecisionFilter),
+        ("code", AuditNameFilter),
+        ("agent_name", AuditNameFilter),
+        ("server_name", AuditNameFilter),
+        ("tool_name", AuditNameFilter),
+        ("opened_at", AuditPeriodFilter),
     )
-    search_fields = searching.COLUMNS
+    search_fields = audit_search.COLUMNS
     search_help_text = _("Searches names, codes and arguments.")
     ordering = ("-opened_at", "-seq")
     list_per_page = 50
@@ -132,10 +368,10 @@ class AuditAdmin(ScopedAdmin):
         self, request: HttpRequest, queryset: QuerySet[AuditRow], search_term: str
     ) -> tuple[QuerySet[AuditRow], bool]:
         """Return what fits, of as many of the latest rows as the list looks through for it."""
-        rows = queryset.filter(searching.containing(search_term))
+        rows = queryset.filter(audit_search.build_text_filter(search_term))
         if not getattr(request, "exporting", False):
             where = self.principal(request).organization_id
-            rows = audit_searching.within_reach(request, where, rows)
+            rows = limit_search(request, where, rows)
         return rows, False
 
     def lookup_allowed(self, lookup: str, value: Any, request: HttpRequest) -> bool:
@@ -147,7 +383,7 @@ class AuditAdmin(ScopedAdmin):
         """Add the download of what the list shows, and the keeping of filters."""
         export = self.admin_site.admin_view(self.export)
         guards = (self.admin_site.admin_view, self.principal)
-        others = [*audit_filters.addresses(*guards), *audit_checking.addresses(*guards)]
+        others = [*build_filter_urls(*guards), *build_verification_urls(*guards)]
         mine = [path("export/", export, name="ledger_auditrow_export"), *others]
         return [*mine, *super().get_urls()]
 
@@ -174,29 +410,29 @@ class AuditAdmin(ScopedAdmin):
     @display(description=_("action"), ordering="action")
     def what(self, row: AuditRow) -> SafeString:
         """Return what was done, with its code."""
-        return format_html('<span title="{}">{}</span>', row.action, action_name(row.action))
+        return format_html('<span title="{}">{}</span>', row.action, format_action(row.action))
 
     @display(description=_("on"), ordering="resource_name")
     def on_what(self, row: AuditRow) -> str:
         """Return what it was done to."""
         name = row.tool_name or row.resource_name or row.resource_id
         times = f" ×{row.repeats + 1}" if row.repeats else ""
-        return visible(name, 80) + times
+        return make_visible(name, 80) + times
 
     @display(description=_("agent"), ordering="agent_name")
     def agent(self, row: AuditRow) -> str:
         """Return the agent."""
-        return visible(row.agent_name, 60) or "–"
+        return make_visible(row.agent_name, 60) or "–"
 
     @display(description=_("server"), ordering="server_name")
     def server(self, row: AuditRow) -> str:
         """Return the server."""
-        return visible(row.server_name, 60) or "–"
+        return make_visible(row.server_name, 60) or "–"
 
     @display(description=_("who"), ordering="actor_label")
     def who(self, row: AuditRow) -> str:
         """Return who asked."""
-        return visible(f"{row.actor_kind}: {row.actor_label or row.actor_id}", 60)
+        return make_visible(f"{row.actor_kind}: {row.actor_label or row.actor_id}", 60)
 
     @display(description=_("took"), ordering="duration_ms")
     def took(self, row: AuditRow) -> str:
@@ -208,12 +444,12 @@ class AuditAdmin(ScopedAdmin):
     ) -> HttpResponseBase:
         """Show the list with its downloads and the filters that were kept."""
         forms = (("jsonl", _("Export JSON Lines")), ("csv", _("Export CSV")))
-        saved = audit_filters.panel(self.principal(request), request.GET.urlencode())
-        verified = audit_checking.standing(request, self.principal(request))
+        saved = build_filter_panel(self.principal(request), request.GET.urlencode())
+        verified = describe_verification(request, self.principal(request))
         mine = {"export_forms": forms, "saved": saved, "verified": verified}
         shown = super().changelist_view(request, {**(extra_context or {}), **mine})
         if isinstance(shown, TemplateResponse) and shown.context_data is not None:
-            shown.context_data["further"] = audit_searching.further(request)
+            shown.context_data["further"] = describe_search_limit(request)
         return shown
 
     def change_view(
@@ -227,16 +463,16 @@ class AuditAdmin(ScopedAdmin):
         principal = self.principal(request)
         principal.require(Action.VIEW_AUDIT)
         row = self._find(principal.organization_id, object_id)
-        return screen(
+        return render_screen(
             request,
             "audit/row.html",
-            title=f"{action_name(row.action)}: {row.resource_name or row.tool_name}",
+            title=f"{format_action(row.action)}: {row.resource_name or row.tool_name}",
             row=row,
-            action=action_name(row.action),
+            action=format_action(row.action),
             opts=self.opts,
-            opened=_parsed(row.opened),
-            closed=_parsed(row.closed),
-            links=_links(row),
+            opened=_parse_json(row.opened),
+            closed=_parse_json(row.closed),
+            links=_build_links(row),
         )
 
     def _find(self, organization_id: UUID, object_id: str) -> AuditRow:
@@ -245,15 +481,17 @@ class AuditAdmin(ScopedAdmin):
         except ValueError:
             found = None
         if found is None:
-            raise NotFound(say("There is no audit row {object_id!r} here.", object_id=object_id))
+            raise NotFound(
+                format_message("There is no audit row {object_id!r} here.", object_id=object_id)
+            )
         return found
 
 
-def _parsed(text: str) -> Any:
+def _parse_json(text: str) -> Any:
     return json.loads(text) if text else None
 
 
-def _links(row: AuditRow) -> dict[str, str]:
+def _build_links(row: AuditRow) -> dict[str, str]:
     """Return where the things that the row names are; they may be gone by now."""
     addresses = {
         "agent": ("agents_agent_change", row.agent_id),

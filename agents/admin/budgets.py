@@ -10,18 +10,25 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
-from agents.admin.configuring import amount
-from agents.budgets import BudgetLine, BudgetUse, Owner, change_budget, remove_budget, uses
+from agents.admin.agents import parse_amount
+from agents.budgets.services import (
+    BudgetLine,
+    BudgetUse,
+    Owner,
+    load_budget_use,
+    remove_budget,
+    save_budget,
+)
 from agents.models import Agent, Budget
-from bonobot.lib.admin import IntegerInput, Select, TextInput, display, register
-from bonobot.lib.problems import Invalid
-from bonobot.lib.untrusted import visible
-from bonobot.tenancy.models import Organization
-from bonobot.tenancy.principals import Principal
-from bonobot.tenancy.roles import Action
-from bonobot.tenancy.screens import OperatedAdmin
-from bonobot.tenancy.templatetags.bonobot import amount as shown_amount
-from bonobot.tenancy.templatetags.bonobot import plain_dollars, share
+from bonobot.accounts.admin_base import ServiceFormAdmin
+from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.principals import Principal
+from bonobot.accounts.roles import Action
+from bonobot.accounts.templatetags.display import amount as shown_amount
+from bonobot.accounts.templatetags.display import plain_dollars, share
+from bonobot.core.admin.theme import IntegerInput, Select, TextInput, display, register
+from bonobot.core.problems import InvalidInput
+from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers.models import Server
 
 ORGANIZATION = "organization"
@@ -51,10 +58,10 @@ class BudgetForm(forms.ModelForm):
         super().__init__(*args, **kwargs)
         if "whose" not in self.fields:
             return
-        self.fields["whose"].choices = _owners(self.principal)  # type: ignore[attr-defined]
+        self.fields["whose"].choices = _list_owner_choices(self.principal)  # type: ignore[attr-defined]
         row = self.instance
         if not row._state.adding:
-            self.fields["whose"].initial = _named(row)
+            self.fields["whose"].initial = _format_owner_key(row)
             money = row.unit == Budget.Unit.MONEY
             self.fields["amount"].initial = plain_dollars(row.limit) if money else row.limit
             for name in {"whose", "unit", "period"} & set(self.fields):
@@ -66,14 +73,14 @@ class BudgetForm(forms.ModelForm):
         return BudgetLine(
             said["unit"],
             said["period"],
-            amount(said["unit"], said["amount"]),
+            parse_amount(said["unit"], said["amount"]),
             each_session=said["whose"].startswith("session:"),
             warn_at=said["warn_at"],
         )
 
 
 @register(Budget)
-class BudgetAdmin(OperatedAdmin):
+class BudgetAdmin(ServiceFormAdmin):
     """The active organization's budgets."""
 
     # The operations ask for what each owner needs.
@@ -105,7 +112,7 @@ class BudgetAdmin(OperatedAdmin):
         """Read the use of a page's budgets at once."""
         found = super().get_changelist_instance(request)
         rows = list(found.result_list)
-        for row, use in zip(rows, uses(rows), strict=True):
+        for row, use in zip(rows, load_budget_use(rows), strict=True):
             row.use = use
         found.result_list = rows
         return found
@@ -129,7 +136,7 @@ class BudgetAdmin(OperatedAdmin):
     @display(description=_("whose"))
     def owner(self, row: Budget) -> str:
         """Return whose spending counts."""
-        name = visible(str(row.agent or row.server or row.organization), 80)
+        name = make_visible(str(row.agent or row.server or row.organization), 80)
         kinds = {"agent": _t("agent"), "session": _t("each session"), "server": _t("server")}
         kind = kinds.get(row.scope, "")
         return f"{name} · {kind}" if kind else name
@@ -173,8 +180,8 @@ class BudgetAdmin(OperatedAdmin):
     def save_form(self, request: HttpRequest, form: Any, change: bool) -> Budget:
         """Write by the operation."""
         said = form.line()
-        owner = _found(self.principal(request), form.cleaned_data["whose"])
-        change_budget(self.principal(request), owner, said)
+        owner = _get_owner(self.principal(request), form.cleaned_data["whose"])
+        save_budget(self.principal(request), owner, said)
         whose: dict[str, Any] = {"agent": owner} if isinstance(owner, Agent) else {"server": owner}
         if isinstance(owner, Organization):
             whose = {"agent": None, "server": None}
@@ -191,12 +198,12 @@ class BudgetAdmin(OperatedAdmin):
         remove_budget(self.principal(request), obj)
 
 
-def _named(row: Budget) -> str:
+def _format_owner_key(row: Budget) -> str:
     owner_id = row.server_id or row.agent_id
     return f"{row.scope}:{owner_id}" if owner_id else ORGANIZATION
 
 
-def _owners(principal: Principal) -> list[tuple[str, Any]]:
+def _list_owner_choices(principal: Principal) -> list[tuple[str, Any]]:
     agents = list(Agent.objects.for_organization(principal.organization_id))
     servers = Server.objects.for_organization(principal.organization_id)
     found: list[tuple[str, Any]] = [(ORGANIZATION, _("the whole organization"))]
@@ -206,12 +213,14 @@ def _owners(principal: Principal) -> list[tuple[str, Any]]:
     return found
 
 
-def _found(principal: Principal, whose: str) -> Owner:
+def _get_owner(principal: Principal, whose: str) -> Owner:
     kind, _colon, owner_id = whose.partition(":")
     if kind == ORGANIZATION:
         return Organization.objects.get(pk=principal.organization_id)
     if kind not in ("agent", "session", "server"):
-        raise Invalid("That is nobody's budget.", field="whose", remedy="Choose from the list.")
+        raise InvalidInput(
+            "That is nobody's budget.", field="whose", remedy="Choose from the list."
+        )
     model: Any = Server if kind == "server" else Agent
     owner: Owner = model.objects.get_or_404(principal.organization_id, pk=owner_id)
     return owner

@@ -1,47 +1,215 @@
-"""An agent's first page: talk to it."""
+"""Steps ready for the session page.
 
-from django.http import HttpResponseRedirect
-from django.http.response import HttpResponseBase
-from django.utils.translation import gettext_lazy as _
+Everything in the steps is a model's or a server's text; templates show it escaped and visible.
+"""
 
-from agents.admin.agents import AgentAdmin
-from agents.admin.conversation import latest
-from agents.admin.readers import READERS
-from agents.admin.sessions import uploaded
-from agents.governance.lacking import lack_of
-from agents.governance.snapshots import snapshots
-from agents.models import Agent, Session
-from agents.sessions import requests
-from bonobot.tenancy.roles import Action
-from bonobot.tenancy.screens import Visit
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
 
-LISTED = 12
+from django.db.models import Max
+from django.utils import timezone
+
+from agents.admin.approvals import LEGS
+from agents.admin.elicitations import ElicitationForm, build_form
+from agents.approvals.services import is_own
+from agents.elicitations.services import may_answer
+from agents.flow_labels.services import parse_labels
+from agents.models import Approval, Inbox, Question, Session, Step
+from agents.sessions.events import RESTING
+from agents.sessions.history import is_replaced
+from bonobot.accounts.principals import Principal
+from bonobot.ledger.models import AuditRow
+
+STEPS_SHOWN = 500
 
 
-@AgentAdmin.add_page("change", _("Chat"), order=10, needs=READERS)
-def chat(visit: Visit) -> HttpResponseBase:
-    """Show the chosen session, or the field to begin one."""
-    agent: Agent = visit.object
-    mine = Session.objects.visible_to(visit.principal).filter(agent=agent)
-    wanted = visit.request.GET.get("session")
-    chosen = mine.get_or_404(agent.organization_id, pk=wanted) if wanted else None
-    if chosen is not None:
-        chosen.agent = agent
-    return visit.show(
-        "agents/chat.html",
-        agent=agent,
-        session=chosen,
-        talk=latest(chosen, visit.principal) if chosen else None,
-        recent=mine.order_by("-created_at")[:LISTED],
-        may_run=requests.may_run(visit.principal, agent),
-        lack=lack_of(snapshots().current("agent", agent.pk)),
+@dataclass(frozen=True)
+class StepRow:
+    """One step as the page shows it; `version` changes whenever what is shown does."""
+
+    step: Step
+    audit: AuditRow | None = None
+    approval: Approval | None = None
+    # Somebody else has to say yes: who looks has asked for the call.
+    own: bool = False
+    # A later message took its place: it is no longer part of the conversation.
+    superseded: bool = False
+    # A server's question that who looks can answer here.
+    question: Question | None = None
+
+    @property
+    def entry(self) -> ElicitationForm | None:
+        """Return the form of the question."""
+        return build_form(self.question) if self.question else None
+
+    @property
+    def payload(self) -> dict[str, Any]:
+        """Return what the step says."""
+        return dict(self.step.payload)
+
+    @property
+    def version(self) -> str:
+        """Return what tells this state of the step from others."""
+        asked = f"-{self.approval.state}-{self.answerable}" if self.approval else ""
+        asked += "-put" if self.question else ""
+        return f"{self.step.state}-{len(str(self.step.payload.get('text', '')))}{asked}"
+
+    @property
+    def answerable(self) -> bool:
+        """Tell whether the call waits for a person who can still answer."""
+        return self.approval is not None and self.approval.answerable(timezone.now())
+
+    @property
+    def template(self) -> str:
+        """Return the template of the step's kind."""
+        return f"admin/sessions/{self.step.kind}.html"
+
+    @property
+    def arguments(self) -> Any:
+        """Return a call's arguments."""
+        return self.step.payload.get("arguments")
+
+    @property
+    def labels(self) -> tuple[Any, ...]:
+        """Return what the call's labels say to people: what it brought in, or sent out."""
+        named = parse_labels(self.audit) if self.audit else ()
+        return tuple(LEGS[name] for name in sorted(named) if name in LEGS)
+
+    @property
+    def result(self) -> Any:
+        """Return a call's result: parsed where it is JSON, else text."""
+        return self.step.payload.get("text", "")
+
+
+@dataclass(frozen=True)
+class SessionSteps:
+    """A session's steps behind `after`, what waits to be taken, and where the session stands."""
+
+    session: Session
+    lines: tuple[StepRow, ...]
+    pending: tuple[Inbox, ...]
+    after: int
+    earlier: int | None
+    superseded: int = 0
+
+    @property
+    def rests(self) -> bool:
+        """Tell whether nothing more comes by itself."""
+        return self.session.status in RESTING
+
+    @property
+    def waits(self) -> bool:
+        """Tell whether a person has to answer first."""
+        return self.session.status == Session.Status.WAITING
+
+    @property
+    def busy(self) -> bool:
+        """Tell whether somebody works on it, or should."""
+        return not self.rests
+
+
+def load_latest_steps(session: Session, principal: Principal) -> SessionSteps:
+    """Return the end of a session: a page shows so many steps, and the way to those before."""
+    last = session.steps.aggregate(last=Max("seq"))["last"] or 0
+    return load_steps(session, principal, max(0, last - STEPS_SHOWN))
+
+
+def load_steps(session: Session, principal: Principal, after: int = 0) -> SessionSteps:
+    """Return a session's steps behind `after` with their audit rows (three queries).
+
+    Calls that wait come with their questions (two more), and so do questions of servers (one);
+    where there are more steps than a page shows, it is looked up what messages behind it replace.
+    """
+    steps = list(session.steps.filter(seq__gt=after).order_by("seq")[:STEPS_SHOWN])
+    ids = [step.call_id for step in steps if step.call_id and step.kind == Step.Kind.CALL]
+    rows = AuditRow.objects.filter(pk__in=ids) if ids else ()
+    audited: dict[UUID | None, AuditRow] = {row.pk: row for row in rows}
+    asked = _load_pending_approvals(session, steps)
+    own = bool(asked) and is_own(principal, next(iter(asked.values())))
+    put = _put(session, steps, principal)
+    pending = session.inbox.filter(kind=Inbox.Kind.MESSAGE, taken_at=None)
+    replacing = _list_replacements(session, steps)
+    lines = tuple(
+        StepRow(
+            one,
+            audited.get(one.call_id),
+            asked.get(one.pk),
+            own,
+            is_replaced(one.seq, replacing),
+            put.get(one.pk),
+        )
+        for one in steps
+        if _should_show(one)
+    )
+    return SessionSteps(
+        session=session,
+        lines=lines,
+        superseded=sum(line.superseded for line in lines),
+        pending=tuple(pending),
+        after=_find_last_settled(steps, after),
+        earlier=max(0, after - STEPS_SHOWN) if after else None,
     )
 
 
-@AgentAdmin.add_deed("start", needs=Action.RUN_AGENTS)
-def start(visit: Visit) -> HttpResponseBase:
-    """Start a session with a first message."""
-    text = visit.request.POST.get("text", "")
-    files = uploaded(visit.request)
-    session = requests.start(visit.principal, visit.object, text, attachments=files)
-    return HttpResponseRedirect(f"{visit.url()}?session={session.pk}")
+def _list_replacements(session: Session, steps: Sequence[Step]) -> list[tuple[int, int]]:
+    """Return what messages replace from these steps on: the first step, and their own."""
+    later = (
+        session.steps.filter(
+            seq__gt=steps[-1].seq, kind=Step.Kind.MESSAGE, payload__has_key="replaces"
+        )
+        if len(steps) == STEPS_SHOWN
+        else ()
+    )
+    return [
+        (one.payload["replaces"], one.seq) for one in (*steps, *later) if "replaces" in one.payload
+    ]
+
+
+def _load_pending_approvals(session: Session, steps: Iterable[Step]) -> dict[Any, Approval]:
+    """Return the questions about calls that aren't made yet, by their steps."""
+    wanted = {
+        step.pk: step.payload["approval"]["approval_id"]
+        for step in steps
+        if step.state == Step.State.INTENT and "approval" in step.payload
+    }
+    if not wanted:
+        return {}
+    rows = {str(row.pk): row for row in session.approvals.filter(pk__in=wanted.values())}
+    return {step: rows[asked] for step, asked in wanted.items() if asked in rows}
+
+
+def _put(session: Session, steps: Iterable[Step], principal: Principal) -> dict[Any, Question]:
+    """Return the forms of servers that wait for just this person, by their steps.
+
+    What leads elsewhere, or seems to ask for a secret, is answered on its own page, with warnings.
+    """
+    wanted = {
+        step.pk: step.payload["question_id"] for step in steps if "question_id" in step.payload
+    }
+    if not wanted:
+        return {}
+    found = session.questions.filter(pk__in=wanted.values(), mode=Question.Mode.FORM)
+    rows = {
+        str(row.pk): row
+        for row in found
+        if row.answerable(timezone.now()) and may_answer(principal, row) and not row.flags
+    }
+    return {step: rows[put] for step, put in wanted.items() if put in rows}
+
+
+def _find_last_settled(steps: Iterable[Step], after: int) -> int:
+    """Return the last step before which nothing changes any more."""
+    for step in steps:
+        if step.state == Step.State.INTENT:
+            break
+        after = step.seq
+    return after
+
+
+def _should_show(step: Step) -> bool:
+    """Leave out model turns that only asked for calls: the calls themselves are shown."""
+    if step.kind != Step.Kind.MODEL or step.state == Step.State.INTENT:
+        return True
+    return bool(step.payload.get("text") or step.state != Step.State.DONE)

@@ -10,23 +10,23 @@ from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
 from agents.admin.agents import AgentAdmin
-from agents.governance.kits import NOTES
+from agents.builtin_tools.toolset_options import NOTES
 from agents.models import Agent, Note
-from agents.models.notes import LONGEST_NOTE, LONGEST_TITLE, MOST_NOTES
+from agents.models.agents import LONGEST_NOTE, LONGEST_TITLE, MOST_NOTES
 from agents.notes import (
     KEPT_LABELS,
     NoteSpec,
     clear_notes,
     note_of,
-    ranked,
+    rank_notes,
     remove_note,
     save_note,
 )
-from bonobot.lib.admin import Textarea, TextInput
-from bonobot.lib.problems import Problem
-from bonobot.tenancy.roles import Action
-from bonobot.tenancy.screens import Visit, onward, refuse
-from mcp_servers.admin.label_names import WORDS
+from bonobot.accounts.admin_base import ObjectRequest, add_problem_to_form, redirect_to_page
+from bonobot.accounts.roles import Action
+from bonobot.core.admin.theme import Textarea, TextInput
+from bonobot.core.problems import Problem
+from mcp_servers.flow_labels.services import WORDS
 
 SHOWN_AT_ONCE = 30
 
@@ -48,20 +48,20 @@ class NoteForm(forms.Form):
 
 
 @AgentAdmin.add_page("notes", _("Notes"), order=45)
-def notes(visit: Visit) -> HttpResponseBase:
+def show_notes(visit: ObjectRequest) -> HttpResponseBase:
     """Show the agent's notes, those about what is searched for first; write or change one."""
     agent: Agent = visit.object
-    chosen = _chosen(visit, agent)
+    chosen = _find_note(visit, agent)
     posted = visit.request.POST if visit.request.method == "POST" else None
-    form = NoteForm(posted, initial=_initial(chosen) if chosen else None)
+    form = NoteForm(posted, initial=_build_initial(chosen) if chosen else None)
     if posted is not None:
         visit.principal.require(Action.MANAGE_AGENTS)
-        if form.is_valid() and _saved(visit, agent, form, chosen):
+        if form.is_valid() and _save_note(visit, agent, form, chosen):
             messages.success(visit.request, _t("The note is kept."))
-            return onward(visit, "notes")
+            return redirect_to_page(visit, "notes")
     query = visit.request.GET.get("q", "").strip()
     rows: Any = agent.notes.all()
-    page = Paginator(ranked(rows[:MOST_NOTES], query) if query else rows, SHOWN_AT_ONCE)
+    page = Paginator(rank_notes(rows[:MOST_NOTES], query) if query else rows, SHOWN_AT_ONCE)
     return visit.show(
         "agents/notes.html",
         agent=agent,
@@ -76,36 +76,36 @@ def notes(visit: Visit) -> HttpResponseBase:
 
 
 @AgentAdmin.add_deed("remove_note", needs=Action.MANAGE_AGENTS)
-def remove(visit: Visit) -> HttpResponseBase:
+def remove(visit: ObjectRequest) -> HttpResponseBase:
     """Remove one note."""
     agent: Agent = visit.object
     note = agent.notes.get_or_404(agent.organization_id, pk=visit.request.POST.get("note"))
     remove_note(visit.principal, note)
     messages.success(visit.request, _t("The note is gone."))
-    return onward(visit, "notes")
+    return redirect_to_page(visit, "notes")
 
 
 @AgentAdmin.add_deed("clear_notes", needs=Action.MANAGE_AGENTS)
-def clear(visit: Visit) -> HttpResponseBase:
+def clear(visit: ObjectRequest) -> HttpResponseBase:
     """Remove all notes."""
     count = clear_notes(visit.principal, visit.object)
     messages.success(visit.request, _t("%(n)d notes are gone.") % {"n": count})
-    return onward(visit, "notes")
+    return redirect_to_page(visit, "notes")
 
 
-def _chosen(visit: Visit, agent: Agent) -> Note | None:
+def _find_note(visit: ObjectRequest, agent: Agent) -> Note | None:
     wanted = visit.request.GET.get("note")
     return note_of(visit.principal, agent, wanted) if wanted else None
 
 
-def _initial(note: Note) -> dict[str, Any]:
+def _build_initial(note: Note) -> dict[str, Any]:
     return {"title": note.title, "text": note.text, "labels": [str(one) for one in note.brought]}
 
 
-def _saved(visit: Visit, agent: Agent, form: NoteForm, chosen: Note | None) -> bool:
+def _save_note(visit: ObjectRequest, agent: Agent, form: NoteForm, chosen: Note | None) -> bool:
     try:
         save_note(visit.principal, agent, NoteSpec(**form.cleaned_data), chosen)
     except Problem as problem:
-        refuse(form, problem)
+        add_problem_to_form(form, problem)
         return False
     return True

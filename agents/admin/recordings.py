@@ -14,19 +14,22 @@ from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
 from agents.admin.agents import AgentAdmin
-from agents.admin.replaying import policy_in, policy_words
-from agents.admin.ruling import MODES
+from agents.admin.policies import MODES
+from agents.admin.policy_simulations import list_policy_fields, parse_policy
 from agents.admin.sessions import SessionAdmin
-from agents.evaluation.conversations import Conversation, Exchange, Told
-from agents.evaluation.differences import summed_up
-from agents.evaluation.recordings import record, remove
-from agents.evaluation.replays import LONGEST_INSTRUCTIONS, Change, replay
+from agents.evaluation.services import LONGEST_INSTRUCTIONS, ReplayOverrides, record, remove, replay
+from agents.evaluation.transcripts import (
+    RecordedTurn,
+    Transcript,
+    TranscriptEntry,
+    summarize_transcripts,
+)
 from agents.models import Agent, ModelEndpoint, Recording, Replay
-from agents.tool_policies import policy_text
-from bonobot.lib.admin import Select, Textarea
-from bonobot.lib.problems import Problem
-from bonobot.tenancy.roles import Action
-from bonobot.tenancy.screens import Visit, onward, refuse
+from agents.policies.services import load_policy_spec
+from bonobot.accounts.admin_base import ObjectRequest, add_problem_to_form, redirect_to_page
+from bonobot.accounts.roles import Action
+from bonobot.core.admin.theme import Select, Textarea
+from bonobot.core.problems import Problem
 
 SHOWN_AT_ONCE = 30
 WORDS = {
@@ -64,30 +67,32 @@ class ReplayForm(forms.Form):
         super().__init__(posted, initial=initial)
         self.fields["endpoint"].choices = list(found.values_list("slug", "name"))  # type: ignore[attr-defined]
 
-    def changed(self, agent: Agent) -> Change:
+    def changed(self, agent: Agent) -> ReplayOverrides:
         """Return what isn't as it is now; raises `Invalid` for a policy that means nothing."""
-        said, policy = self.cleaned_data, policy_in(self.data)
+        said, policy = self.cleaned_data, parse_policy(self.data)
         text, endpoint = str(said["instructions"]).replace("\r\n", "\n"), said["endpoint"]
-        return Change(
+        return ReplayOverrides(
             instructions=None if text == agent.instructions else text,
             endpoint=None if endpoint == agent.model_endpoint.slug else endpoint,
-            policy=None if policy == policy_text(agent) else policy,
+            policy=None if policy == load_policy_spec(agent) else policy,
         )
 
 
 @dataclass(frozen=True)
-class Beside:
+class MessageComparison:
     """One message with its turns on both sides, and what differs about it."""
 
-    exchange: Exchange
-    turns: list[tuple[Told | None, Told | None]]
+    exchange: TranscriptEntry
+    turns: list[tuple[RecordedTurn | None, RecordedTurn | None]]
     differences: list[dict[str, Any]]
 
 
-def beside(made: Replay, recorded: Conversation, played: Conversation) -> list[Beside]:
+def compare_messages(
+    made: Replay, recorded: Transcript, played: Transcript
+) -> list[MessageComparison]:
     """Return what a replay came to, message by message."""
     return [
-        Beside(
+        MessageComparison(
             was,
             list(zip_longest(was.turns, would.turns)),
             [
@@ -103,7 +108,7 @@ def beside(made: Replay, recorded: Conversation, played: Conversation) -> list[B
 
 
 @SessionAdmin.add_deed("record", needs=Action.MANAGE_AGENTS)
-def keep(visit: Visit) -> HttpResponseBase:
+def keep(visit: ObjectRequest) -> HttpResponseBase:
     """Record a session and go to its recording."""
     made = record(visit.principal, visit.object)
     messages.success(visit.request, _t("Recorded. Change something here and replay it."))
@@ -112,7 +117,7 @@ def keep(visit: Visit) -> HttpResponseBase:
 
 
 @AgentAdmin.add_page("recordings", _("Recordings"), order=51)
-def recordings(visit: Visit) -> HttpResponseBase:
+def show_recordings(visit: ObjectRequest) -> HttpResponseBase:
     """List the agent's recordings."""
     rows = visit.object.recordings.defer("conversation")
     page = Paginator(rows, SHOWN_AT_ONCE).get_page(visit.request.GET.get("page"))
@@ -120,12 +125,12 @@ def recordings(visit: Visit) -> HttpResponseBase:
 
 
 @AgentAdmin.add_page("recording", under="recordings")
-def one_recording(visit: Visit) -> HttpResponseBase:
+def show_recording(visit: ObjectRequest) -> HttpResponseBase:
     """Show a recording with its replays, and a form that replays it with something changed."""
     if "recording" not in visit.request.GET:
-        return onward(visit, "recordings")
+        return redirect_to_page(visit, "recordings")
     agent: Agent = visit.object
-    recording = _recording(visit, visit.request.GET.get("recording"))
+    recording = _get_recording(visit, visit.request.GET.get("recording"))
     posted = visit.request.POST if visit.request.method == "POST" else None
     form, problem = ReplayForm(agent, posted), None
     if posted is not None:
@@ -136,19 +141,19 @@ def one_recording(visit: Visit) -> HttpResponseBase:
             except Problem as found:
                 problem = found
                 if found.field in form.fields:
-                    refuse(form, found)
+                    add_problem_to_form(form, found)
             else:
-                return onward(visit, "replayed", f"?replay={made.pk}")
-    text = policy_text(agent)
+                return redirect_to_page(visit, "replayed", f"?replay={made.pk}")
+    text = load_policy_spec(agent)
     made_before = recording.replays.defer("conversation", "differences")
     return visit.show(
         "agents/recording.html",
         agent=agent,
         recording=recording,
-        replays=[(one, _what(one)) for one in made_before],
+        replays=[(one, _describe_changes(one)) for one in made_before],
         form=form,
         mode=posted.get("mode", "") if posted is not None else text.mode,
-        words=policy_words(text, posted),
+        words=list_policy_fields(text, posted),
         modes=MODES,
         problem=problem,
         status=problem.status if problem else 200,
@@ -156,39 +161,39 @@ def one_recording(visit: Visit) -> HttpResponseBase:
 
 
 @AgentAdmin.add_page("replayed", under="recordings")
-def one_replay(visit: Visit) -> HttpResponseBase:
+def show_replay(visit: ObjectRequest) -> HttpResponseBase:
     """Show a replay beside its recording."""
     if "replay" not in visit.request.GET:
-        return onward(visit, "recordings")
+        return redirect_to_page(visit, "recordings")
     rows: Any = Replay.objects.filter(recording__agent=visit.object).select_related("recording")
     made: Replay = rows.get_or_404(visit.object.organization_id, pk=visit.request.GET["replay"])
-    recorded = Conversation.read(made.recording.conversation)
-    played = None if made.conversation is None else Conversation.read(made.conversation)
+    recorded = Transcript.read(made.recording.conversation)
+    played = None if made.conversation is None else Transcript.read(made.conversation)
     return visit.show(
         "agents/replayed_recording.html",
         agent=visit.object,
         made=made,
-        what=_what(made),
+        what=_describe_changes(made),
         open=made.finished_at is None,
-        sides=summed_up(recorded, played) if played else None,
-        messages_told=beside(made, recorded, played) if played else [],
+        sides=summarize_transcripts(recorded, played) if played else None,
+        messages_told=compare_messages(made, recorded, played) if played else [],
     )
 
 
 @AgentAdmin.add_deed("remove_recording", needs=Action.MANAGE_AGENTS)
-def drop(visit: Visit) -> HttpResponseBase:
+def drop(visit: ObjectRequest) -> HttpResponseBase:
     """Remove a recording with its replays."""
-    remove(visit.principal, _recording(visit, visit.request.POST.get("recording")))
+    remove(visit.principal, _get_recording(visit, visit.request.POST.get("recording")))
     messages.success(visit.request, _t("The recording is gone, with its replays."))
-    return onward(visit, "recordings")
+    return redirect_to_page(visit, "recordings")
 
 
-def _recording(visit: Visit, pk: str | None) -> Recording:
+def _get_recording(visit: ObjectRequest, pk: str | None) -> Recording:
     rows: Any = visit.object.recordings.select_related("agent__model_endpoint")
     found: Recording = rows.get_or_404(visit.object.organization_id, pk=pk)
     return found
 
 
-def _what(made: Replay) -> str:
+def _describe_changes(made: Replay) -> str:
     """Return what was otherwise, in words."""
     return ", ".join(str(WHAT[name]) for name in made.changed) or _t("nothing, the agent as it is")

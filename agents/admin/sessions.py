@@ -1,41 +1,60 @@
-"""Sessions: the list, and the page with the conversation, live while it runs."""
+"""List, page, chat, timeline, agent's tab."""
 
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
 from django.contrib import messages
+from django.core.paginator import Paginator
 from django.db.models import QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponseRedirect
 from django.http.response import HttpResponseBase
+from django.utils import timezone
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
-from agents.admin.conversation import conversation, latest
-from agents.admin.readers import READERS
-from agents.approvals import revoke
+from agents.admin.agents import READERS, AgentAdmin
+from agents.admin.approvals import LEGS
+from agents.admin.chat import load_latest_steps, load_steps
+from agents.approvals.services import revoke
 from agents.attachments import FIELD, LARGEST_TOGETHER, MOST, Attachment
-from agents.budgets import session_budgets_in_use
-from agents.evaluation.recordings import RESTING
-from agents.holding import held_by_session
-from agents.models import Recording, Session, SessionGrant
-from agents.pictures import as_answer, kept_of
-from agents.sessions import requests
-from agents.sessions.exporting import as_file
-from bonobot.lib.admin import MultipleChoicesDropdownFilter, WithinFilter, display, register
-from bonobot.lib.untrusted import visible
-from bonobot.tenancy.roles import Action
-from bonobot.tenancy.screens import PagedAdmin, Visit, fragment
-from bonobot.tenancy.templatetags.bonobot import ago, badge_html, dollars
-from mcp_servers.admin.label_names import WORDS
+from agents.budgets.services import list_session_budget_use
+from agents.calls.explain import find_no_tools_reason
+from agents.calls.snapshots import get_snapshot_cache
+from agents.evaluation.services import RESTING
+from agents.flow_labels.services import list_session_labels, parse_labels
+from agents.images import as_answer, get_session_blob
+from agents.models import Agent, Approval, Question, Recording, Session, SessionGrant, Step
+from agents.sessions import services as sessions
+from agents.sessions.export import as_file
+from agents.sessions.timeline_bars import (
+    TimelineBar,
+    TimelineEvent,
+    TimelineSection,
+    TimelineWait,
+    build_timeline,
+)
+from bonobot.accounts.admin_base import ObjectRequest, TabbedAdmin, render_fragment
+from bonobot.accounts.roles import Action
+from bonobot.accounts.templatetags.display import ago, badge_html, dollars
+from bonobot.core.admin.theme import (
+    DateTimeRangeFilter,
+    MultipleChoicesDropdownFilter,
+    display,
+    register,
+)
+from bonobot.core.text.untrusted_text import make_visible
+from bonobot.ledger.models import AuditRow
+from mcp_servers.flow_labels.services import WORDS
 
 
 @register(Session)
-class SessionAdmin(PagedAdmin):
+class SessionAdmin(TabbedAdmin):
     """The active organization's sessions; members see their own."""
 
     needs_to_view = READERS
     list_display = ("session", "agent", "state", "started", "by", "calls", "tokens", "cost")
-    list_filter = (("status", MultipleChoicesDropdownFilter), ("created_at", WithinFilter))
+    list_filter = (("status", MultipleChoicesDropdownFilter), ("created_at", DateTimeRangeFilter))
     search_fields = ("title", "agent__name", "started_by", "error_code")
     ordering = ("-created_at",)
     list_select_related = ("agent",)
@@ -52,7 +71,7 @@ class SessionAdmin(PagedAdmin):
     @display(description=_("session"))
     def session(self, session: Session) -> str:
         """Return the first words."""
-        return visible(str(session), 90)
+        return make_visible(str(session), 90)
 
     @display(description=_("status"), ordering="status")
     def state(self, session: Session) -> str:
@@ -67,7 +86,7 @@ class SessionAdmin(PagedAdmin):
     @display(description=_("by"), ordering="started_by")
     def by(self, session: Session) -> str:
         """Return who started it."""
-        return visible(session.started_by)
+        return make_visible(session.started_by)
 
     @display(description=_("tokens"), ordering="input_tokens")
     def tokens(self, session: Session) -> str:
@@ -81,41 +100,43 @@ class SessionAdmin(PagedAdmin):
 
 
 @SessionAdmin.add_page("image", needs=READERS)
-def image(visit: Visit) -> HttpResponseBase:
+def show_image(visit: ObjectRequest) -> HttpResponseBase:
     """Return an image of the conversation."""
-    return as_answer(kept_of(visit.object, visit.request.GET.get("sha256", "")))
+    return as_answer(get_session_blob(visit.object, visit.request.GET.get("sha256", "")))
 
 
 @SessionAdmin.add_page("file", needs=READERS)
-def file(visit: Visit) -> HttpResponseBase:
+def show_file(visit: ObjectRequest) -> HttpResponseBase:
     """Return a text that somebody attached."""
-    return as_answer(kept_of(visit.object, visit.request.GET.get("sha256", ""), what="files"))
+    return as_answer(
+        get_session_blob(visit.object, visit.request.GET.get("sha256", ""), what="files")
+    )
 
 
 @SessionAdmin.add_page("export", needs=READERS)
-def export(visit: Visit) -> HttpResponseBase:
+def export(visit: ObjectRequest) -> HttpResponseBase:
     """Return the session written down (`?as=markdown` or `json`)."""
     return as_file(visit.object, visit.request.GET.get("as", "markdown"))
 
 
 @SessionAdmin.add_page("change", _("Conversation"), needs=READERS)
-def show(visit: Visit) -> HttpResponseBase:
+def show(visit: ObjectRequest) -> HttpResponseBase:
     """Show the conversation: its end, or what is behind `?after=`."""
     session: Session = visit.object
-    since = _after(visit)
+    since = _parse_after(visit)
     return visit.show(
         "sessions/session.html",
         session=session,
-        held=[(WORDS[one.label], one) for one in held_by_session(session)],
+        held=[(WORDS[one.label], one) for one in list_session_labels(session)],
         talk=(
-            latest(session, visit.principal)
+            load_latest_steps(session, visit.principal)
             if since is None
-            else conversation(session, visit.principal, since)
+            else load_steps(session, visit.principal, since)
         ),
-        budgets=session_budgets_in_use(session),
+        budgets=list_session_budget_use(session),
         grants=session.grants.all(),
-        may_run=requests.may_run(visit.principal, session.agent),
-        recorded=(recorded := _recorded(visit)),
+        may_run=sessions.may_run(visit.principal, session.agent),
+        recorded=(recorded := _find_recording_id(visit)),
         may_record=not recorded
         and visit.principal.may(Action.MANAGE_AGENTS)
         and session.status in RESTING,
@@ -123,66 +144,66 @@ def show(visit: Visit) -> HttpResponseBase:
 
 
 @SessionAdmin.add_page("steps", needs=READERS)
-def steps(visit: Visit) -> HttpResponseBase:
+def show_steps(visit: ObjectRequest) -> HttpResponseBase:
     """Return what is new behind `?after=`, as a piece of the page."""
     session: Session = visit.object
-    return fragment(
+    return render_fragment(
         visit.request,
         "sessions/steps.html",
         session=session,
-        talk=conversation(session, visit.principal, _after(visit) or 0),
-        may_run=requests.may_run(visit.principal, session.agent),
+        talk=load_steps(session, visit.principal, _parse_after(visit) or 0),
+        may_run=sessions.may_run(visit.principal, session.agent),
     )
 
 
 @SessionAdmin.add_deed("send", needs=Action.RUN_AGENTS)
-def send(visit: Visit) -> None:
+def send(visit: ObjectRequest) -> None:
     """Send another message."""
-    files = uploaded(visit.request)
-    requests.send(visit.principal, visit.object, visit.request.POST.get("text", ""), files)
+    files = read_attachments(visit.request)
+    sessions.send(visit.principal, visit.object, visit.request.POST.get("text", ""), files)
 
 
 @SessionAdmin.add_deed("retry", needs=Action.RUN_AGENTS)
-def retry(visit: Visit) -> None:
+def retry(visit: ObjectRequest) -> None:
     """Send a message again in its place: as it was, or (`text`) in other words."""
     said = visit.request.POST
     seq = said.get("seq", "")
-    requests.send_again(
+    sessions.send_again(
         visit.principal,
         visit.object,
         int(seq) if seq.isdecimal() and len(seq) < 10 else None,
         said.get("text"),
-        uploaded(visit.request),
+        read_attachments(visit.request),
     )
 
 
 @SessionAdmin.add_deed("cancel", needs=Action.RUN_AGENTS)
-def cancel(visit: Visit) -> None:
+def cancel(visit: ObjectRequest) -> None:
     """Ask for the session to be cancelled."""
-    if requests.cancel(visit.principal, visit.object):
+    if sessions.cancel(visit.principal, visit.object):
         messages.success(visit.request, _t("It is being cancelled."))
     else:
         messages.info(visit.request, _t("Nothing runs here, so there is nothing to cancel."))
 
 
 @SessionAdmin.add_deed("revoke", needs=Action.APPROVE_CALLS)
-def take_back(visit: Visit) -> None:
+def take_back(visit: ObjectRequest) -> None:
     """Take back a yes for the session."""
     grants = SessionGrant.objects.filter(session=visit.object)
     organization_id = visit.principal.organization_id
     grant: SessionGrant = grants.get_or_404(organization_id, pk=visit.request.POST.get("grant"))
     revoke(visit.principal, grant)
     text = _t("%(tool)s is asked about again from the next call on.")
-    messages.success(visit.request, text % {"tool": visible(grant.label, 120)})
+    messages.success(visit.request, text % {"tool": make_visible(grant.label, 120)})
 
 
-def uploaded(request: HttpRequest) -> list[Attachment]:
+def read_attachments(request: HttpRequest) -> list[Attachment]:
     """Return the files that were sent with a message; one too many, or too long, is refused."""
     files: list[Any] = request.FILES.getlist(FIELD)[: MOST + 1]
     return [Attachment(one.name or "", bytes(one.read(LARGEST_TOGETHER + 1))) for one in files]
 
 
-def _recorded(visit: Visit) -> UUID | None:
+def _find_recording_id(visit: ObjectRequest) -> UUID | None:
     """Return the id of the session's recording, for those who may look at it."""
     if not visit.principal.may(Action.VIEW):
         return None
@@ -191,6 +212,146 @@ def _recorded(visit: Visit) -> UUID | None:
     return found
 
 
-def _after(visit: Visit) -> int | None:
+def _parse_after(visit: ObjectRequest) -> int | None:
     said = visit.request.GET.get("after", "")
     return min(int(said), 2**31 - 1) if said.isdecimal() and len(said) < 12 else None
+
+
+STEPS_DRAWN = 500
+
+
+@dataclass(frozen=True)
+class TimelineRow:
+    """A bar with what the audit says about it."""
+
+    bar: TimelineBar
+    audit: AuditRow | None = None
+    labels: tuple[Any, ...] = ()
+
+    @property
+    def tokens(self) -> int:
+        """Return the tokens in and out."""
+        return self.audit.input_tokens + self.audit.output_tokens if self.audit else 0
+
+
+@SessionAdmin.add_page("timeline", _("Timeline"), order=20, needs=READERS)
+def show_timeline(visit: ObjectRequest) -> HttpResponseBase:
+    """Show the session over time (4 queries): its latest steps, where there are too many."""
+    session: Session = visit.object
+    latest = session.steps.order_by("-seq")[: STEPS_DRAWN + 1]
+    steps = [one for one in latest if one.kind != Step.Kind.NOTICE]
+    audited = _load_audit_rows(steps)
+    stretches = build_timeline(_build_timeline_events(session, steps[:STEPS_DRAWN]), timezone.now())
+    return visit.show(
+        "sessions/timeline.html",
+        session=session,
+        stretches=[(one, _build_timeline_rows(one, audited)) for one in stretches],
+        cut=len(steps) > STEPS_DRAWN,
+        most=STEPS_DRAWN,
+    )
+
+
+def _build_timeline_events(session: Session, steps: list[Step]) -> list[TimelineEvent]:
+    asked = list(Approval.objects.filter(session=session).order_by("created_at"))
+    waits: dict[str, list[TimelineWait]] = {}
+    for one in asked:
+        for key in {str(one.pk), str(one.call_id)}:
+            waits.setdefault(key, []).append(TimelineWait(one.created_at, one.answered_at))
+    return [
+        *(_build_timeline_event(step, waits) for step in steps),
+        *(
+            TimelineEvent(
+                key=str(one.pk),
+                kind="question",
+                state=one.state,
+                title=_t("%(server)s asks") % {"server": make_visible(one.server_name, 80)},
+                began=one.created_at,
+                ended=one.answered_at,
+                waits=(TimelineWait(one.created_at, one.answered_at),),
+            )
+            for one in Question.objects.filter(session=session).order_by("created_at")
+        ),
+    ]
+
+
+def _build_timeline_event(step: Step, waits: dict[str, list[TimelineWait]]) -> TimelineEvent:
+    payload = step.payload
+    asked = str((payload.get("approval") or {}).get("approval_id", ""))
+    titles = {
+        Step.Kind.MESSAGE: make_visible(str(payload.get("text", "")), 80),
+        Step.Kind.MODEL: _t("turn %(n)d") % {"n": step.turn},
+        Step.Kind.CALL: make_visible(str(payload.get("name", "")), 80),
+        Step.Kind.END: str(payload.get("code") or _t("done")),
+    }
+    kind: Any = str(step.kind)
+    return TimelineEvent(
+        key=str(step.call_id or ""),
+        kind=kind,
+        state=step.state,
+        title=titles[Step.Kind(step.kind)],
+        began=step.started_at,
+        ended=step.finished_at,
+        waits=tuple(waits.get(asked) or waits.get(str(step.call_id)) or ()),
+    )
+
+
+def _load_audit_rows(steps: list[Step]) -> dict[str, AuditRow]:
+    ids: list[UUID] = [one.call_id for one in steps if one.call_id]
+    return {str(row.pk): row for row in AuditRow.objects.filter(pk__in=ids)} if ids else {}
+
+
+def _build_timeline_rows(
+    stretch: TimelineSection, audited: dict[str, AuditRow]
+) -> list[TimelineRow]:
+    return [_build_timeline_row(bar, audited.get(bar.event.key)) for bar in stretch.bars]
+
+
+def _build_timeline_row(bar: TimelineBar, audit: AuditRow | None) -> TimelineRow:
+    named = sorted(parse_labels(audit)) if audit and audit.event_type == "call" else []
+    return TimelineRow(bar, audit, tuple(LEGS[name] for name in named if name in LEGS))
+
+
+LISTED = 12
+
+
+@AgentAdmin.add_page("change", _("Chat"), order=10, needs=READERS)
+def show_chat(visit: ObjectRequest) -> HttpResponseBase:
+    """Show the chosen session, or the field to begin one."""
+    agent: Agent = visit.object
+    mine = Session.objects.visible_to(visit.principal).filter(agent=agent)
+    wanted = visit.request.GET.get("session")
+    chosen = mine.get_or_404(agent.organization_id, pk=wanted) if wanted else None
+    if chosen is not None:
+        chosen.agent = agent
+    return visit.show(
+        "agents/chat.html",
+        agent=agent,
+        session=chosen,
+        talk=load_latest_steps(chosen, visit.principal) if chosen else None,
+        recent=mine.order_by("-created_at")[:LISTED],
+        may_run=sessions.may_run(visit.principal, agent),
+        lack=find_no_tools_reason(get_snapshot_cache().current("agent", agent.pk)),
+    )
+
+
+@AgentAdmin.add_deed("start", needs=Action.RUN_AGENTS)
+def start(visit: ObjectRequest) -> HttpResponseBase:
+    """Start a session with a first message."""
+    text = visit.request.POST.get("text", "")
+    files = read_attachments(visit.request)
+    session = sessions.start(visit.principal, visit.object, text, attachments=files)
+    return HttpResponseRedirect(f"{visit.url()}?session={session.pk}")
+
+
+SHOWN_AT_ONCE = 30
+GRANTS_SHOWN = 50
+
+
+@AgentAdmin.add_page("sessions", _("Sessions"), order=50, needs=(Action.RUN_AGENTS, Action.VIEW))
+def show_agent_sessions(visit: ObjectRequest) -> HttpResponseBase:
+    """Show the agent's sessions, the latest first, and what was allowed in them."""
+    agent: Agent = visit.object
+    mine = Session.objects.visible_to(visit.principal).filter(agent=agent).order_by("-created_at")
+    page = Paginator(mine, SHOWN_AT_ONCE).get_page(visit.request.GET.get("page"))
+    grants = agent.grants.filter(session__in=mine).select_related("session")[:GRANTS_SHOWN]
+    return visit.show("agents/sessions.html", agent=agent, paged=page, grants=grants)

@@ -11,25 +11,24 @@ from django.urls import reverse
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
-from agents.admin.readers import READERS
-from agents.admin.written import VERSIONS_SHOWN, WrittenAdmin, WrittenForm
+from agents.admin.agents import READERS
+from agents.admin.skills_and_workflows import VERSIONS_SHOWN, AssignableAdmin, AssignableForm
+from agents.assignments import list_agent_slugs
 from agents.models import Agent, Given, Skill
 from agents.models.reach import of_visible_agents
 from agents.models.skills import LONGEST_SKILL
-from agents.named import agents_of
-from agents.sessions.requests import may_run
-from agents.skills.keeping import SkillSpec, remove_skill, run_skill, save_skill
-from agents.skills.lines import read_lines, write_lines
-from agents.skills.rendering import read_arguments
-from bonobot.lib.admin import Textarea, TextInput, display, register
-from bonobot.lib.problems import Invalid
-from bonobot.lib.untrusted import visible
-from bonobot.tenancy.principals import Principal
-from bonobot.tenancy.roles import Action
-from bonobot.tenancy.screens import Visit, onward
+from agents.sessions.services import may_run
+from agents.skills.services import SkillSpec, remove_skill, run_skill, save_skill
+from agents.skills.templates import read_arguments, read_lines, write_lines
+from bonobot.accounts.admin_base import ObjectRequest, redirect_to_page
+from bonobot.accounts.principals import Principal
+from bonobot.accounts.roles import Action
+from bonobot.core.admin.theme import Textarea, TextInput, display, register
+from bonobot.core.problems import InvalidInput
+from bonobot.core.text.untrusted_text import make_visible
 
 
-class SkillForm(WrittenForm):
+class SkillForm(AssignableForm):
     """A skill as it is written."""
 
     name = forms.SlugField(label=_("Name"), max_length=64, widget=TextInput)
@@ -65,7 +64,7 @@ class SkillForm(WrittenForm):
 
 
 @register(Skill)
-class SkillAdmin(WrittenAdmin):
+class SkillAdmin(AssignableAdmin):
     """The active organization's skills; members see those of their agents."""
 
     written_form = SkillForm
@@ -90,12 +89,12 @@ class SkillAdmin(WrittenAdmin):
     @display(description=_("skill"), ordering="name", header=True)
     def skill(self, skill: Skill) -> tuple[str, str]:
         """Return the title and the name."""
-        return visible(str(skill), 80), skill.name
+        return make_visible(str(skill), 80), skill.name
 
     @display(description=_("what it is for"))
     def about(self, skill: Skill) -> str:
         """Return the description."""
-        return visible(skill.description, 120)
+        return make_visible(skill.description, 120)
 
     @display(description=_("agents"))
     def had_by(self, skill: Skill) -> str:
@@ -112,7 +111,7 @@ class SkillAdmin(WrittenAdmin):
 
 
 @SkillAdmin.add_page("change", _("Run"), order=10, needs=READERS)
-def run_page(visit: Visit) -> HttpResponseBase:
+def run_page(visit: ObjectRequest) -> HttpResponseBase:
     """Show the skill with a form for its arguments."""
     skill: Skill = visit.object
     seen = of_visible_agents(skill.given.select_related("agent"), visit.principal)
@@ -127,7 +126,7 @@ def run_page(visit: Visit) -> HttpResponseBase:
 
 
 @SkillAdmin.add_deed("run", needs=Action.RUN_AGENTS)
-def run(visit: Visit) -> HttpResponseBase:
+def run(visit: ObjectRequest) -> HttpResponseBase:
     """Start a session of the chosen agent with the skill as its first message."""
     skill, posted = visit.object, visit.request.POST
     values = {
@@ -136,7 +135,7 @@ def run(visit: Visit) -> HttpResponseBase:
         if posted.get(f"argument-{one.name}")
     }
     if not posted.get("agent"):
-        raise Invalid("No agent was chosen.", field="agent", remedy="Choose one that has it.")
+        raise InvalidInput("No agent was chosen.", field="agent", remedy="Choose one that has it.")
     agent = Agent.objects.named(visit.principal, posted["agent"])
     session = run_skill(visit.principal, skill, agent, values)
     address = reverse("admin:agents_agent_change", args=[agent.pk])
@@ -144,16 +143,16 @@ def run(visit: Visit) -> HttpResponseBase:
 
 
 @SkillAdmin.add_page("write", _("Write"), order=20)
-def write(visit: Visit) -> HttpResponseBase:
+def write(visit: ObjectRequest) -> HttpResponseBase:
     """Show the form with the earlier versions, or change the skill."""
     skill: Skill = visit.object
     posted = visit.request.POST if visit.request.method == "POST" else None
-    form = SkillForm(visit.principal, posted, initial=_initial(skill))
+    form = SkillForm(visit.principal, posted, initial=_build_initial(skill))
     if posted is not None:
         visit.principal.require(Action.MANAGE_WORKFLOWS)
         if form.written(lambda entered: save_skill(visit.principal, entered.spec(), skill)):
             messages.success(visit.request, _t("Saved. It holds on the very next turn."))
-            return onward(visit, "write")
+            return redirect_to_page(visit, "write")
     return visit.show(
         "skills/write.html",
         skill=skill,
@@ -163,10 +162,10 @@ def write(visit: Visit) -> HttpResponseBase:
     )
 
 
-def _initial(skill: Skill) -> dict[str, Any]:
+def _build_initial(skill: Skill) -> dict[str, Any]:
     names = ("name", "title", "description", "text", "enabled")
     return {
         **{name: getattr(skill, name) for name in names},
         "arguments": write_lines(read_arguments(skill.arguments)),
-        "agents": agents_of(skill),
+        "agents": list_agent_slugs(skill),
     }

@@ -10,20 +10,20 @@ from django.utils.translation import gettext_lazy as _
 
 from agents.admin.workflows import WorkflowAdmin
 from agents.models import Trigger, Workflow
-from agents.workflows.telling import hook_url, triggers_of
-from agents.workflows.timing import LONGEST_S, SHORTEST_S
+from agents.workflows.queries import build_webhook_url, list_triggers
+from agents.workflows.schedule_times import LONGEST_S, SHORTEST_S
 from agents.workflows.triggers import (
     MOST_PER_MINUTE,
     TriggerSpec,
-    named,
+    get_trigger,
     remove_trigger,
     replace_secret,
     save_trigger,
 )
-from bonobot.lib.admin import Checkbox, IntegerInput, Select, Textarea, TextInput
-from bonobot.lib.problems import Problem
-from bonobot.tenancy.roles import Action
-from bonobot.tenancy.screens import Visit, onward, refuse
+from bonobot.accounts.admin_base import ObjectRequest, add_problem_to_form, redirect_to_page
+from bonobot.accounts.roles import Action
+from bonobot.core.admin.theme import Checkbox, IntegerInput, Select, Textarea, TextInput
+from bonobot.core.problems import Problem
 
 
 class TriggerForm(forms.Form):
@@ -82,64 +82,70 @@ class TriggerForm(forms.Form):
 
 
 @WorkflowAdmin.add_page("triggers", _("Triggers"), order=15)
-def triggers(visit: Visit) -> HttpResponseBase:
+def show_triggers(visit: ObjectRequest) -> HttpResponseBase:
     """Show what starts the workflow by itself; add or change one."""
     workflow: Workflow = visit.object
     wanted = visit.request.GET.get("trigger")
-    chosen = named(workflow, wanted) if wanted else None
+    chosen = get_trigger(workflow, wanted) if wanted else None
     posted = visit.request.POST if visit.request.method == "POST" else None
     form = _form(posted, chosen)
     if posted is not None:
         visit.principal.require(Action.MANAGE_WORKFLOWS)
-        if form.is_valid() and (saved := _saved(visit, form, chosen)):
+        if form.is_valid() and (saved := _save_trigger(visit, form, chosen)):
             trigger, text = saved
             messages.success(visit.request, _t("The trigger is kept."))
-            return _shown(visit, trigger, text) if text else onward(visit, "triggers")
-    return visit.show("workflows/triggers.html", **_context(visit), form=form, chosen=chosen)
+            return (
+                _render_secret(visit, trigger, text)
+                if text
+                else redirect_to_page(visit, "triggers")
+            )
+    return visit.show("workflows/triggers.html", **_build_context(visit), form=form, chosen=chosen)
 
 
 @WorkflowAdmin.add_deed("replace_secret", needs=Action.MANAGE_WORKFLOWS)
-def replace(visit: Visit) -> HttpResponseBase:
+def replace(visit: ObjectRequest) -> HttpResponseBase:
     """Give a webhook another secret and show it, this once."""
-    trigger = named(visit.object, visit.request.POST.get("trigger", ""))
-    return _shown(visit, trigger, replace_secret(visit.principal, trigger))
+    trigger = get_trigger(visit.object, visit.request.POST.get("trigger", ""))
+    return _render_secret(visit, trigger, replace_secret(visit.principal, trigger))
 
 
 @WorkflowAdmin.add_deed("switch_trigger", needs=Action.MANAGE_WORKFLOWS)
-def switch(visit: Visit) -> HttpResponseBase:
+def set_trigger_enabled(visit: ObjectRequest) -> HttpResponseBase:
     """Switch a trigger on or off."""
-    trigger = named(visit.object, visit.request.POST.get("trigger", ""))
+    trigger = get_trigger(visit.object, visit.request.POST.get("trigger", ""))
     enabled = visit.request.POST.get("enabled") == "1"
     save_trigger(
         visit.principal, visit.object, TriggerSpec(name=trigger.name, enabled=enabled), trigger
     )
-    return onward(visit, "triggers")
+    return redirect_to_page(visit, "triggers")
 
 
 @WorkflowAdmin.add_deed("remove_trigger", needs=Action.MANAGE_WORKFLOWS)
-def remove(visit: Visit) -> HttpResponseBase:
+def remove(visit: ObjectRequest) -> HttpResponseBase:
     """Remove a trigger."""
-    remove_trigger(visit.principal, named(visit.object, visit.request.POST.get("trigger", "")))
+    remove_trigger(
+        visit.principal, get_trigger(visit.object, visit.request.POST.get("trigger", ""))
+    )
     messages.success(visit.request, _t("The trigger is gone; what it started stays."))
-    return onward(visit, "triggers")
+    return redirect_to_page(visit, "triggers")
 
 
-def _context(visit: Visit) -> dict[str, Any]:
+def _build_context(visit: ObjectRequest) -> dict[str, Any]:
     workflow: Workflow = visit.object
     return {
         "workflow": workflow,
-        "triggers": [(one, hook_url(one)) for one in triggers_of(workflow)],
+        "triggers": [(one, build_webhook_url(one)) for one in list_triggers(workflow)],
         "may_manage": visit.principal.may(Action.MANAGE_WORKFLOWS),
     }
 
 
-def _shown(visit: Visit, trigger: Trigger, text: str) -> HttpResponseBase:
+def _render_secret(visit: ObjectRequest, trigger: Trigger, text: str) -> HttpResponseBase:
     """Show a webhook's secret in the answer itself: no page shows it again."""
     shown = visit.show(
         "workflows/secret.html",
         workflow=visit.object,
         trigger=trigger,
-        address=hook_url(trigger),
+        address=build_webhook_url(trigger),
         text=text,
     )
     shown["Cache-Control"] = "no-store"
@@ -155,9 +161,11 @@ def _form(posted: Any, chosen: Trigger | None) -> TriggerForm:
     return form
 
 
-def _saved(visit: Visit, form: TriggerForm, chosen: Trigger | None) -> tuple[Trigger, str] | None:
+def _save_trigger(
+    visit: ObjectRequest, form: TriggerForm, chosen: Trigger | None
+) -> tuple[Trigger, str] | None:
     try:
         return save_trigger(visit.principal, visit.object, TriggerSpec(**form.cleaned_data), chosen)
     except Problem as problem:
-        refuse(form, problem)
+        add_problem_to_form(form, problem)
         return None

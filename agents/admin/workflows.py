@@ -12,30 +12,30 @@ from django.http.response import HttpResponseBase
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
-from agents.admin.readers import READERS
-from agents.admin.try_it import read_arguments
-from agents.admin.written import VERSIONS_SHOWN, WrittenAdmin, WrittenForm
+from agents.admin.agents import READERS
+from agents.admin.server_calls import read_arguments
+from agents.admin.skills_and_workflows import VERSIONS_SHOWN, AssignableAdmin, AssignableForm
+from agents.assignments import list_agent_slugs
 from agents.models import Agent, Workflow, WorkflowRun
 from agents.models.reach import sees_every_agent
 from agents.models.workflows import LONGEST_SOURCE
-from agents.named import agents_of
-from agents.sessions.requests import cancel, may_run
-from agents.workflows.keeping import (
+from agents.sessions.services import cancel, may_run
+from agents.workflows.queries import list_steps
+from agents.workflows.services import (
     WorkflowSpec,
     approve_workflow,
     remove_workflow,
+    run_workflow,
     save_workflow,
 )
-from agents.workflows.starting import run_workflow
-from agents.workflows.telling import steps_of
-from bonobot.lib.admin import Textarea, TextInput, display, register
-from bonobot.lib.problems import Problem
-from bonobot.lib.untrusted import visible
-from bonobot.tenancy.principals import Principal
-from bonobot.tenancy.roles import Action
-from bonobot.tenancy.screens import Visit, onward
-from bonobot.tenancy.templatetags.bonobot import badge_html
-from mcp_servers.admin.schema_rows import example, rows
+from bonobot.accounts.admin_base import ObjectRequest, redirect_to_page
+from bonobot.accounts.principals import Principal
+from bonobot.accounts.roles import Action
+from bonobot.accounts.templatetags.display import badge_html
+from bonobot.core.admin.theme import Textarea, TextInput, display, register
+from bonobot.core.problems import Problem
+from bonobot.core.text.untrusted_text import make_visible
+from mcp_servers.admin.json_schema_table import build_example, build_schema_rows
 
 SHOWN_AT_ONCE = 30
 START = """\
@@ -55,7 +55,7 @@ outputs:
 """
 
 
-class WorkflowForm(WrittenForm):
+class WorkflowForm(AssignableForm):
     """A workflow as it is written."""
 
     name = forms.SlugField(label=_("Name"), max_length=64, widget=TextInput)
@@ -85,7 +85,7 @@ class WorkflowForm(WrittenForm):
 
 
 @register(Workflow)
-class WorkflowAdmin(WrittenAdmin):
+class WorkflowAdmin(AssignableAdmin):
     """The active organization's workflows; members see those of their agents."""
 
     written_form = WorkflowForm
@@ -116,12 +116,12 @@ class WorkflowAdmin(WrittenAdmin):
     @display(description=_("what it does"))
     def about(self, workflow: Workflow) -> str:
         """Return the description."""
-        return visible(workflow.description, 120)
+        return make_visible(workflow.description, 120)
 
     @display(description=_("runs as"), ordering="agent__name")
     def runs_as(self, workflow: Workflow) -> str:
         """Return the agent."""
-        return visible(workflow.agent.name, 60)
+        return make_visible(workflow.agent.name, 60)
 
     @display(description=_("as a tool"))
     def as_tool(self, workflow: Workflow) -> str:
@@ -149,7 +149,7 @@ class WorkflowAdmin(WrittenAdmin):
 
 
 @WorkflowAdmin.add_page("change", _("Runs"), order=10, needs=READERS)
-def runs(visit: Visit) -> HttpResponseBase:
+def show_runs(visit: ObjectRequest) -> HttpResponseBase:
     """Show the runs with a form that starts one."""
     workflow: Workflow = visit.object
     mine: Any = WorkflowRun.objects.visible_to(visit.principal).filter(workflow=workflow)
@@ -159,56 +159,56 @@ def runs(visit: Visit) -> HttpResponseBase:
         "workflows/runs.html",
         workflow=workflow,
         paged=page.get_page(visit.request.GET.get("page")),
-        schema=rows(inputs),
-        start=json.dumps(example(inputs), indent=2, ensure_ascii=False),
+        schema=build_schema_rows(inputs),
+        start=json.dumps(build_example(inputs), indent=2, ensure_ascii=False),
         may_run=may_run(visit.principal, workflow.agent),
     )
 
 
 @WorkflowAdmin.add_deed("start", needs=Action.RUN_AGENTS)
-def start(visit: Visit) -> HttpResponseBase:
+def start(visit: ObjectRequest) -> HttpResponseBase:
     """Start a run and go to it."""
     inputs = read_arguments(visit.request.POST.get("inputs", ""))
     run = run_workflow(visit.principal, visit.object, inputs)
-    return onward(visit, "run", f"?run={run.pk}")
+    return redirect_to_page(visit, "run", f"?run={run.pk}")
 
 
 @WorkflowAdmin.add_page("run", needs=READERS, under="change")
-def one_run(visit: Visit) -> HttpResponseBase:
+def show_run(visit: ObjectRequest) -> HttpResponseBase:
     """Show one run with its steps."""
     if "run" not in visit.request.GET:
-        return onward(visit, "change")
+        return redirect_to_page(visit, "change")
     run = _run_of(visit, visit.request.GET.get("run"))
     return visit.show(
         "workflows/run.html",
         workflow=visit.object,
         run=run,
         session=run.session,
-        steps=steps_of(run),
+        steps=list_steps(run),
         open=run.session.status in ("queued", "running", "waiting"),
     )
 
 
 @WorkflowAdmin.add_deed("cancel", needs=Action.RUN_AGENTS)
-def cancel_run(visit: Visit) -> HttpResponseBase:
+def cancel_run(visit: ObjectRequest) -> HttpResponseBase:
     """Have a run cancelled."""
     run = _run_of(visit, visit.request.POST.get("run"))
     if cancel(visit.principal, run.session):
         messages.success(visit.request, _t("The run is being cancelled."))
-    return onward(visit, "run", f"?run={run.pk}")
+    return redirect_to_page(visit, "run", f"?run={run.pk}")
 
 
 @WorkflowAdmin.add_page("write", _("Write"), order=20)
-def write(visit: Visit) -> HttpResponseBase:
+def write(visit: ObjectRequest) -> HttpResponseBase:
     """Show the definition with its earlier versions, or change it."""
     workflow: Workflow = visit.object
     posted = visit.request.POST if visit.request.method == "POST" else None
-    form = WorkflowForm(visit.principal, posted, initial=_initial(workflow))
+    form = WorkflowForm(visit.principal, posted, initial=_build_initial(workflow))
     if posted is not None:
         visit.principal.require(Action.MANAGE_WORKFLOWS)
-        if form.written(lambda entered: _saved(visit, entered)):
+        if form.written(lambda entered: _save_workflow(visit, entered)):
             messages.success(visit.request, _t("Saved. Runs that have begun go on as before."))
-            return onward(visit, "write")
+            return redirect_to_page(visit, "write")
     return visit.show(
         "workflows/write.html",
         workflow=workflow,
@@ -220,18 +220,18 @@ def write(visit: Visit) -> HttpResponseBase:
 
 
 @WorkflowAdmin.add_deed("approve", needs=Action.APPROVE_DEFINITIONS)
-def approve(visit: Visit) -> HttpResponseBase:
+def approve(visit: ObjectRequest) -> HttpResponseBase:
     """Approve the workflow as it was shown."""
     approve_workflow(visit.principal, visit.object, visit.request.POST.get("digest", ""))
     messages.success(visit.request, _t("Agents that have it may call it as it stands."))
-    return onward(visit, "write")
+    return redirect_to_page(visit, "write")
 
 
-def _saved(visit: Visit, form: Any) -> Workflow:
+def _save_workflow(visit: ObjectRequest, form: Any) -> Workflow:
     return save_workflow(visit.principal, WorkflowSpec(**form.cleaned_data), visit.object)
 
 
-def _run_of(visit: Visit, run_id: str | None) -> WorkflowRun:
+def _run_of(visit: ObjectRequest, run_id: str | None) -> WorkflowRun:
     mine: Any = WorkflowRun.objects.visible_to(visit.principal).filter(workflow=visit.object)
     found: WorkflowRun = mine.select_related("session__agent").get_or_404(
         visit.object.organization_id, pk=run_id
@@ -239,6 +239,8 @@ def _run_of(visit: Visit, run_id: str | None) -> WorkflowRun:
     return found
 
 
-def _initial(workflow: Workflow) -> dict[str, Any]:
+def _build_initial(workflow: Workflow) -> dict[str, Any]:
     names = ("name", "source", "enabled")
-    return {name: getattr(workflow, name) for name in names} | {"agents": agents_of(workflow)}
+    return {name: getattr(workflow, name) for name in names} | {
+        "agents": list_agent_slugs(workflow)
+    }

@@ -1,37 +1,53 @@
-"""Agents: make, read, change, remove."""
+"""Agents, members, callable agents, workspace."""
 
 from typing import Any
 
 import django_filters
+from django.db import transaction
 from drf_spectacular.utils import OpenApiExample, extend_schema_field, extend_schema_serializer
 from rest_framework import serializers
 from rest_framework.response import Response
 
-from agents.governance.kits import MOST_FILES
+from agents.builtin_tools.services import LARGEST_MIB, clear_workspace, describe_workspace
+from agents.builtin_tools.toolset_options import MOST_FILES
+from agents.callable_agents import list_callable_agents, set_callees
 from agents.models import Agent, ModelEndpoint
 from agents.models.reach import sees_every_agent
-from agents.registration import AgentSpec, add_agent, alter_agent, remove_agent
-from agents.toolboxes import LARGEST_MIB
-from bonobot.tenancy.api.filters import Filters, FlagFilter
-from bonobot.tenancy.api.resources import READ_OR_RUN, Resource, found_or_404, named_in_path
-from bonobot.tenancy.api.schema import operation
-from bonobot.tenancy.api.shapes import VersionedBody, VersionedShape
-from bonobot.tenancy.roles import Action
-from mcp_servers.api.configurations import JSON_OBJECT
+from agents.services import AgentSpec, add_agent, remove_agent, set_agent_members, update_agent
+from bonobot.accounts.api.openapi_schema import describe_operation
+from bonobot.accounts.api.resource_view import (
+    READ,
+    READ_OR_RUN,
+    ResourceView,
+    require_row,
+    set_not_found_field,
+)
+from bonobot.accounts.models.organizations import Membership, User
+from bonobot.accounts.roles import Action
+from bonobot.core.api.filters import StrictBooleanFilter, StrictFilterSet
+from bonobot.core.api.serializers import (
+    StrictSerializer,
+    VersionedBody,
+    VersionedShape,
+    VersionField,
+)
+from bonobot.core.db.transactions import lock
+from mcp_servers.api.serializers import JSON_OBJECT
+from mcp_servers.flow_labels import BITS
 
 LARGEST_BOUND = 2**31 - 1
 
 
 @extend_schema_field({**JSON_OBJECT, "description": "Kits by name, with their options."})
-class Kits(serializers.DictField):
+class ToolsetsField(serializers.DictField):
     """Built-in tools by the name of their kit, each with its options."""
 
 
-class AgentFilter(Filters):
+class AgentFilter(StrictFilterSet):
     """What agents are looked for by."""
 
     slug = django_filters.CharFilter()
-    enabled = FlagFilter()
+    enabled = StrictBooleanFilter()
     q = django_filters.CharFilter(
         field_name="name", lookup_expr="icontains", label="Part of the name"
     )
@@ -74,7 +90,7 @@ class AgentBody(VersionedBody):
         max_value=LARGEST_BOUND,
         help_text="With more tools of servers its model searches for them; 0: it is shown all.",
     )
-    builtin_tools = Kits(
+    builtin_tools = ToolsetsField(
         required=False,
         help_text="What it has of the built-in tools, each with the options that aren't the usual "
         'ones: `{"filesystem": {"read_only": true}, "search": {}}`. Replaced as a whole.',
@@ -90,7 +106,7 @@ class AgentBody(VersionedBody):
     workspace_files = serializers.IntegerField(required=False, min_value=1, max_value=MOST_FILES)
 
 
-class AgentShape(VersionedShape):
+class AgentSerializer(VersionedShape):
     """An agent; its bounds are per message: model turns, calls, seconds of running."""
 
     written_as = (AgentBody,)
@@ -107,7 +123,7 @@ class AgentShape(VersionedShape):
     max_run_s = serializers.IntegerField()
     calls_per_minute = serializers.IntegerField()
     tool_search_above = serializers.IntegerField()
-    builtin_tools = Kits()
+    builtin_tools = ToolsetsField()
     workspace_folder = serializers.CharField(help_text="Attached; blank: its own.")
     workspace_mib = serializers.IntegerField(help_text="What its own folder may hold.")
     workspace_files = serializers.IntegerField(help_text="Files and folders in its own one.")
@@ -137,16 +153,16 @@ class AgentSlugs(serializers.Field):
         return sorted(one.slug for one in had_by if visible is None or one.pk in visible)
 
 
-class AgentResource(Resource):
+class AgentView(ResourceView):
     """A resource below one agent."""
 
     def agent(self, agent_id: str) -> Agent:
         """Return the agent with this id or slug, if it may be seen; raises `NotFound`."""
-        with named_in_path("agent_id"):
+        with set_not_found_field("agent_id"):
             return Agent.objects.named(self.principal, agent_id)
 
 
-class Agents(Resource):
+class AgentListView(ResourceView):
     """All agents."""
 
     rules = {"GET": READ_OR_RUN, "POST": Action.MANAGE_AGENTS}
@@ -156,22 +172,22 @@ class Agents(Resource):
     ordering = ("name", "pk")
     orderings = ("name", "slug", "created_at", "updated_at")
 
-    @operation("list_agents", answer=AgentShape(many=True))
+    @describe_operation("list_agents", answer=AgentSerializer(many=True))
     def get(self, request: object) -> Response:
         """List the agents.
 
         A member sees those that were given to them; a token for one agent sees that one.
         """
-        return self.listed(Agent.objects.visible_to(self.principal), AgentShape)
+        return self.listed(Agent.objects.visible_to(self.principal), AgentSerializer)
 
-    @operation("add_agent", body=AgentBody, answer=AgentShape, status=201)
+    @describe_operation("add_agent", body=AgentBody, answer=AgentSerializer, status=201)
     def post(self, request: object) -> Response:
         """Make an agent; its tool policy begins with the mode `none`: every tool is blocked."""
-        spec = spec_of(self, self.read(AgentBody))
-        return self.shown(add_agent(self.principal, spec), AgentShape, status=201)
+        spec = build_spec(self, self.read(AgentBody))
+        return self.shown(add_agent(self.principal, spec), AgentSerializer, status=201)
 
 
-class OneAgent(AgentResource):
+class AgentDetailView(AgentView):
     """One agent."""
 
     rules = {
@@ -182,22 +198,22 @@ class OneAgent(AgentResource):
     }
     narrowed = ("GET",)
 
-    @operation("get_agent", answer=AgentShape)
+    @describe_operation("get_agent", answer=AgentSerializer)
     def get(self, request: object, agent_id: str) -> Response:
         """Show an agent, by id or slug."""
-        return self.shown(self.agent(agent_id), AgentShape)
+        return self.shown(self.agent(agent_id), AgentSerializer)
 
-    @operation("replace_agent", body=AgentBody, answer=AgentShape)
+    @describe_operation("replace_agent", body=AgentBody, answer=AgentSerializer)
     def put(self, request: object, agent_id: str) -> Response:
         """Change an agent; it holds on the very next call and turn."""
         return self._alter(agent_id, partial=False)
 
-    @operation("change_agent", body=AgentBody, answer=AgentShape)
+    @describe_operation("change_agent", body=AgentBody, answer=AgentSerializer)
     def patch(self, request: object, agent_id: str) -> Response:
         """Change parts of an agent."""
         return self._alter(agent_id, partial=True)
 
-    @operation("remove_agent", status=204)
+    @describe_operation("remove_agent", status=204)
     def delete(self, request: object, agent_id: str) -> Response:
         """Remove an agent with its sessions, bindings and private servers; the audit stays."""
         remove_agent(self.principal, self.agent(agent_id))
@@ -206,15 +222,190 @@ class OneAgent(AgentResource):
     def _alter(self, agent_id: str, *, partial: bool) -> Response:
         agent = self.agent(agent_id)
         body = {"name": agent.name} | self.read(AgentBody, partial=partial)
-        return self.shown(alter_agent(self.principal, agent, spec_of(self, body)), AgentShape)
+        return self.shown(
+            update_agent(self.principal, agent, build_spec(self, body)), AgentSerializer
+        )
 
 
-def spec_of(view: Resource, body: dict[str, Any]) -> AgentSpec:
+def build_spec(view: ResourceView, body: dict[str, Any]) -> AgentSpec:
     """Return what was written as a specification; raises `NotFound` for a strange endpoint."""
     wanted = body.pop("model_endpoint", None)
     if wanted is None:
         return AgentSpec(**body)
     mine = ModelEndpoint.objects.for_organization(view.organization_id)
     endpoint = mine.filter(pk=wanted).first()
-    found = found_or_404(endpoint, "model endpoint", str(wanted), field="model_endpoint")
+    found = require_row(endpoint, "model endpoint", str(wanted), field="model_endpoint")
     return AgentSpec(**body, model_endpoint=found)
+
+
+@extend_schema_serializer(
+    examples=[OpenApiExample("Two people", {"members": ["anna", "bert"]}, request_only=True)]
+)
+class AgentMembersBody(VersionedBody):
+    """Everybody who may run the agent, by the names that they sign in with."""
+
+    members = serializers.ListField(
+        child=serializers.CharField(max_length=150), allow_empty=True, max_length=1_000
+    )
+
+
+class AgentMemberSerializer(StrictSerializer):
+    """A person whom the agent was given to."""
+
+    user_id = serializers.UUIDField(source="pk")
+    username = serializers.CharField()
+    name = serializers.CharField(source="get_full_name")
+    email = serializers.CharField()
+
+
+class AgentMemberView(AgentView):
+    """A resource below the members of one agent."""
+
+    def people(self, agent: Agent) -> Any:
+        """Return whom the agent was given to, as far as they still belong to the organization."""
+        here = {"memberships__organization": agent.organization_id}
+        return User.objects.filter(pk__in=agent.members.values("pk"), **here).order_by("username")
+
+    def give(self, agent: Agent, usernames: set[str]) -> Response:
+        """Give the agent to exactly these people and show them."""
+        set_agent_members(self.principal, agent, usernames)
+        return self.all(agent)
+
+    def all(self, agent: Agent) -> Response:
+        """Show whom the agent was given to; the version is that of all of them."""
+        people = self.people(agent)
+        self.shown_row = agent
+        self.shown_parts = {"members": list(people.values_list("username", flat=True))}
+        return self.listed(people, AgentMemberSerializer)
+
+
+class AgentMemberListView(AgentMemberView):
+    """Who may run an agent, beside owners and operators, who may run every one."""
+
+    rules = {
+        "GET": READ,
+        "PUT": Action.MANAGE_AGENTS,
+        "DELETE": Action.MANAGE_AGENTS,
+    }
+    queryset = User.objects.none()
+    ordering = ("username", "pk")
+    orderings = ("username", "email")
+
+    @describe_operation("list_agent_members", answer=AgentMemberSerializer(many=True))
+    def get(self, request: object, agent_id: str) -> Response:
+        """List the members who may run an agent; owners and operators may run every agent."""
+        return self.all(self.agent(agent_id))
+
+    @describe_operation(
+        "set_agent_members", body=AgentMembersBody, answer=AgentMemberSerializer(many=True)
+    )
+    def put(self, request: object, agent_id: str) -> Response:
+        """Give an agent to exactly these members of the organization."""
+        agent = self.agent(agent_id)
+        return self.give(agent, set(self.read(AgentMembersBody)["members"]))
+
+    @describe_operation("clear_agent_members", status=204)
+    def delete(self, request: object, agent_id: str) -> Response:
+        """Take an agent from all its members."""
+        set_agent_members(self.principal, self.agent(agent_id), ())
+        return Response(status=204)
+
+
+class AgentMemberDetailView(AgentMemberView):
+    """One person and one agent."""
+
+    rules = {"PUT": Action.MANAGE_AGENTS, "DELETE": Action.MANAGE_AGENTS}
+
+    @describe_operation("give_agent", answer=AgentMemberSerializer)
+    def put(self, request: object, agent_id: str, user_id: str) -> Response:
+        """Give an agent to one more member; again is harmless."""
+        agent = self.agent(agent_id)
+        with set_not_found_field("user_id"):
+            member = Membership.objects.get_or_404(self.organization_id, user=user_id).user
+        with transaction.atomic():
+            lock(Agent.objects.filter(pk=agent.pk))  # nobody else is given it, or loses it, by this
+            given = set(self.people(agent).values_list("username", flat=True))
+            set_agent_members(self.principal, agent, given | {member.username})
+        return self.shown(member, AgentMemberSerializer)
+
+    @describe_operation("take_agent", status=204)
+    def delete(self, request: object, agent_id: str, user_id: str) -> Response:
+        """Take an agent from one member; it holds on the very next request."""
+        agent = self.agent(agent_id)
+        with transaction.atomic():
+            lock(Agent.objects.filter(pk=agent.pk))
+            given = {str(person.pk): person.username for person in self.people(agent)}
+            username = require_row(given.get(user_id), "member", user_id, field="user_id")
+            set_agent_members(self.principal, agent, set(given.values()) - {username})
+        return Response(status=204)
+
+
+class WorkspaceSerializer(StrictSerializer):
+    """A workspace; of an attached folder nothing is counted, and it has no quota."""
+
+    folder = serializers.CharField(help_text="The attached one; blank: the agent's own.")
+    attached = serializers.BooleanField()
+    bytes = serializers.IntegerField(allow_null=True)
+    files = serializers.IntegerField(allow_null=True, help_text="And folders.")
+    most_bytes = serializers.IntegerField(allow_null=True)
+    most_files = serializers.IntegerField(allow_null=True)
+    labels = serializers.ListField(
+        child=serializers.ChoiceField([label.value for label in BITS]),
+        help_text="What sessions that wrote here had seen; whoever reads here has seen it, too.",
+    )
+
+
+class AgentWorkspaceView(AgentView):
+    """The folder that an agent's tools work in."""
+
+    rules = {"GET": Action.VIEW, "DELETE": Action.MANAGE_AGENTS}
+
+    @describe_operation("get_workspace", answer=WorkspaceSerializer)
+    def get(self, request: object, agent_id: str) -> Response:
+        """Show what an agent's workspace is and how much it holds."""
+        return Response(describe_workspace(self.agent(agent_id)))
+
+    @describe_operation("empty_workspace", status=204)
+    def delete(self, request: object, agent_id: str) -> Response:
+        """Delete everything in an agent's own workspace, and forget what its sessions had seen.
+
+        An attached folder is refused (`attached_folder`).
+        """
+        clear_workspace(self.principal, self.agent(agent_id))
+        return Response(status=204)
+
+
+@extend_schema_serializer(
+    examples=[OpenApiExample("One", {"may_ask": ["researcher"]}, request_only=True)]
+)
+class CallableAgentsSerializer(VersionedShape):
+    """The agents that an agent may ask, each by a tool `ask_{slug}` under its policy."""
+
+    version = VersionField(required=False)
+    may_ask = serializers.ListField(child=serializers.CharField(max_length=64))
+
+
+class CallableAgentsView(AgentView):
+    """The agents that an agent may ask."""
+
+    rules = {"GET": READ, "PUT": Action.MANAGE_AGENTS}
+    narrowed = ("GET",)
+
+    @describe_operation("get_callees", answer=CallableAgentsSerializer)
+    def get(self, request: object, agent_id: str) -> Response:
+        """Show which agents an agent may ask."""
+        return self._answer(self.agent(agent_id))
+
+    @describe_operation(
+        "set_callees", body=CallableAgentsSerializer, answer=CallableAgentsSerializer
+    )
+    def put(self, request: object, agent_id: str) -> Response:
+        """Say which agents an agent may ask; the root of the tree of sessions pays."""
+        agent = self.agent(agent_id)
+        set_callees(self.principal, agent, self.read(CallableAgentsSerializer)["may_ask"])
+        return self._answer(agent)
+
+    def _answer(self, agent: Agent) -> Response:
+        return self.shown(
+            {"may_ask": list_callable_agents(agent)}, CallableAgentsSerializer, owner=agent
+        )

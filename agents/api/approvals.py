@@ -7,19 +7,18 @@ from drf_spectacular.utils import OpenApiExample, extend_schema_serializer
 from rest_framework import serializers
 from rest_framework.response import Response
 
-from agents.api.sessions import SessionResource
-from agents.approvals import ANSWERS, WORD_LENGTH, answer, revoke
+from agents.api.sessions import SessionView
+from agents.approvals.services import ANSWERS, WORD_LENGTH, answer, build_page_url, revoke
 from agents.models import Approval, SessionGrant
-from agents.models.agents import named
-from agents.questions import address
-from bonobot.tenancy.api.filters import Filters
-from bonobot.tenancy.api.resources import READ_OR_RUN, Resource, named_in_path
-from bonobot.tenancy.api.schema import operation
-from bonobot.tenancy.api.shapes import Shape
-from bonobot.tenancy.roles import Action
+from agents.models.agents import build_agent_lookup
+from bonobot.accounts.api.openapi_schema import describe_operation
+from bonobot.accounts.api.resource_view import READ_OR_RUN, ResourceView, set_not_found_field
+from bonobot.accounts.roles import Action
+from bonobot.core.api.filters import StrictFilterSet
+from bonobot.core.api.serializers import StrictSerializer
 
 
-class ApprovalFilter(Filters):
+class ApprovalFilter(StrictFilterSet):
     """What questions are looked for by."""
 
     state = django_filters.ChoiceFilter(choices=Approval.State.choices)
@@ -33,10 +32,12 @@ class ApprovalFilter(Filters):
 
     def by_agent(self, rows: Any, name: str, value: str) -> Any:
         """Keep those of one agent."""
-        return rows.filter(**{f"agent__{field}": found for field, found in named(value).items()})
+        return rows.filter(
+            **{f"agent__{field}": found for field, found in build_agent_lookup(value).items()}
+        )
 
 
-class CallApprovalShape(Shape):
+class CallApprovalSerializer(StrictSerializer):
     """A call that waits for a person, and what was answered."""
 
     id = serializers.UUIDField()
@@ -68,13 +69,13 @@ class CallApprovalShape(Shape):
 
     def get_url(self, approval: Approval) -> str:
         """Return the address of the question's page."""
-        return address(approval)
+        return build_page_url(approval)
 
 
 @extend_schema_serializer(
     examples=[OpenApiExample("A no", {"answer": "deny", "word": "Use the staging server."})]
 )
-class AnswerBody(Shape):
+class ApprovalAnswerBody(StrictSerializer):
     """An answer."""
 
     answer = serializers.ChoiceField([(one, one) for one in ANSWERS])
@@ -86,7 +87,7 @@ class AnswerBody(Shape):
     )
 
 
-class SessionGrantShape(Shape):
+class SessionGrantSerializer(StrictSerializer):
     """A yes to one tool for the rest of a session."""
 
     id = serializers.UUIDField()
@@ -100,18 +101,18 @@ class SessionGrantShape(Shape):
     created_at = serializers.DateTimeField()
 
 
-class ApprovalResource(Resource):
+class ApprovalView(ResourceView):
     """What has a question in its address."""
 
     def approval(self, approval_id: str) -> Approval:
         """Return the question, if it may be read; raises `NotFound`."""
         visible: Any = Approval.objects.visible_to(self.principal)
-        with named_in_path("approval_id"):
+        with set_not_found_field("approval_id"):
             found: Approval = visible.get_or_404(self.organization_id, pk=approval_id)
         return found
 
 
-class Approvals(Resource):
+class ApprovalListView(ResourceView):
     """All questions."""
 
     rules = {"GET": READ_OR_RUN}
@@ -120,67 +121,67 @@ class Approvals(Resource):
     filterset_class = ApprovalFilter
     orderings = ("created_at", "expires_at", "state")
 
-    @operation("list_approvals", answer=CallApprovalShape(many=True))
+    @describe_operation("list_approvals", answer=CallApprovalSerializer(many=True))
     def get(self, request: object) -> Response:
         """List calls that wait, or waited, for a person, the latest first.
 
         `state=waiting` is the inbox. A member sees what they asked themselves.
         """
-        return self.listed(Approval.objects.visible_to(self.principal), CallApprovalShape)
+        return self.listed(Approval.objects.visible_to(self.principal), CallApprovalSerializer)
 
 
-class OneApproval(ApprovalResource):
+class ApprovalDetailView(ApprovalView):
     """One question."""
 
     rules = {"GET": READ_OR_RUN}
     narrowed = ("GET",)
 
-    @operation("get_approval", answer=CallApprovalShape)
+    @describe_operation("get_approval", answer=CallApprovalSerializer)
     def get(self, request: object, approval_id: str) -> Response:
         """Show a question with all that a yes is bound to."""
-        return self.shown(self.approval(approval_id), CallApprovalShape)
+        return self.shown(self.approval(approval_id), CallApprovalSerializer)
 
 
-class AnswerApproval(ApprovalResource):
+class AnswerApprovalView(ApprovalView):
     """The answer to a question."""
 
     rules = {"POST": Action.APPROVE_CALLS}
 
-    @operation("answer_approval", body=AnswerBody, answer=CallApprovalShape)
+    @describe_operation("answer_approval", body=ApprovalAnswerBody, answer=CallApprovalSerializer)
     def post(self, request: object, approval_id: str) -> Response:
         """Approve the call once or for its session, or deny it; the session goes on by itself.
 
         Problems: `already_answered`, `approval_expired`, `own_call` (four eyes).
         """
         approval = self.approval(approval_id)
-        body = self.read(AnswerBody)
+        body = self.read(ApprovalAnswerBody)
         done = answer(self.principal, approval, body["answer"], body.get("word", ""))
-        return self.shown(done, CallApprovalShape)
+        return self.shown(done, CallApprovalSerializer)
 
 
-class SessionGrants(SessionResource):
+class SessionGrantListView(SessionView):
     """What a session may call without being asked again."""
 
     rules = {"GET": READ_OR_RUN}
     narrowed = ("GET",)
     orderings = ("created_at",)
 
-    @operation("list_session_grants", answer=SessionGrantShape(many=True))
+    @describe_operation("list_session_grants", answer=SessionGrantSerializer(many=True))
     def get(self, request: object, session_id: str) -> Response:
         """List what was approved for the rest of a session."""
-        return self.listed(self.session(session_id).grants.all(), SessionGrantShape)
+        return self.listed(self.session(session_id).grants.all(), SessionGrantSerializer)
 
 
-class OneSessionGrant(SessionResource):
+class SessionGrantDetailView(SessionView):
     """One yes for a session."""
 
     rules = {"DELETE": Action.APPROVE_CALLS}
 
-    @operation("revoke_session_grant", status=204)
+    @describe_operation("revoke_session_grant", status=204)
     def delete(self, request: object, session_id: str, grant_id: str) -> Response:
         """Take back a yes for a session; it holds on the very next call."""
         rows: Any = SessionGrant.objects.filter(session=self.session(session_id))
-        with named_in_path("grant_id"):
+        with set_not_found_field("grant_id"):
             grant: SessionGrant = rows.get_or_404(self.organization_id, pk=grant_id)
         revoke(self.principal, grant)
         return Response(status=204)

@@ -7,21 +7,21 @@ from drf_spectacular.utils import OpenApiExample, extend_schema_serializer
 from rest_framework import serializers
 from rest_framework.response import Response
 
-from agents.api.agents import AgentResource
-from agents.budgets import LARGEST, BudgetLine, Owner, budgets_in_use, set_budgets
+from agents.api.agents import AgentView
+from agents.budgets.services import LARGEST, BudgetLine, Owner, list_budget_use, set_budgets
 from agents.models import Budget
-from bonobot.tenancy.api.resources import READ, Resource
-from bonobot.tenancy.api.schema import operation
-from bonobot.tenancy.api.shapes import Shape, VersionedBody, VersionedShape
-from bonobot.tenancy.models import Organization
-from bonobot.tenancy.roles import Action
-from mcp_servers.api.servers import ServerResource
+from bonobot.accounts.api.openapi_schema import describe_operation
+from bonobot.accounts.api.resource_view import READ, ResourceView
+from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.roles import Action
+from bonobot.core.api.serializers import StrictSerializer, VersionedBody, VersionedShape
+from mcp_servers.api.servers import ServerView
 
 # Every unit in every period, and for an agent each of them for its sessions too.
 MOST_BUDGETS = 24
 
 
-class BudgetBody(Shape):
+class BudgetBody(StrictSerializer):
     """One budget; money is counted in millionths of a dollar."""
 
     unit = serializers.ChoiceField(Budget.Unit.choices)
@@ -83,7 +83,7 @@ class ServerBudgetsBody(VersionedBody):
     budgets = serializers.ListField(child=ServerBudgetBody(), max_length=MOST_BUDGETS)
 
 
-class BudgetUseShape(Shape):
+class BudgetUseSerializer(StrictSerializer):
     """A budget and its use in the current period (UTC)."""
 
     scope = serializers.ChoiceField(
@@ -100,12 +100,12 @@ class BudgetUseShape(Shape):
     reserved = serializers.IntegerField(help_text="Held by calls and turns that still run.")
 
 
-class BudgetsShape(VersionedShape):
+class BudgetsSerializer(VersionedShape):
     """All budgets of one owner with their use."""
 
     written_as = (BudgetsBody,)
 
-    budgets = BudgetUseShape(many=True)
+    budgets = BudgetUseSerializer(many=True)
 
     def parts_of(self, instance: Any, shown: Mapping[str, Any]) -> dict[str, Any]:
         """Return the budgets as they are written, without their use."""
@@ -113,10 +113,10 @@ class BudgetsShape(VersionedShape):
         return {"budgets": [{name: line[name] for name in names} for line in shown["budgets"]]}
 
 
-class BudgetsResource(Resource):
+class BudgetsView(ResourceView):
     """The budgets of one owner."""
 
-    def replaced(self, owner: Owner, shape: type[Shape] = BudgetsBody) -> Response:
+    def replaced(self, owner: Owner, shape: type[StrictSerializer] = BudgetsBody) -> Response:
         """Replace an owner's budgets by those of the request."""
         lines = [BudgetLine(**line) for line in self.read(shape)["budgets"]]
         set_budgets(self.principal, owner, lines)
@@ -124,53 +124,53 @@ class BudgetsResource(Resource):
 
     def used(self, owner: Owner) -> Response:
         """Show an owner's budgets."""
-        return self.shown({"budgets": budgets_in_use(owner)}, BudgetsShape, owner=owner)
+        return self.shown({"budgets": list_budget_use(owner)}, BudgetsSerializer, owner=owner)
 
 
-class AgentBudgets(AgentResource, BudgetsResource):
+class AgentBudgetsView(AgentView, BudgetsView):
     """The budgets of an agent."""
 
     rules = {"GET": READ, "PUT": Action.MANAGE_AGENTS}
     narrowed = ("GET",)
 
-    @operation("get_budgets", answer=BudgetsShape)
+    @describe_operation("get_budgets", answer=BudgetsSerializer)
     def get(self, request: object, agent_id: str) -> Response:
         """Show an agent's budgets with what is spent of them."""
         return self.used(self.agent(agent_id))
 
-    @operation("set_budgets", body=BudgetsBody, answer=BudgetsShape)
+    @describe_operation("set_budgets", body=BudgetsBody, answer=BudgetsSerializer)
     def put(self, request: object, agent_id: str) -> Response:
         """Replace an agent's budgets; what was spent stays spent."""
         return self.replaced(self.agent(agent_id))
 
 
-class ServerBudgets(ServerResource, BudgetsResource):
+class ServerBudgetsView(ServerView, BudgetsView):
     """The budgets of a server."""
 
     rules = {"GET": READ, "PUT": Action.MANAGE_SERVERS}
 
-    @operation("get_server_budgets", answer=BudgetsShape)
+    @describe_operation("get_server_budgets", answer=BudgetsSerializer)
     def get(self, request: object, server_id: str) -> Response:
         """Show a server's budgets with what all of its callers have spent of them."""
         return self.used(self.server(server_id))
 
-    @operation("set_server_budgets", body=ServerBudgetsBody, answer=BudgetsShape)
+    @describe_operation("set_server_budgets", body=ServerBudgetsBody, answer=BudgetsSerializer)
     def put(self, request: object, server_id: str) -> Response:
         """Replace a server's budgets; what was spent stays spent."""
         return self.replaced(self.server(server_id), ServerBudgetsBody)
 
 
-class OrganizationBudgets(BudgetsResource):
+class OrganizationBudgetsView(BudgetsView):
     """The budgets of the organization that the request is for."""
 
     rules = {"GET": READ, "PUT": Action.MANAGE_ORGANIZATION}
 
-    @operation("get_organization_budgets", answer=BudgetsShape)
+    @describe_operation("get_organization_budgets", answer=BudgetsSerializer)
     def get(self, request: object) -> Response:
         """Show the organization's own budgets with what is spent of them."""
         return self.used(self._organization())
 
-    @operation("set_organization_budgets", body=BudgetsBody, answer=BudgetsShape)
+    @describe_operation("set_organization_budgets", body=BudgetsBody, answer=BudgetsSerializer)
     def put(self, request: object) -> Response:
         """Replace the organization's own budgets; what was spent stays spent."""
         return self.replaced(self._organization())

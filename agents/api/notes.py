@@ -7,27 +7,27 @@ from drf_spectacular.utils import OpenApiExample, extend_schema_serializer
 from rest_framework import serializers
 from rest_framework.response import Response
 
-from agents.api.agents import AgentResource
+from agents.api.agents import AgentView
 from agents.models import Note
-from agents.models.notes import LONGEST_NOTE, LONGEST_TITLE, MOST_NOTES
-from agents.notes import KEPT_LABELS, NoteSpec, ranked, remove_note, save_note
-from bonobot.tenancy.api.filters import Filters
-from bonobot.tenancy.api.resources import READ, named_in_path
-from bonobot.tenancy.api.schema import operation
-from bonobot.tenancy.api.shapes import VersionedBody, VersionedShape
-from bonobot.tenancy.roles import Action
+from agents.models.agents import LONGEST_NOTE, LONGEST_TITLE, MOST_NOTES
+from agents.notes import KEPT_LABELS, NoteSpec, rank_notes, remove_note, save_note
+from bonobot.accounts.api.openapi_schema import describe_operation
+from bonobot.accounts.api.resource_view import READ, set_not_found_field
+from bonobot.accounts.roles import Action
+from bonobot.core.api.filters import StrictFilterSet
+from bonobot.core.api.serializers import VersionedBody, VersionedShape
 
 LABELS = [str(label) for label in KEPT_LABELS]
 
 
-class NoteFilter(Filters):
+class NoteFilter(StrictFilterSet):
     """What notes are looked for by."""
 
     q = django_filters.CharFilter(method="about", label="Words; the notes that hold one of them")
 
     def about(self, rows: Any, name: str, value: str) -> Any:
         """Keep those that the agent would find by these words."""
-        return rows.filter(pk__in=[one.pk for one in ranked(rows[:MOST_NOTES], value)])
+        return rows.filter(pk__in=[one.pk for one in rank_notes(rows[:MOST_NOTES], value)])
 
 
 @extend_schema_serializer(
@@ -51,7 +51,7 @@ class NoteBody(VersionedBody):
     )
 
 
-class NoteShape(VersionedShape):
+class NoteSerializer(VersionedShape):
     """A note of an agent."""
 
     written_as = (NoteBody,)
@@ -70,7 +70,7 @@ class NoteShape(VersionedShape):
         return [str(label) for label in note.brought]
 
 
-class AgentNotes(AgentResource):
+class AgentNoteListView(AgentView):
     """The notes of an agent."""
 
     rules = {"GET": READ, "POST": Action.MANAGE_AGENTS}
@@ -79,38 +79,38 @@ class AgentNotes(AgentResource):
     ordering = ("-updated_at", "-pk")
     orderings = ("title", "created_at", "updated_at")
 
-    @operation("list_notes", answer=NoteShape(many=True))
+    @describe_operation("list_notes", answer=NoteSerializer(many=True))
     def get(self, request: object, agent_id: str) -> Response:
         """List an agent's notes, the newest first."""
-        return self.listed(self.agent(agent_id).notes.all(), NoteShape)
+        return self.listed(self.agent(agent_id).notes.all(), NoteSerializer)
 
-    @operation("add_note", body=NoteBody, answer=NoteShape, status=201)
+    @describe_operation("add_note", body=NoteBody, answer=NoteSerializer, status=201)
     def post(self, request: object, agent_id: str) -> Response:
         """Write a note for an agent."""
         agent = self.agent(agent_id)
         made = save_note(self.principal, agent, NoteSpec(**self.read(NoteBody)))
-        return self.shown(made, NoteShape, status=201)
+        return self.shown(made, NoteSerializer, status=201)
 
 
-class OneNote(AgentResource):
+class AgentNoteDetailView(AgentView):
     """One note."""
 
     rules = {"GET": READ, "PATCH": Action.MANAGE_AGENTS, "DELETE": Action.MANAGE_AGENTS}
 
-    @operation("get_note", answer=NoteShape)
+    @describe_operation("get_note", answer=NoteSerializer)
     def get(self, request: object, agent_id: str, note_id: str) -> Response:
         """Show a note."""
-        return self.shown(self._note(agent_id, note_id), NoteShape)
+        return self.shown(self._note(agent_id, note_id), NoteSerializer)
 
-    @operation("change_note", body=NoteBody, answer=NoteShape)
+    @describe_operation("change_note", body=NoteBody, answer=NoteSerializer)
     def patch(self, request: object, agent_id: str, note_id: str) -> Response:
         """Change parts of a note; what reading it brings stays unless it is said."""
         note = self._note(agent_id, note_id)
         kept = {"title": note.title, "text": note.text, "labels": note.brought}
         spec = NoteSpec(**(kept | self.read(NoteBody, partial=True)))
-        return self.shown(save_note(self.principal, note.agent, spec, note), NoteShape)
+        return self.shown(save_note(self.principal, note.agent, spec, note), NoteSerializer)
 
-    @operation("remove_note", status=204)
+    @describe_operation("remove_note", status=204)
     def delete(self, request: object, agent_id: str, note_id: str) -> Response:
         """Remove a note."""
         remove_note(self.principal, self._note(agent_id, note_id))
@@ -118,7 +118,7 @@ class OneNote(AgentResource):
 
     def _note(self, agent_id: str, note_id: str) -> Note:
         agent = self.agent(agent_id)
-        with named_in_path("note_id"):
+        with set_not_found_field("note_id"):
             found: Note = agent.notes.get_or_404(self.organization_id, pk=note_id)
         found.agent = agent
         return found

@@ -4,20 +4,20 @@ from drf_spectacular.utils import OpenApiExample, extend_schema_serializer
 from rest_framework import serializers
 from rest_framework.response import Response
 
-from agents.halting import REASON_LENGTH, halt, reach_of, resume
-from bonobot.tenancy.api.resources import READ, Resource
-from bonobot.tenancy.api.schema import operation
-from bonobot.tenancy.api.shapes import Shape, VersionedBody, VersionedShape
-from bonobot.tenancy.members import save_organization
-from bonobot.tenancy.models import MOST_APPROVAL_HOURS, MOST_AUDIT_DAYS, Organization
-from bonobot.tenancy.roles import Action
+from agents.kill_switch import REASON_LENGTH, halt_organization, load_impact, resume
+from bonobot.accounts.api.openapi_schema import describe_operation
+from bonobot.accounts.api.resource_view import READ, ResourceView
+from bonobot.accounts.models.organizations import MOST_APPROVAL_HOURS, MOST_AUDIT_DAYS, Organization
+from bonobot.accounts.roles import Action
+from bonobot.accounts.services import save_organization
+from bonobot.core.api.serializers import StrictSerializer, VersionedBody, VersionedShape
 
 FASTEST = 1_000_000
 DAYS = "That rows of the audit stay; 0: for ever, null: as the settings say."
 RATE = "Of all agents and tokens together; 0: no limit, null: as the settings say."
 
 
-class OrganizationShape(VersionedShape):
+class OrganizationSerializer(VersionedShape):
     """An organization, and what its kill switch would stop (or has left) now."""
 
     id = serializers.UUIDField()
@@ -67,7 +67,7 @@ class OrganizationBody(VersionedBody):
     )
 
 
-OrganizationShape.written_as = (OrganizationBody,)
+OrganizationSerializer.written_as = (OrganizationBody,)
 
 
 @extend_schema_serializer(
@@ -75,32 +75,32 @@ OrganizationShape.written_as = (OrganizationBody,)
         OpenApiExample("An incident", {"reason": "Leaked credential."}, request_only=True),
     ]
 )
-class HaltBody(Shape):
+class HaltBody(StrictSerializer):
     """Why everything is halted, for the audit and the people whose sessions end."""
 
     reason = serializers.CharField(required=False, allow_blank=True, max_length=REASON_LENGTH)
 
 
-class OrganizationResource(Resource):
+class OrganizationView(ResourceView):
     """A resource of the organization that is worked in."""
 
     def answer(self, organization: Organization) -> Response:
         """Show the organization as it stands."""
-        organization.reach = reach_of(organization)  # type: ignore[attr-defined]  # for the shape
-        return self.shown(organization, OrganizationShape)
+        organization.reach = load_impact(organization)  # type: ignore[attr-defined]  # for the shape
+        return self.shown(organization, OrganizationSerializer)
 
 
-class OneOrganization(OrganizationResource):
+class OrganizationDetailView(OrganizationView):
     """The organization that is worked in."""
 
     rules = {"GET": READ, "PATCH": Action.MANAGE_ORGANIZATION}
 
-    @operation("get_organization", answer=OrganizationShape)
+    @describe_operation("get_organization", answer=OrganizationSerializer)
     def get(self, request: object) -> Response:
         """Show the organization, whether it is halted, and what a halt would stop."""
         return self.answer(Organization.objects.get(pk=self.organization_id))
 
-    @operation("change_organization", body=OrganizationBody, answer=OrganizationShape)
+    @describe_operation("change_organization", body=OrganizationBody, answer=OrganizationSerializer)
     def patch(self, request: object) -> Response:
         """Change its name, how calls that wait for a person are answered, its rate, its memory."""
         organization = Organization.objects.get(pk=self.organization_id)
@@ -110,26 +110,26 @@ class OneOrganization(OrganizationResource):
         return self.answer(organization)
 
 
-class HaltOrganization(OrganizationResource):
+class HaltOrganizationView(OrganizationView):
     """The kill switch."""
 
     rules = {"POST": Action.MANAGE_ORGANIZATION}
 
-    @operation("halt_organization", body=HaltBody, answer=OrganizationShape)
+    @describe_operation("halt_organization", body=HaltBody, answer=OrganizationSerializer)
     def post(self, request: object) -> Response:
         """Halt everything: every call and model turn is refused, running sessions are cancelled.
 
         It holds at once and on every host, until somebody resumes; again is harmless.
         """
-        return self.answer(halt(self.principal, self.read(HaltBody).get("reason", "")))
+        return self.answer(halt_organization(self.principal, self.read(HaltBody).get("reason", "")))
 
 
-class ResumeOrganization(OrganizationResource):
+class ResumeOrganizationView(OrganizationView):
     """The way back."""
 
     rules = {"POST": Action.MANAGE_ORGANIZATION}
 
-    @operation("resume_organization", answer=OrganizationShape)
+    @describe_operation("resume_organization", answer=OrganizationSerializer)
     def post(self, request: object) -> Response:
         """Let the organization go on; sessions that were cancelled stay so."""
         return self.answer(resume(self.principal))

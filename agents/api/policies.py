@@ -11,21 +11,21 @@ from drf_spectacular.utils import (
 from rest_framework import serializers
 from rest_framework.response import Response
 
-from agents.api.agents import AgentResource
+from agents.api.agents import AgentView
 from agents.models import Agent, ToolPolicy
-from agents.tool_policies import (
+from agents.policies.services import (
     EFFECTS,
     Entry,
-    PolicyText,
-    RuleText,
-    policy_text,
+    PolicySpec,
+    RuleSpec,
+    load_policy_spec,
     set_policy,
 )
-from bonobot.tenancy.api.resources import READ, Resource
-from bonobot.tenancy.api.schema import operation
-from bonobot.tenancy.api.shapes import VersionedShape, VersionField
-from bonobot.tenancy.models import Organization
-from bonobot.tenancy.roles import Action
+from bonobot.accounts.api.openapi_schema import describe_operation
+from bonobot.accounts.api.resource_view import READ, ResourceView
+from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.roles import Action
+from bonobot.core.api.serializers import VersionedShape, VersionField
 
 MOST_RULES = 1_000
 NAME_LENGTH = 600
@@ -47,7 +47,7 @@ PATTERNS = "Tool names as models see them, or globs: `mcp_github_*`, `read_resul
         ]
     }
 )
-class RuleField(serializers.Field):
+class PolicyRuleField(serializers.Field):
     """A name or glob, or an object of one with the condition that the arguments must fit."""
 
     default_error_messages = {"invalid": 'A name, or {"tool": …, "when": {…}}.'}
@@ -59,7 +59,7 @@ class RuleField(serializers.Field):
         if isinstance(data, dict) and set(data) == {"tool", "when"}:
             tool, when = data["tool"], data["when"]
             if isinstance(tool, str) and 0 < len(tool) <= NAME_LENGTH and isinstance(when, dict):
-                return RuleText(tool, when)
+                return RuleSpec(tool, when)
         raise serializers.ValidationError(self.error_messages["invalid"], code="invalid")
 
     def to_representation(self, value: Any) -> Any:
@@ -67,9 +67,12 @@ class RuleField(serializers.Field):
         return value
 
 
-def _rules(what: str) -> serializers.ListField:
+def _build_rules_field(what: str) -> serializers.ListField:
     return serializers.ListField(
-        child=RuleField(), required=False, max_length=MOST_RULES, help_text=f"{what} {PATTERNS}"
+        child=PolicyRuleField(),
+        required=False,
+        max_length=MOST_RULES,
+        help_text=f"{what} {PATTERNS}",
     )
 
 
@@ -91,51 +94,51 @@ def _rules(what: str) -> serializers.ListField:
         )
     ]
 )
-class PolicyShape(VersionedShape):
+class PolicySerializer(VersionedShape):
     """A tool policy, the same for MCP and built-in tools."""
 
     version = VersionField(required=False)
     # The mode is judged with the rules, where the answer says which modes there are.
     mode = serializers.CharField(help_text=f"One of: {', '.join(ToolPolicy.Mode.values)}.")
-    allow = _rules("Allowed.")
-    ask = _rules("Wants a person's yes.")
-    deny = _rules("Denied, whatever else says.")
+    allow = _build_rules_field("Allowed.")
+    ask = _build_rules_field("Wants a person's yes.")
+    deny = _build_rules_field("Denied, whatever else says.")
 
 
-def text_in(body: Mapping[str, Any]) -> PolicyText:
+def build_policy_text(body: Mapping[str, Any]) -> PolicySpec:
     """Return the policy that a body of `PolicyShape` says."""
-    return PolicyText(body["mode"], **{effect: tuple(body.get(effect, ())) for effect in EFFECTS})
+    return PolicySpec(body["mode"], **{effect: tuple(body.get(effect, ())) for effect in EFFECTS})
 
 
-class AgentPolicy(AgentResource):
+class AgentPolicyView(AgentView):
     """The tool policy of an agent."""
 
     rules = {"GET": READ, "PUT": Action.MANAGE_AGENTS}
     narrowed = ("GET",)
 
-    @operation("get_tool_policy", answer=PolicyShape)
+    @describe_operation("get_tool_policy", answer=PolicySerializer)
     def get(self, request: object, agent_id: str) -> Response:
         """Show an agent's tool policy in the words that a PUT takes."""
         return self._answer(self.agent(agent_id))
 
-    @operation("set_tool_policy", body=PolicyShape, answer=PolicyShape)
+    @describe_operation("set_tool_policy", body=PolicySerializer, answer=PolicySerializer)
     def put(self, request: object, agent_id: str) -> Response:
         """Replace an agent's tool policy; it holds on the very next call."""
         agent = self.agent(agent_id)
-        set_policy(self.principal, agent, text_in(self.read(PolicyShape)))
+        set_policy(self.principal, agent, build_policy_text(self.read(PolicySerializer)))
         return self._answer(agent)
 
     def _answer(self, agent: Agent) -> Response:
-        text = policy_text(Agent.objects.get(pk=agent.pk))
-        return self.shown(text.as_dict(), PolicyShape, owner=agent)
+        text = load_policy_spec(Agent.objects.get(pk=agent.pk))
+        return self.shown(text.as_dict(), PolicySerializer, owner=agent)
 
 
-class OwnPolicy(Resource):
+class OrganizationPolicyView(ResourceView):
     """The tool policy of the organization."""
 
     rules = {"GET": READ, "PUT": Action.MANAGE_ORGANIZATION}
 
-    @operation("get_organization_tool_policy", answer=PolicyShape)
+    @describe_operation("get_organization_tool_policy", answer=PolicySerializer)
     def get(self, request: object) -> Response:
         """Show what the organization rules.
 
@@ -144,15 +147,17 @@ class OwnPolicy(Resource):
         """
         return self._answer(self._own())
 
-    @operation("set_organization_tool_policy", body=PolicyShape, answer=PolicyShape)
+    @describe_operation(
+        "set_organization_tool_policy", body=PolicySerializer, answer=PolicySerializer
+    )
     def put(self, request: object) -> Response:
         """Replace the organization's tool policy; it holds on the very next call."""
         own = self._own()
-        set_policy(self.principal, own, text_in(self.read(PolicyShape)))
+        set_policy(self.principal, own, build_policy_text(self.read(PolicySerializer)))
         return self._answer(own)
 
     def _own(self) -> Organization:
         return Organization.objects.get(pk=self.organization_id)
 
     def _answer(self, own: Organization) -> Response:
-        return self.shown(policy_text(own).as_dict(), PolicyShape, owner=own)
+        return self.shown(load_policy_spec(own).as_dict(), PolicySerializer, owner=own)

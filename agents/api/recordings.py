@@ -7,37 +7,35 @@ from drf_spectacular.utils import OpenApiExample, extend_schema_field, extend_sc
 from rest_framework import serializers
 from rest_framework.response import Response
 
-from agents.api.policies import PolicyShape, text_in
-from agents.evaluation.conversations import Conversation
-from agents.evaluation.differences import summed_up
-from agents.evaluation.recordings import record, remove
-from agents.evaluation.replays import LONGEST_INSTRUCTIONS, Change, replay
+from agents.api.policies import PolicySerializer, build_policy_text
+from agents.evaluation.services import LONGEST_INSTRUCTIONS, ReplayOverrides, record, remove, replay
+from agents.evaluation.transcripts import Transcript, summarize_transcripts
 from agents.models import Recording, Replay, Session
-from bonobot.lib.problems import NotFound
-from bonobot.tenancy.api.filters import Filters, FlagFilter
-from bonobot.tenancy.api.resources import READ, Resource, named_in_path
-from bonobot.tenancy.api.schema import operation
-from bonobot.tenancy.api.shapes import Shape
-from bonobot.tenancy.roles import Action
-from mcp_servers.api.configurations import JSON_OBJECT
+from bonobot.accounts.api.openapi_schema import describe_operation
+from bonobot.accounts.api.resource_view import READ, ResourceView, set_not_found_field
+from bonobot.accounts.roles import Action
+from bonobot.core.api.filters import StrictBooleanFilter, StrictFilterSet
+from bonobot.core.api.serializers import StrictSerializer
+from bonobot.core.problems import NotFound
+from mcp_servers.api.serializers import JSON_OBJECT
 
 
 @extend_schema_field({**JSON_OBJECT, "description": "Messages, turns, and calls with results."})
-class ConversationField(serializers.DictField):
+class TranscriptField(serializers.DictField):
     """A conversation."""
 
 
-class RecordingFilter(Filters):
+class RecordingFilter(StrictFilterSet):
     """What recordings are looked for by."""
 
     agent = django_filters.CharFilter(field_name="agent__slug", label="Slug of the agent")
 
 
-class ReplayFilter(Filters):
+class RecordingReplayFilter(StrictFilterSet):
     """What replays are looked for by."""
 
     status = django_filters.ChoiceFilter(choices=Replay.Status.choices)
-    differs = FlagFilter()
+    differs = StrictBooleanFilter()
 
 
 @extend_schema_serializer(
@@ -47,13 +45,13 @@ class ReplayFilter(Filters):
         )
     ]
 )
-class RecordBody(Shape):
+class RecordSessionBody(StrictSerializer):
     """The session to record."""
 
     session_id = serializers.UUIDField()
 
 
-class RecordingShape(Shape):
+class RecordingSerializer(StrictSerializer):
     """A recorded session."""
 
     id = serializers.UUIDField()
@@ -70,10 +68,10 @@ class RecordingShape(Shape):
     created_at = serializers.DateTimeField()
 
 
-class OneRecordingShape(RecordingShape):
+class RecordingDetailSerializer(RecordingSerializer):
     """A recorded session with all that was said and done."""
 
-    conversation = ConversationField()
+    conversation = TranscriptField()
 
 
 @extend_schema_serializer(
@@ -88,7 +86,7 @@ class OneRecordingShape(RecordingShape):
         )
     ]
 )
-class ReplayRecordingBody(Shape):
+class ReplayRecordingBody(StrictSerializer):
     """What is otherwise; what is left out is as it is now."""
 
     instructions = serializers.CharField(
@@ -97,18 +95,18 @@ class ReplayRecordingBody(Shape):
     endpoint = serializers.CharField(
         required=False, max_length=64, help_text="Slug of a model endpoint."
     )
-    policy = PolicyShape(required=False)
+    policy = PolicySerializer(required=False)
 
 
-class ChangedShape(Shape):
+class ReplayOverridesSerializer(StrictSerializer):
     """What is otherwise; what is as it is now is not there."""
 
     instructions = serializers.CharField(required=False)
     endpoint = serializers.CharField(required=False)
-    policy = PolicyShape(required=False)
+    policy = PolicySerializer(required=False)
 
 
-class DifferenceShape(Shape):
+class TranscriptDifferenceSerializer(StrictSerializer):
     """One difference."""
 
     kind = serializers.ChoiceField(
@@ -129,7 +127,7 @@ class DifferenceShape(Shape):
     diff = serializers.ListField(child=serializers.CharField(), help_text="Of an answer.")
 
 
-class SideShape(Shape):
+class TranscriptUsageSerializer(StrictSerializer):
     """What one side took."""
 
     turns = serializers.IntegerField()
@@ -138,20 +136,20 @@ class SideShape(Shape):
     cost_microusd = serializers.IntegerField()
 
 
-class SidesShape(Shape):
+class ReplayUsageSerializer(StrictSerializer):
     """What both sides took."""
 
-    before = SideShape()
-    after = SideShape()
+    before = TranscriptUsageSerializer()
+    after = TranscriptUsageSerializer()
 
 
-class RecordingReplayShape(Shape):
+class RecordingReplaySerializer(StrictSerializer):
     """A replay of a recording."""
 
     id = serializers.UUIDField()
     recording_id = serializers.UUIDField()
     status = serializers.ChoiceField(Replay.Status.choices)
-    changed = ChangedShape()
+    changed = ReplayOverridesSerializer()
     differs = serializers.BooleanField(allow_null=True, help_text="Null until it is done.")
     tokens = serializers.IntegerField()
     cost_microusd = serializers.IntegerField()
@@ -162,34 +160,34 @@ class RecordingReplayShape(Shape):
     finished_at = serializers.DateTimeField(allow_null=True)
 
 
-class OneRecordingReplayShape(RecordingReplayShape):
+class RecordingReplayDetailSerializer(RecordingReplaySerializer):
     """A replay with what came of it."""
 
-    differences = DifferenceShape(many=True)
+    differences = TranscriptDifferenceSerializer(many=True)
     sides = serializers.SerializerMethodField()
-    conversation = ConversationField(allow_null=True)
+    conversation = TranscriptField(allow_null=True)
 
-    @extend_schema_field(SidesShape(allow_null=True))
+    @extend_schema_field(ReplayUsageSerializer(allow_null=True))
     def get_sides(self, made: Replay) -> Any:
         """Return turns, calls, tokens and cost of both; null until it is done."""
         if made.conversation is None:
             return None
-        recorded = Conversation.read(made.recording.conversation)
-        return summed_up(recorded, Conversation.read(made.conversation))
+        recorded = Transcript.read(made.recording.conversation)
+        return summarize_transcripts(recorded, Transcript.read(made.conversation))
 
 
-class RecordingResource(Resource):
+class RecordingView(ResourceView):
     """A resource of one recording."""
 
     def recording(self, recording_id: str) -> Recording:
         """Return a recording that may be seen; raises `NotFound`."""
         rows: Any = Recording.objects.visible_to(self.principal).select_related("agent")
-        with named_in_path("recording_id"):
+        with set_not_found_field("recording_id"):
             found: Recording = rows.get_or_404(self.organization_id, pk=recording_id)
         return found
 
 
-class Recordings(Resource):
+class RecordingListView(ResourceView):
     """All recordings."""
 
     rules = {"GET": READ, "POST": Action.MANAGE_AGENTS}
@@ -198,59 +196,66 @@ class Recordings(Resource):
     filterset_class = RecordingFilter
     orderings = ("created_at", "title", "tokens", "cost_microusd")
 
-    @operation("list_recordings", answer=RecordingShape(many=True))
+    @describe_operation("list_recordings", answer=RecordingSerializer(many=True))
     def get(self, request: object) -> Response:
         """List the recordings, the newest first."""
         rows: Any = Recording.objects.visible_to(self.principal)
-        return self.listed(rows.select_related("agent").defer("conversation"), RecordingShape)
+        return self.listed(rows.select_related("agent").defer("conversation"), RecordingSerializer)
 
-    @operation("record_session", body=RecordBody, answer=RecordingShape, status=201)
+    @describe_operation(
+        "record_session", body=RecordSessionBody, answer=RecordingSerializer, status=201
+    )
     def post(self, request: object) -> Response:
         """Record a session that rests; secrets are masked."""
         rows: Any = Session.objects.visible_to(self.principal).select_related("agent")
         try:
-            found = rows.get_or_404(self.organization_id, pk=self.read(RecordBody)["session_id"])
+            found = rows.get_or_404(
+                self.organization_id, pk=self.read(RecordSessionBody)["session_id"]
+            )
         except NotFound as problem:
             problem.field = "session_id"
             raise
-        return self.shown(record(self.principal, found), RecordingShape, status=201)
+        return self.shown(record(self.principal, found), RecordingSerializer, status=201)
 
 
-class OneRecording(RecordingResource):
+class RecordingDetailView(RecordingView):
     """One recording."""
 
     rules = {"GET": READ, "DELETE": Action.MANAGE_AGENTS}
     narrowed = ("GET",)
 
-    @operation("get_recording", answer=OneRecordingShape)
+    @describe_operation("get_recording", answer=RecordingDetailSerializer)
     def get(self, request: object, recording_id: str) -> Response:
         """Show a recording with its conversation."""
-        return self.shown(self.recording(recording_id), OneRecordingShape)
+        return self.shown(self.recording(recording_id), RecordingDetailSerializer)
 
-    @operation("remove_recording", status=204)
+    @describe_operation("remove_recording", status=204)
     def delete(self, request: object, recording_id: str) -> Response:
         """Remove a recording with its replays."""
         remove(self.principal, self.recording(recording_id))
         return Response(status=204)
 
 
-class RecordingReplays(RecordingResource):
+class RecordingReplayListView(RecordingView):
     """The replays of a recording."""
 
     rules = {"GET": READ, "POST": Action.MANAGE_AGENTS}
     narrowed = ("GET",)
     queryset = Replay.objects.none()
-    filterset_class = ReplayFilter
+    filterset_class = RecordingReplayFilter
     orderings = ("created_at", "status")
 
-    @operation("list_recording_replays", answer=RecordingReplayShape(many=True))
+    @describe_operation("list_recording_replays", answer=RecordingReplaySerializer(many=True))
     def get(self, request: object, recording_id: str) -> Response:
         """List the replays of a recording, the newest first."""
         rows = self.recording(recording_id).replays.defer("conversation", "differences")
-        return self.listed(rows, RecordingReplayShape)
+        return self.listed(rows, RecordingReplaySerializer)
 
-    @operation(
-        "replay_recording", body=ReplayRecordingBody, answer=OneRecordingReplayShape, status=201
+    @describe_operation(
+        "replay_recording",
+        body=ReplayRecordingBody,
+        answer=RecordingReplayDetailSerializer,
+        status=201,
     )
     def post(self, request: object, recording_id: str) -> Response:
         """Replay a recording with the agent as it would be; its model is really asked.
@@ -259,21 +264,23 @@ class RecordingReplays(RecordingResource):
         """
         recording, body = self.recording(recording_id), self.read(ReplayRecordingBody)
         policy = body.pop("policy", None)
-        changed = Change(**body, policy=None if policy is None else text_in(policy))
+        changed = ReplayOverrides(
+            **body, policy=None if policy is None else build_policy_text(policy)
+        )
         made = replay(self.principal, recording, changed)
-        return self.shown(made, OneRecordingReplayShape, status=201)
+        return self.shown(made, RecordingReplayDetailSerializer, status=201)
 
 
-class OneRecordingReplay(RecordingResource):
+class RecordingReplayDetailView(RecordingView):
     """One replay."""
 
     rules = {"GET": READ}
     narrowed = ("GET",)
 
-    @operation("get_recording_replay", answer=OneRecordingReplayShape)
+    @describe_operation("get_recording_replay", answer=RecordingReplayDetailSerializer)
     def get(self, request: object, recording_id: str, replay_id: str) -> Response:
         """Show a replay with what differs."""
         rows: Any = Replay.objects.filter(recording=self.recording(recording_id))
-        with named_in_path("replay_id"):
+        with set_not_found_field("replay_id"):
             found = rows.select_related("recording").get_or_404(self.organization_id, pk=replay_id)
-        return self.shown(found, OneRecordingReplayShape)
+        return self.shown(found, RecordingReplayDetailSerializer)

@@ -1,44 +1,52 @@
-"""Sessions: start, read, follow, answer, cancel."""
+"""Sessions, messages, files, SSE."""
 
+import json
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from time import monotonic
 from typing import Any
+from uuid import UUID
 
 import django_filters
-from django.http import HttpResponse
+from django.http import HttpResponse, StreamingHttpResponse
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import (
     OpenApiExample,
     OpenApiParameter,
+    OpenApiResponse,
     extend_schema_field,
     extend_schema_serializer,
 )
 from rest_framework import serializers
 from rest_framework.response import Response
 
-from agents.api.agents import AgentResource
-from agents.api.budgets import BudgetUseShape
-from agents.api.messages import QUESTION, MessageBody
-from agents.api.steps import StepShape
+from agents.api.agents import AgentView
+from agents.api.budgets import BudgetUseSerializer
+from agents.api.call_serializers import QUESTION, MessageBody, ResendMessageBody, StepSerializer
 from agents.attachments import from_base64
-from agents.budgets import session_budgets_in_use
-from agents.holding import held_by_session
+from agents.budgets.services import list_session_budget_use
+from agents.flow_labels.services import list_session_labels
+from agents.flow_labels.session_labels import label_reader, label_reader_of
+from agents.images import as_answer, get_session_blob
 from agents.models import Session
-from agents.models.agents import named
-from agents.pictures import as_answer, kept_of
-from agents.session_labels import label_reader
-from agents.sessions.events import shown
-from agents.sessions.requests import cancel, start
-from bonobot.lib.problems import Invalid
-from bonobot.tenancy.api.filters import Filters
-from bonobot.tenancy.api.resources import READ_OR_RUN, Resource, named_in_path
-from bonobot.tenancy.api.schema import operation
-from bonobot.tenancy.api.shapes import Shape
-from bonobot.tenancy.roles import Action
-from mcp_servers.labels import Label
+from agents.models.agents import build_agent_lookup
+from agents.sessions.events import SessionEvent, build_step_data, watch_session
+from agents.sessions.export import MEDIA_TYPES, as_file
+from agents.sessions.services import cancel, send, send_again, start
+from bonobot.accounts.api.openapi_schema import describe_operation
+from bonobot.accounts.api.resource_view import READ_OR_RUN, ResourceView, set_not_found_field
+from bonobot.accounts.principals import Principal
+from bonobot.accounts.roles import Action
+from bonobot.core.api.filters import StrictFilterSet
+from bonobot.core.api.serializers import StrictSerializer
+from bonobot.core.problems import InvalidInput
+from bonobot.core.runtime import get_runtime
+from mcp_servers.flow_labels import FlowLabel
 
 STEPS = 500
 
 
-class SessionFilter(Filters):
+class SessionFilter(StrictFilterSet):
     """What sessions are looked for by."""
 
     status = django_filters.ChoiceFilter(choices=Session.Status.choices)
@@ -48,11 +56,13 @@ class SessionFilter(Filters):
 
     def by_agent(self, rows: Any, name: str, value: str) -> Any:
         """Keep those of one agent."""
-        return rows.filter(**{f"agent__{field}": found for field, found in named(value).items()})
+        return rows.filter(
+            **{f"agent__{field}": found for field, found in build_agent_lookup(value).items()}
+        )
 
 
 @extend_schema_serializer(examples=[OpenApiExample("A first message", {"message": QUESTION})])
-class StartBody(MessageBody):
+class StartSessionBody(MessageBody):
     """A session as it is started."""
 
     working_dir = serializers.CharField(
@@ -62,7 +72,7 @@ class StartBody(MessageBody):
     )
 
 
-class SessionShape(Shape):
+class SessionSerializer(StrictSerializer):
     """A conversation with an agent."""
 
     id = serializers.UUIDField()
@@ -86,18 +96,18 @@ class SessionShape(Shape):
     finished_at = serializers.DateTimeField(allow_null=True)
 
 
-class HeldLabelShape(Shape):
+class HeldLabelSerializer(StrictSerializer):
     """A label that a session holds, and the first call that brought it."""
 
     label = serializers.ChoiceField(  # type: ignore[assignment]  # DRF moves it
-        [str(Label.PRIVATE_DATA), str(Label.UNTRUSTED_CONTENT)]
+        [str(FlowLabel.PRIVATE_DATA), str(FlowLabel.UNTRUSTED_CONTENT)]
     )
     call_id = serializers.UUIDField(allow_null=True)
     tool = serializers.CharField()
     at = serializers.DateTimeField(allow_null=True)
 
 
-class SessionDetailShape(SessionShape):
+class SessionDetailSerializer(SessionSerializer):
     """A session with its steps."""
 
     held = serializers.SerializerMethodField(
@@ -110,39 +120,39 @@ class SessionDetailShape(SessionShape):
     steps = serializers.SerializerMethodField(help_text=f"At most {STEPS} behind `after`.")
     more_steps = serializers.SerializerMethodField(help_text="Whether there are more behind these.")
 
-    @extend_schema_field(HeldLabelShape(many=True))
+    @extend_schema_field(HeldLabelSerializer(many=True))
     def get_held(self, session: Session) -> Any:
         """Return the labels that it holds now."""
-        return HeldLabelShape(held_by_session(session), many=True).data
+        return HeldLabelSerializer(list_session_labels(session), many=True).data
 
-    @extend_schema_field(BudgetUseShape(many=True))
+    @extend_schema_field(BudgetUseSerializer(many=True))
     def get_budgets(self, session: Session) -> Any:
         """Return the session's own budgets."""
-        return BudgetUseShape(session_budgets_in_use(session), many=True).data
+        return BudgetUseSerializer(list_session_budget_use(session), many=True).data
 
-    @extend_schema_field(StepShape(many=True))
+    @extend_schema_field(StepSerializer(many=True))
     def get_steps(self, session: Session) -> list[dict[str, Any]]:
         """Return what the session did."""
-        return [shown(step) for step in self.context["steps"][:STEPS]]
+        return [build_step_data(step) for step in self.context["steps"][:STEPS]]
 
     def get_more_steps(self, session: Session) -> bool:
         """Tell whether there are more steps than these."""
         return len(self.context["steps"]) > STEPS
 
 
-class CancelShape(Shape):
+class CancelSessionSerializer(StrictSerializer):
     """What a wish to cancel did."""
 
     cancelled = serializers.BooleanField(help_text="False where nothing was running.")
 
 
-class SessionResource(Resource):
+class SessionView(ResourceView):
     """A resource below one session."""
 
     def session(self, session_id: str) -> Session:
         """Return the session, if it may be read; raises `NotFound`."""
         visible = Session.objects.visible_to(self.principal).select_related("agent")
-        with named_in_path("session_id"):
+        with set_not_found_field("session_id"):
             found: Session = visible.get_or_404(self.organization_id, pk=session_id)
         if self.request.method == "GET":
             label_reader(self.principal, found)
@@ -150,10 +160,10 @@ class SessionResource(Resource):
 
     def answer(self, session: Session, *, status: int = 200) -> Response:
         """Show the session as it is now."""
-        return self.shown(self.session(str(session.pk)), SessionShape, status=status)
+        return self.shown(self.session(str(session.pk)), SessionSerializer, status=status)
 
 
-class Sessions(SessionResource):
+class SessionListView(SessionView):
     """All sessions."""
 
     rules = {"GET": READ_OR_RUN}
@@ -162,14 +172,14 @@ class Sessions(SessionResource):
     filterset_class = SessionFilter
     orderings = ("created_at", "updated_at", "status", "turns", "calls", "cost_microusd")
 
-    @operation("list_sessions", answer=SessionShape(many=True))
+    @describe_operation("list_sessions", answer=SessionSerializer(many=True))
     def get(self, request: object) -> Response:
         """List sessions, the latest first; a member sees their own."""
         rows = Session.objects.visible_to(self.principal).select_related("agent")
-        return self.listed(rows, SessionShape)
+        return self.listed(rows, SessionSerializer)
 
 
-class AgentSessions(AgentResource):
+class AgentSessionListView(AgentView):
     """The sessions of an agent."""
 
     rules = {"GET": READ_OR_RUN, "POST": Action.RUN_AGENTS}
@@ -178,73 +188,237 @@ class AgentSessions(AgentResource):
     filterset_class = SessionFilter
     orderings = ("created_at", "updated_at", "status", "turns", "calls", "cost_microusd")
 
-    @operation("list_agent_sessions", answer=SessionShape(many=True))
+    @describe_operation("list_agent_sessions", answer=SessionSerializer(many=True))
     def get(self, request: object, agent_id: str) -> Response:
         """List the sessions of an agent, the latest first; a member sees their own."""
         agent = self.agent(agent_id)
         rows = Session.objects.visible_to(self.principal).filter(agent=agent)
-        return self.listed(rows.select_related("agent"), SessionShape)
+        return self.listed(rows.select_related("agent"), SessionSerializer)
 
-    @operation("start_session", body=StartBody, answer=SessionShape, status=201)
+    @describe_operation(
+        "start_session", body=StartSessionBody, answer=SessionSerializer, status=201
+    )
     def post(self, request: object, agent_id: str) -> Response:
         """Start a session with a first message; a worker takes it from here."""
         agent = self.agent(agent_id)
-        body = self.read(StartBody)
+        body = self.read(StartSessionBody)
         folder = body.get("working_dir", "")
         files = from_base64(body.get("attachments", ()))
         session = start(
             self.principal, agent, body["message"], working_dir=folder, attachments=files
         )
-        return self.shown(session, SessionShape, status=201)
+        return self.shown(session, SessionSerializer, status=201)
 
 
 SEQ = {"type": "integer", "minimum": 0, "default": 0}
 AFTER = OpenApiParameter("after", SEQ, description="Only steps behind this `seq`.")
 
 
-class OneSession(SessionResource):
+class SessionDetailView(SessionView):
     """One session."""
 
     rules = {"GET": READ_OR_RUN}
     narrowed = ("GET",)
 
-    @operation("get_session", answer=SessionDetailShape, parameters=[AFTER])
+    @describe_operation("get_session", answer=SessionDetailSerializer, parameters=[AFTER])
     def get(self, request: object, session_id: str) -> Response:
         """Show a session with its steps: messages, model turns, calls, notices."""
         session = self.session(session_id)
-        after = seq_in(self.request.query_params.get("after", "0"), "after")
+        after = parse_seq(self.request.query_params.get("after", "0"), "after")
         steps = list(session.steps.filter(seq__gt=after).order_by("seq")[: STEPS + 1])
-        return self.shown(session, SessionDetailShape, steps=steps)
+        return self.shown(session, SessionDetailSerializer, steps=steps)
 
 
-class CancelSession(SessionResource):
+class CancelSessionView(SessionView):
     """The wish to cancel a session."""
 
     rules = {"POST": Action.RUN_AGENTS}
     narrowed = ("POST",)
 
-    @operation("cancel_session", answer=CancelShape)
+    @describe_operation("cancel_session", answer=CancelSessionSerializer)
     def post(self, request: object, session_id: str) -> Response:
         """Cancel what a session does; a message sent later begins anew."""
         return Response({"cancelled": cancel(self.principal, self.session(session_id))})
 
 
-class SessionImage(SessionResource):
+class SessionImageView(SessionView):
     """An image of a session."""
 
     rules = {"GET": READ_OR_RUN}
     narrowed = ("GET",)
     http_method_names = ["get"]
 
-    @operation("get_session_image", answer={(200, "image/*"): OpenApiTypes.BINARY})
+    @describe_operation("get_session_image", answer={(200, "image/*"): OpenApiTypes.BINARY})
     def get(self, request: object, session_id: str, sha256: str) -> HttpResponse:
         """Show an image of a step (`images`): PNG, JPEG, GIF or WebP."""
-        return as_answer(kept_of(self.session(session_id), sha256))
+        return as_answer(get_session_blob(self.session(session_id), sha256))
 
 
-def seq_in(text: str, field: str) -> int:
+def parse_seq(text: str, field: str) -> int:
     if text.isascii() and text.isdigit() and len(text) <= 9:
         return int(text)
-    raise Invalid(
+    raise InvalidInput(
         f"`{field}` is {text[:20]!r}.", field=field, remedy="Send the number of a step, or nothing."
     )
+
+
+KEEPALIVE_S = 15.0
+# Then the client comes again with the last id, and whether it still may is asked anew.
+LONGEST_STREAM_S = 600.0
+EVENT_STREAM = "text/event-stream"
+
+LAST_EVENT_ID = OpenApiParameter(
+    "Last-Event-ID",
+    int,
+    OpenApiParameter.HEADER,
+    description="The last id that was seen; the stream goes on behind it.",
+)
+STREAM = OpenApiResponse(
+    OpenApiTypes.STR,
+    description="Events: `message`, `model`, `call`, `notice`, `end` are steps (`data` is the "
+    "step, and the one with an `id` is final); `text` adds to the text of a step that isn't final "
+    "(`seq`, `at`: behind so many characters, `text`); `progress` says how far a call has come "
+    "(`seq`, `done`, `total`, `message`); `state` how the session stands (`status`); `rest`, the "
+    "last, what came of it.",
+    examples=[
+        OpenApiExample(
+            "A finished call",
+            'id: 3\nevent: call\ndata: {"seq": 3, "kind": "call", "state": "done"}\n\n',
+        )
+    ],
+)
+
+
+class SessionEventsView(SessionView):
+    """The event stream of a session."""
+
+    rules = {"GET": READ_OR_RUN}
+    narrowed = ("GET",)
+    http_method_names = ["get"]
+
+    @describe_operation(
+        "follow_session",
+        answer={(200, EVENT_STREAM): STREAM},
+        parameters=[LAST_EVENT_ID, AFTER],
+    )
+    def get(self, request: object, session_id: str) -> StreamingHttpResponse:
+        """Follow a session until it rests (server-sent events).
+
+        Steps that are not final come without an id, as often as they change: put them in each
+        other's place by `seq`. A stream that broke, or ended after ten minutes without `rest`, goes
+        on with the last id in `Last-Event-ID`, wherever it stood: what isn't final comes again as
+        it stands then. `after` is for the first time, where a browser can't send a header.
+        """
+        session = self.session(session_id)
+        if last := self.request.headers.get("Last-Event-ID"):
+            after = parse_seq(last, "Last-Event-ID")
+        else:
+            after = parse_seq(self.request.query_params.get("after", "0"), "after")
+        events = stream_events(session.pk, after, self.principal)
+        response = StreamingHttpResponse(events, content_type=EVENT_STREAM)
+        response["Cache-Control"] = "no-store"
+        response["X-Accel-Buffering"] = "no"
+        return response
+
+
+async def stream_events(
+    session_id: UUID, after_seq: int, principal: Principal | None = None
+) -> AsyncIterator[bytes]:
+    """Yield the session's events as server-sent events, and a comment where nothing happens.
+
+    A token that reads them holds from then on what the session holds.
+    """
+    began = spoken = monotonic()
+    async with aclosing(watch_session(session_id, after_seq)) as looks:
+        async for events in looks:
+            if events:
+                if principal is not None and principal.kind == "token":
+                    await get_runtime().orm(label_reader_of, principal, session_id)
+                yield b"".join(map(encode_event, events))
+                spoken = monotonic()
+            elif monotonic() - spoken >= KEEPALIVE_S:
+                yield b": still here\n\n"
+                spoken = monotonic()
+            if monotonic() - began >= LONGEST_STREAM_S:
+                return
+
+
+def encode_event(event: SessionEvent) -> bytes:
+    """Return one event as it stands in the stream; JSON has no line breaks."""
+    number = f"id: {event.id}\n" if event.id is not None else ""
+    return f"{number}event: {event.kind}\ndata: {json.dumps(event.data)}\n\n".encode()
+
+
+EXPORT_AS = OpenApiParameter("as", str, enum=list(MEDIA_TYPES), description="Default: `markdown`.")
+
+
+class SendMessageView(SessionView):
+    """Messages to a session."""
+
+    rules = {"POST": Action.RUN_AGENTS}
+    narrowed = ("POST",)
+
+    @describe_operation("send_message", body=MessageBody, answer=SessionSerializer, status=202)
+    def post(self, request: object, session_id: str) -> Response:
+        """Send a message; a resting session goes on, a running one takes it up next."""
+        session = self.session(session_id)
+        body = self.read(MessageBody)
+        files = from_base64(body.get("attachments", ()))
+        send(self.principal, session, body["message"], files)
+        return self.answer(session, status=202)
+
+
+class ResendMessageView(SessionView):
+    """A message that is sent anew, in its place."""
+
+    rules = {"POST": Action.RUN_AGENTS}
+    narrowed = ("POST",)
+
+    @describe_operation(
+        "retry_message", body=ResendMessageBody, answer=SessionSerializer, status=202
+    )
+    def post(self, request: object, session_id: str) -> Response:
+        """Send a message anew, as it was or in other words, in a session that rests.
+
+        It takes the place of the earlier one and of all behind it: those steps stay, the new
+        message names the first of them (`replaces`), and the agent is told of none of them.
+        """
+        session = self.session(session_id)
+        body = self.read(ResendMessageBody)
+        files = from_base64(body.get("attachments", ()))
+        send_again(self.principal, session, body.get("seq"), body.get("message"), files)
+        return self.answer(session, status=202)
+
+
+class SessionExportView(SessionView):
+    """A session written down."""
+
+    rules = {"GET": READ_OR_RUN}
+    narrowed = ("GET",)
+    http_method_names = ["get"]
+
+    @describe_operation(
+        "export_session",
+        answer={
+            (200, "text/markdown"): OpenApiTypes.STR,
+            (200, "application/json"): OpenApiTypes.OBJECT,
+        },
+        parameters=[EXPORT_AS],
+    )
+    def get(self, request: object, session_id: str) -> HttpResponse:
+        """Return a whole session, as Markdown for people or as JSON with every step."""
+        session = self.session(session_id)
+        return as_file(session, self.request.query_params.get("as", "markdown"))
+
+
+class SessionFileView(SessionView):
+    """A text file that somebody attached to a message."""
+
+    rules = {"GET": READ_OR_RUN}
+    narrowed = ("GET",)
+    http_method_names = ["get"]
+
+    @describe_operation("get_session_file", answer={(200, "text/plain"): OpenApiTypes.STR})
+    def get(self, request: object, session_id: str, sha256: str) -> HttpResponse:
+        """Show a text file of a message (`files`)."""
+        return as_answer(get_session_blob(self.session(session_id), sha256, what="files"))

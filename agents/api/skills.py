@@ -8,34 +8,34 @@ from rest_framework import serializers
 from rest_framework.response import Response
 
 from agents.api.agents import AgentSlugs
-from agents.api.sessions import SessionShape
+from agents.api.sessions import SessionSerializer
 from agents.models import Agent, Given, Skill, SkillVersion
 from agents.models.reach import of_visible_agents
 from agents.models.skills import LONGEST_SKILL, SkillQuerySet
-from agents.skills.keeping import SkillSpec, named, remove_skill, run_skill, save_skill
-from agents.skills.rendering import LONGEST_ARGUMENT, render, text_of
-from bonobot.tenancy.active import principal_of
-from bonobot.tenancy.api.filters import Filters, FlagFilter
-from bonobot.tenancy.api.resources import READ, READ_OR_RUN, Resource, named_in_path
-from bonobot.tenancy.api.schema import operation
-from bonobot.tenancy.api.shapes import NumberedBody, Shape, VersionedShape
-from bonobot.tenancy.roles import Action
+from agents.skills.services import SkillSpec, get_skill, remove_skill, run_skill, save_skill
+from agents.skills.templates import LONGEST_ARGUMENT, build_template, render
+from bonobot.accounts.api.openapi_schema import describe_operation
+from bonobot.accounts.api.resource_view import READ, READ_OR_RUN, ResourceView, set_not_found_field
+from bonobot.accounts.current_organization import resolve_principal
+from bonobot.accounts.roles import Action
+from bonobot.core.api.filters import StrictBooleanFilter, StrictFilterSet
+from bonobot.core.api.serializers import NumberedBody, StrictSerializer, VersionedShape
 
 
-class SkillFilter(Filters):
+class SkillFilter(StrictFilterSet):
     """What skills are looked for by."""
 
     name = django_filters.CharFilter()
-    enabled = FlagFilter()
+    enabled = StrictBooleanFilter()
     agent = django_filters.CharFilter(method="by_agent", label="Slug of an agent that has it")
 
     def by_agent(self, rows: SkillQuerySet, name: str, value: str) -> SkillQuerySet:
         """Keep what an agent has that who asks sees."""
-        seen = of_visible_agents(Given.objects.all(), principal_of(self.request))
+        seen = of_visible_agents(Given.objects.all(), resolve_principal(self.request))
         return rows.filter(given__in=seen.filter(agent__slug=value))
 
 
-class SkillArgument(Shape):
+class SkillArgumentSerializer(StrictSerializer):
     """A declared argument; it stands in the text as `${name}`."""
 
     name = serializers.CharField(max_length=64)
@@ -71,7 +71,7 @@ class SkillBody(NumberedBody):
     title = serializers.CharField(required=False, allow_blank=True, max_length=255)
     description = serializers.CharField(required=False, allow_blank=True, max_length=500)
     text = serializers.CharField(required=False, max_length=LONGEST_SKILL, trim_whitespace=False)
-    arguments = SkillArgument(many=True, required=False)
+    arguments = SkillArgumentSerializer(many=True, required=False)
     enabled = serializers.BooleanField(required=False)
     agents = serializers.ListField(
         child=serializers.CharField(max_length=64),
@@ -80,7 +80,7 @@ class SkillBody(NumberedBody):
     )
 
 
-class SkillShape(VersionedShape):
+class SkillSerializer(VersionedShape):
     """A skill."""
 
     written_as = (SkillBody,)
@@ -90,7 +90,7 @@ class SkillShape(VersionedShape):
     title = serializers.CharField()
     description = serializers.CharField()
     text = serializers.CharField()
-    arguments = SkillArgument(many=True)
+    arguments = SkillArgumentSerializer(many=True)
     enabled = serializers.BooleanField()
     version = serializers.IntegerField()  # type: ignore[assignment]  # it numbers what it says
     digest = serializers.CharField(help_text="SHA-256 over all that it says.")
@@ -99,7 +99,7 @@ class SkillShape(VersionedShape):
     updated_at = serializers.DateTimeField()
 
 
-class SkillVersionShape(Shape):
+class SkillVersionSerializer(StrictSerializer):
     """What a skill said in one of its versions."""
 
     number = serializers.IntegerField()
@@ -109,10 +109,10 @@ class SkillVersionShape(Shape):
     text = serializers.CharField(source="payload.text")
     title = serializers.CharField(source="payload.title")
     description = serializers.CharField(source="payload.description")
-    arguments = SkillArgument(source="payload.arguments", many=True)
+    arguments = SkillArgumentSerializer(source="payload.arguments", many=True)
 
 
-class SkillValues(serializers.DictField):
+class SkillValuesField(serializers.DictField):
     """Values of a skill's arguments, by their names."""
 
     child = serializers.CharField(
@@ -123,13 +123,13 @@ class SkillValues(serializers.DictField):
 @extend_schema_serializer(
     examples=[OpenApiExample("Values", {"arguments": {"version": "1.4"}}, request_only=True)]
 )
-class RenderSkillBody(Shape):
+class RenderSkillBody(StrictSerializer):
     """Values for a skill's arguments."""
 
-    arguments = SkillValues(required=False)
+    arguments = SkillValuesField(required=False)
 
 
-class RenderedSkillShape(Shape):
+class RenderedSkillSerializer(StrictSerializer):
     """A skill with its arguments filled in."""
 
     text = serializers.CharField()
@@ -148,16 +148,16 @@ class RunSkillBody(RenderSkillBody):
     agent = serializers.CharField(max_length=64, help_text="Id or slug.")
 
 
-class SkillResource(Resource):
+class SkillView(ResourceView):
     """A resource of one skill."""
 
     def skill(self, skill_id: str) -> Skill:
         """Return the skill with this id or name, if it may be seen; raises `NotFound`."""
-        with named_in_path("skill_id"):
-            return named(self.principal, skill_id)
+        with set_not_found_field("skill_id"):
+            return get_skill(self.principal, skill_id)
 
 
-class Skills(Resource):
+class SkillListView(ResourceView):
     """All skills."""
 
     rules = {"GET": READ_OR_RUN, "POST": Action.MANAGE_WORKFLOWS}
@@ -167,20 +167,20 @@ class Skills(Resource):
     ordering = ("name", "pk")
     orderings = ("name", "title", "created_at", "updated_at")
 
-    @operation("list_skills", answer=SkillShape(many=True))
+    @describe_operation("list_skills", answer=SkillSerializer(many=True))
     def get(self, request: object) -> Response:
         """List the skills; a member and a token for one agent see what their agents have."""
         rows: Any = Skill.objects.visible_to(self.principal)
-        return self.listed(rows.prefetch_related("given__agent"), SkillShape)
+        return self.listed(rows.prefetch_related("given__agent"), SkillSerializer)
 
-    @operation("add_skill", body=SkillBody, answer=SkillShape, status=201)
+    @describe_operation("add_skill", body=SkillBody, answer=SkillSerializer, status=201)
     def post(self, request: object) -> Response:
         """Write a skill."""
         made = save_skill(self.principal, SkillSpec(**self.read(SkillBody)))
-        return self.shown(made, SkillShape, status=201)
+        return self.shown(made, SkillSerializer, status=201)
 
 
-class OneSkill(SkillResource):
+class SkillDetailView(SkillView):
     """One skill."""
 
     rules = {
@@ -190,26 +190,26 @@ class OneSkill(SkillResource):
     }
     narrowed = ("GET",)
 
-    @operation("get_skill", answer=SkillShape)
+    @describe_operation("get_skill", answer=SkillSerializer)
     def get(self, request: object, skill_id: str) -> Response:
         """Show a skill, by id or name."""
-        return self.shown(self.skill(skill_id), SkillShape)
+        return self.shown(self.skill(skill_id), SkillSerializer)
 
-    @operation("change_skill", body=SkillBody, answer=SkillShape)
+    @describe_operation("change_skill", body=SkillBody, answer=SkillSerializer)
     def patch(self, request: object, skill_id: str) -> Response:
         """Change parts of a skill; another text or other arguments are a new version."""
         skill = self.skill(skill_id)
         spec = SkillSpec(**({"name": skill.name} | self.read(SkillBody, partial=True)))
-        return self.shown(save_skill(self.principal, spec, skill), SkillShape)
+        return self.shown(save_skill(self.principal, spec, skill), SkillSerializer)
 
-    @operation("remove_skill", status=204)
+    @describe_operation("remove_skill", status=204)
     def delete(self, request: object, skill_id: str) -> Response:
         """Remove a skill with its versions."""
         remove_skill(self.principal, self.skill(skill_id))
         return Response(status=204)
 
 
-class SkillVersions(SkillResource):
+class SkillVersionListView(SkillView):
     """The versions of a skill."""
 
     rules = {"GET": READ}
@@ -217,37 +217,37 @@ class SkillVersions(SkillResource):
     ordering = ("-number", "-pk")
     orderings = ("number", "created_at")
 
-    @operation("list_skill_versions", answer=SkillVersionShape(many=True))
+    @describe_operation("list_skill_versions", answer=SkillVersionSerializer(many=True))
     def get(self, request: object, skill_id: str) -> Response:
         """List what a skill said in its versions, the newest first."""
-        return self.listed(self.skill(skill_id).versions.all(), SkillVersionShape)
+        return self.listed(self.skill(skill_id).versions.all(), SkillVersionSerializer)
 
 
-class RenderSkill(SkillResource):
+class RenderSkillView(SkillView):
     """A skill with arguments."""
 
     rules = {"POST": READ_OR_RUN}
     narrowed = ("POST",)
 
-    @operation("render_skill", body=RenderSkillBody, answer=RenderedSkillShape)
+    @describe_operation("render_skill", body=RenderSkillBody, answer=RenderedSkillSerializer)
     def post(self, request: object, skill_id: str) -> Response:
         """Return a skill's text with its arguments filled in; nothing is run."""
         skill = self.skill(skill_id)
         given = self.read(RenderSkillBody).get("arguments", {})
-        return Response({"text": render(text_of(skill), given)})
+        return Response({"text": render(build_template(skill), given)})
 
 
-class RunSkill(SkillResource):
+class RunSkillView(SkillView):
     """A run of a skill."""
 
     rules = {"POST": Action.RUN_AGENTS}
     narrowed = ("POST",)
 
-    @operation("run_skill", body=RunSkillBody, answer=SessionShape, status=201)
+    @describe_operation("run_skill", body=RunSkillBody, answer=SessionSerializer, status=201)
     def post(self, request: object, skill_id: str) -> Response:
         """Start a session of an agent that has the skill, with its text as the first message."""
         skill, body = self.skill(skill_id), self.read(RunSkillBody)
-        with named_in_path("agent"):
+        with set_not_found_field("agent"):
             agent = Agent.objects.named(self.principal, body["agent"])
         session = run_skill(self.principal, skill, agent, body.get("arguments", {}))
-        return self.shown(session, SessionShape, status=201)
+        return self.shown(session, SessionSerializer, status=201)

@@ -1,27 +1,39 @@
-"""Triggers of a workflow: schedules and webhooks, made, changed, given another secret."""
+"""Triggers and incoming webhooks.
+
+No one signs in here. The same problem answers an id that there isn't, a trigger without a secret
+and a wrong secret.
+"""
 
 from typing import Any
 
-from drf_spectacular.utils import OpenApiExample, extend_schema_serializer
+from drf_spectacular.utils import OpenApiExample, OpenApiParameter, extend_schema_serializer
 from rest_framework import serializers
+from rest_framework.request import Request
 from rest_framework.response import Response
+from rest_framework.views import APIView
 
-from agents.api.workflows import Inputs, WorkflowResource
+from agents.api.workflows import WorkflowInputsField, WorkflowView
 from agents.models import Session, Trigger
-from agents.workflows.telling import hook_url, triggers_of
-from agents.workflows.timing import LONGEST_S, SHORTEST_S
+from agents.workflows.queries import build_webhook_url, list_triggers
+from agents.workflows.schedule_times import LONGEST_S, SHORTEST_S
 from agents.workflows.triggers import (
     MOST_PER_MINUTE,
     TriggerSpec,
-    named,
+    get_trigger,
     remove_trigger,
     replace_secret,
     save_trigger,
 )
-from bonobot.tenancy.api.resources import READ, named_in_path
-from bonobot.tenancy.api.schema import operation
-from bonobot.tenancy.api.shapes import Shape, VersionedBody, VersionedShape
-from bonobot.tenancy.roles import Action
+from agents.workflows.webhooks import WebhookCredentials, authenticate_delivery, receive
+from bonobot.accounts.api.idempotency_keys import HEADER
+from bonobot.accounts.api.openapi_schema import ResourceViewSchema, describe_operation
+from bonobot.accounts.api.resource_view import READ, JSONContentNegotiation, set_not_found_field
+from bonobot.accounts.roles import Action
+from bonobot.core.api.parsers import BodyTooLarge, parse_json
+from bonobot.core.api.serializers import StrictSerializer, VersionedBody, VersionedShape
+from bonobot.core.crypto.signatures import SIGNATURE, TIMESTAMP
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import InvalidInput
 
 NIGHTLY = {"name": "nightly", "kind": "schedule", "cron": "0 3 * * *", "inputs": {"title": "all"}}
 ALERTS = {
@@ -43,7 +55,7 @@ class TriggerBody(VersionedBody):
     name = serializers.SlugField(max_length=64)
     kind = serializers.ChoiceField(Trigger.Kind.choices)
     enabled = serializers.BooleanField(required=False)
-    inputs = Inputs(
+    inputs = WorkflowInputsField(
         required=False,
         help_text="Of each run. Of a webhook with `${/body/…}`; empty: what was sent are they.",
     )
@@ -63,7 +75,7 @@ class TriggerBody(VersionedBody):
     )
 
 
-class TriggerShape(VersionedShape):
+class TriggerSerializer(VersionedShape):
     """A trigger, with what came of it last."""
 
     written_as = (TriggerBody,)
@@ -72,7 +84,7 @@ class TriggerShape(VersionedShape):
     name = serializers.CharField()
     kind = serializers.ChoiceField(Trigger.Kind.choices)
     enabled = serializers.BooleanField()
-    inputs = Inputs()
+    inputs = WorkflowInputsField()
     every_s = serializers.IntegerField(allow_null=True)
     cron = serializers.CharField()
     time_zone = serializers.CharField()
@@ -91,10 +103,10 @@ class TriggerShape(VersionedShape):
 
     def get_url(self, trigger: Trigger) -> str:
         """Return its address."""
-        return hook_url(trigger)
+        return build_webhook_url(trigger)
 
 
-class NewTriggerShape(TriggerShape):
+class NewTriggerSerializer(TriggerSerializer):
     """A trigger that was just made, or given another secret."""
 
     hook_secret = serializers.SerializerMethodField(
@@ -106,23 +118,23 @@ class NewTriggerShape(TriggerShape):
         return str(self.context["text"])
 
 
-class TriggerResource(WorkflowResource):
+class TriggerView(WorkflowView):
     """A resource of one workflow's triggers."""
 
     def trigger(self, workflow_id: str, trigger_id: str) -> Trigger:
         """Return the trigger with this id or name; raises `NotFound`."""
         workflow = self.workflow(workflow_id)
-        with named_in_path("trigger_id"):
-            return named(workflow, trigger_id)
+        with set_not_found_field("trigger_id"):
+            return get_trigger(workflow, trigger_id)
 
-    def told(self, trigger: Trigger, shape: type[Shape], **more: Any) -> Response:
+    def told(self, trigger: Trigger, shape: type[StrictSerializer], **more: Any) -> Response:
         """Answer a trigger as it stands now."""
-        answer = self.shown(triggers_of(trigger.workflow).get(pk=trigger.pk), shape, **more)
+        answer = self.shown(list_triggers(trigger.workflow).get(pk=trigger.pk), shape, **more)
         answer["Cache-Control"] = "no-store"
         return answer
 
 
-class Triggers(TriggerResource):
+class TriggerListView(TriggerView):
     """The triggers of a workflow."""
 
     rules = {"GET": READ, "POST": Action.MANAGE_WORKFLOWS}
@@ -130,20 +142,22 @@ class Triggers(TriggerResource):
     ordering = ("name", "pk")
     orderings = ("name", "kind")
 
-    @operation("list_workflow_triggers", answer=TriggerShape(many=True))
+    @describe_operation("list_workflow_triggers", answer=TriggerSerializer(many=True))
     def get(self, request: object, workflow_id: str) -> Response:
         """List what starts a workflow by itself, each with its last run."""
-        return self.listed(triggers_of(self.workflow(workflow_id)), TriggerShape)
+        return self.listed(list_triggers(self.workflow(workflow_id)), TriggerSerializer)
 
-    @operation("add_workflow_trigger", body=TriggerBody, answer=NewTriggerShape, status=201)
+    @describe_operation(
+        "add_workflow_trigger", body=TriggerBody, answer=NewTriggerSerializer, status=201
+    )
     def post(self, request: object, workflow_id: str) -> Response:
         """Add a schedule or a webhook; the answer is where a webhook's secret is shown."""
         workflow, spec = self.workflow(workflow_id), TriggerSpec(**self.read(TriggerBody))
         made, text = save_trigger(self.principal, workflow, spec)
-        return self.told(made, NewTriggerShape, status=201, text=text)
+        return self.told(made, NewTriggerSerializer, status=201, text=text)
 
 
-class OneTrigger(TriggerResource):
+class TriggerDetailView(TriggerView):
     """One trigger."""
 
     rules = {
@@ -152,33 +166,154 @@ class OneTrigger(TriggerResource):
         "DELETE": Action.MANAGE_WORKFLOWS,
     }
 
-    @operation("get_workflow_trigger", answer=TriggerShape)
+    @describe_operation("get_workflow_trigger", answer=TriggerSerializer)
     def get(self, request: object, workflow_id: str, trigger_id: str) -> Response:
         """Show a trigger, by id or name."""
-        return self.told(self.trigger(workflow_id, trigger_id), TriggerShape)
+        return self.told(self.trigger(workflow_id, trigger_id), TriggerSerializer)
 
-    @operation("change_workflow_trigger", body=TriggerBody, answer=TriggerShape)
+    @describe_operation("change_workflow_trigger", body=TriggerBody, answer=TriggerSerializer)
     def patch(self, request: object, workflow_id: str, trigger_id: str) -> Response:
         """Change parts of a trigger, or switch it on or off; its kind stays."""
         trigger = self.trigger(workflow_id, trigger_id)
         spec = TriggerSpec(**({"name": trigger.name} | self.read(TriggerBody, partial=True)))
         changed, _ = save_trigger(self.principal, trigger.workflow, spec, trigger)
-        return self.told(changed, TriggerShape)
+        return self.told(changed, TriggerSerializer)
 
-    @operation("remove_workflow_trigger", status=204)
+    @describe_operation("remove_workflow_trigger", status=204)
     def delete(self, request: object, workflow_id: str, trigger_id: str) -> Response:
         """Remove a trigger; what it started stays."""
         remove_trigger(self.principal, self.trigger(workflow_id, trigger_id))
         return Response(status=204)
 
 
-class TriggerSecret(TriggerResource):
+class RotateTriggerSecretView(TriggerView):
     """The secret of a webhook."""
 
     rules = {"POST": Action.MANAGE_WORKFLOWS}
 
-    @operation("replace_trigger_secret", answer=NewTriggerShape)
+    @describe_operation("replace_trigger_secret", answer=NewTriggerSerializer)
     def post(self, request: object, workflow_id: str, trigger_id: str) -> Response:
         """Give a webhook another secret; the earlier one opens nothing from now on."""
         trigger = self.trigger(workflow_id, trigger_id)
-        return self.told(trigger, NewTriggerShape, text=replace_secret(self.principal, trigger))
+        return self.told(
+            trigger, NewTriggerSerializer, text=replace_secret(self.principal, trigger)
+        )
+
+
+LARGEST_BODY = 256 * 1024
+LONGEST_DELIVERY = 255
+PARAMETERS = [
+    OpenApiParameter(
+        HEADER,
+        str,
+        OpenApiParameter.HEADER,
+        description="What the sender calls this delivery: sent again, it starts nothing.",
+    ),
+    OpenApiParameter(
+        "Authorization",
+        str,
+        OpenApiParameter.HEADER,
+        description="`Bearer` and the trigger's secret, where the body isn't signed.",
+    ),
+    OpenApiParameter(
+        TIMESTAMP,
+        str,
+        OpenApiParameter.HEADER,
+        description="Of a signed body: seconds since 1970, at most five minutes off.",
+    ),
+    OpenApiParameter(
+        SIGNATURE,
+        str,
+        OpenApiParameter.HEADER,
+        description="`v1=` and the hexadecimal HMAC-SHA256, by the secret, of the timestamp, "
+        "a dot, and the body.",
+    ),
+]
+
+
+class WebhookSchema(ResourceViewSchema):
+    """Describes what is opened by a secret instead of a role."""
+
+    def get_override_parameters(self) -> list[Any]:
+        """Return the headers of a delivery."""
+        return PARAMETERS
+
+    def _roles(self) -> str:
+        return "none is needed; the trigger's secret opens it"
+
+
+class WebhookDeliverySerializer(StrictSerializer):
+    """The run that a delivery started."""
+
+    run_id = serializers.UUIDField(source="pk")
+    session_id = serializers.UUIDField()
+    status = serializers.ChoiceField(Session.Status.choices, source="session.status")
+
+
+class WebhookView(APIView):
+    """One webhook."""
+
+    authentication_classes = ()
+    permission_classes = ()
+    content_negotiation_class = JSONContentNegotiation
+    http_method_names = ["post"]
+    schema = WebhookSchema()
+
+    @describe_operation(
+        "receive_webhook",
+        body={"application/json": {"type": "object", "additionalProperties": True}},
+        answer=WebhookDeliverySerializer,
+        status=(200, 201),
+        examples=[OpenApiExample("An alert", {"title": "disk full"}, request_only=True)],
+        calls=True,
+    )
+    def post(self, request: Request, hook_id: str) -> Response:
+        """Start a run of a workflow with what is sent.
+
+        By the trigger's secret as a bearer or by a signature of the body. 200 answers a delivery
+        that came before, with its run as it stands; a signature starts one run. At most 256 KiB.
+        """
+        body = _read_body(request)
+        proof = _read_proof(request)
+        trigger = authenticate_delivery(hook_id, proof, body)
+        run, is_new = receive(
+            trigger, parse_json(body), _parse_delivery_id(request), proof.signature
+        )
+        shown = WebhookDeliverySerializer(run).data
+        return Response(shown, status=201 if is_new else 200, headers={"Cache-Control": "no-store"})
+
+
+def _read_body(request: Request) -> bytes:
+    raw: bytes = request.stream.read(LARGEST_BODY + 1) if request.stream else b""
+    if len(raw) > LARGEST_BODY:
+        raise BodyTooLarge(
+            format_message(
+                "The body has more than {largest_body} bytes.", largest_body=LARGEST_BODY
+            ),
+            remedy="Send less of it.",
+        )
+    return raw
+
+
+def _read_proof(request: Request) -> WebhookCredentials:
+    scheme, _, text = request.headers.get("Authorization", "").partition(" ")
+    return WebhookCredentials(
+        bearer=text.strip() if scheme.lower() == "bearer" else "",
+        timestamp=request.headers.get(TIMESTAMP, ""),
+        signature=request.headers.get(SIGNATURE, ""),
+    )
+
+
+def _parse_delivery_id(request: Request) -> str:
+    found: str = request.headers.get(HEADER, "")
+    if len(found) > LONGEST_DELIVERY or not (found.isascii() and found.isprintable()):
+        raise InvalidInput(
+            "The delivery's id is too long, or has characters that can't be seen.",
+            code="bad_idempotency_key",
+            field=HEADER,
+            remedy=format_message(
+                "Send 1 to {longest_delivery} visible ASCII characters, such as a UUID.",
+                longest_delivery=LONGEST_DELIVERY,
+            ),
+        )
+    return found

@@ -8,26 +8,26 @@ from rest_framework import serializers
 from rest_framework.response import Response
 
 from agents.api.agents import AgentSlugs
-from agents.api.sessions import SessionShape
+from agents.api.sessions import SessionSerializer
+from agents.flow_labels.session_labels import label_reader
 from agents.models import Workflow, WorkflowRun, WorkflowVersion
 from agents.models.workflows import LONGEST_SOURCE
-from agents.session_labels import label_reader
-from agents.sessions.requests import cancel
-from agents.workflows.keeping import (
+from agents.sessions.services import cancel
+from agents.workflows.queries import list_steps
+from agents.workflows.services import (
     WorkflowSpec,
     approve_workflow,
-    named,
+    get_workflow,
     remove_workflow,
+    run_workflow,
     save_workflow,
 )
-from agents.workflows.starting import run_workflow
-from agents.workflows.telling import steps_of
-from bonobot.tenancy.api.filters import Filters, FlagFilter
-from bonobot.tenancy.api.resources import READ, READ_OR_RUN, Resource, named_in_path
-from bonobot.tenancy.api.schema import operation
-from bonobot.tenancy.api.shapes import NumberedBody, Shape, VersionedShape
-from bonobot.tenancy.roles import Action
-from mcp_servers.api.configurations import JSON_OBJECT
+from bonobot.accounts.api.openapi_schema import describe_operation
+from bonobot.accounts.api.resource_view import READ, READ_OR_RUN, ResourceView, set_not_found_field
+from bonobot.accounts.roles import Action
+from bonobot.core.api.filters import StrictBooleanFilter, StrictFilterSet
+from bonobot.core.api.serializers import NumberedBody, StrictSerializer, VersionedShape
+from mcp_servers.api.serializers import JSON_OBJECT
 
 EXAMPLE = """\
 agent: helper
@@ -44,24 +44,24 @@ outputs: {found: "${/steps/look/text}"}
 
 
 @extend_schema_field({**JSON_OBJECT, "description": "As the workflow's input schema says."})
-class Inputs(serializers.DictField):
+class WorkflowInputsField(serializers.DictField):
     """Inputs of a run."""
 
 
 @extend_schema_field({**JSON_OBJECT, "nullable": True, "description": "Null until it has ended."})
-class Outputs(serializers.DictField):
+class WorkflowOutputsField(serializers.DictField):
     """Outputs of a run."""
 
 
-class WorkflowFilter(Filters):
+class WorkflowFilter(StrictFilterSet):
     """What workflows are looked for by."""
 
     name = django_filters.CharFilter()
-    enabled = FlagFilter()
+    enabled = StrictBooleanFilter()
     agent = django_filters.CharFilter(field_name="agent__slug", label="Slug of whom it runs as")
 
 
-class RunFilter(Filters):
+class WorkflowRunFilter(StrictFilterSet):
     """What runs are looked for by."""
 
     status = django_filters.CharFilter(field_name="session__status")
@@ -91,7 +91,7 @@ class WorkflowBody(NumberedBody):
     )
 
 
-class WorkflowShape(VersionedShape):
+class WorkflowSerializer(VersionedShape):
     """A workflow."""
 
     written_as = (WorkflowBody,)
@@ -112,7 +112,7 @@ class WorkflowShape(VersionedShape):
     updated_at = serializers.DateTimeField()
 
 
-class WorkflowVersionShape(Shape):
+class WorkflowVersionSerializer(StrictSerializer):
     """What a workflow said in one of its versions."""
 
     number = serializers.IntegerField()
@@ -131,7 +131,7 @@ class WorkflowVersionShape(Shape):
         )
     ]
 )
-class ApproveWorkflowBody(Shape):
+class ApproveWorkflowBody(StrictSerializer):
     """What was looked at."""
 
     digest = serializers.CharField(max_length=64, help_text="Of the version that was read.")
@@ -140,13 +140,13 @@ class ApproveWorkflowBody(Shape):
 @extend_schema_serializer(
     examples=[OpenApiExample("Inputs", {"inputs": {"title": "disk full"}}, request_only=True)]
 )
-class RunWorkflowBody(Shape):
+class RunWorkflowBody(StrictSerializer):
     """What a run is given."""
 
-    inputs = Inputs(required=False)
+    inputs = WorkflowInputsField(required=False)
 
 
-class RunStepShape(Shape):
+class WorkflowStepSerializer(StrictSerializer):
     """A step of a run."""
 
     id = serializers.CharField()
@@ -161,42 +161,42 @@ class RunStepShape(Shape):
     duration_ms = serializers.IntegerField(allow_null=True)
 
 
-class WorkflowRunShape(Shape):
+class WorkflowRunSerializer(StrictSerializer):
     """A run of a workflow; its session shows every call."""
 
     id = serializers.UUIDField()
     workflow = serializers.CharField(source="name")
     version = serializers.IntegerField()
     via = serializers.ChoiceField(WorkflowRun.Via.choices)
-    inputs = Inputs()
-    outputs = Outputs(allow_null=True)
-    session = SessionShape()
+    inputs = WorkflowInputsField()
+    outputs = WorkflowOutputsField(allow_null=True)
+    session = SessionSerializer()
     created_at = serializers.DateTimeField()
 
 
-class OneWorkflowRunShape(WorkflowRunShape):
+class WorkflowRunDetailSerializer(WorkflowRunSerializer):
     """A run with its steps."""
 
     steps = serializers.SerializerMethodField()
 
-    @extend_schema_field(RunStepShape(many=True))
+    @extend_schema_field(WorkflowStepSerializer(many=True))
     def get_steps(self, run: WorkflowRun) -> Any:
         """Return its steps, in their order."""
-        return RunStepShape(steps_of(run), many=True).data
+        return WorkflowStepSerializer(list_steps(run), many=True).data
 
 
-class WorkflowResource(Resource):
+class WorkflowView(ResourceView):
     """A resource of one workflow."""
 
     def workflow(self, workflow_id: str) -> Workflow:
         """Return the workflow with this id or name, if it may be seen; raises `NotFound`."""
-        with named_in_path("workflow_id"):
-            return named(self.principal, workflow_id)
+        with set_not_found_field("workflow_id"):
+            return get_workflow(self.principal, workflow_id)
 
     def run(self, run_id: str) -> WorkflowRun:
         """Return a run that may be seen; raises `NotFound`."""
         rows: Any = WorkflowRun.objects.visible_to(self.principal)
-        with named_in_path("run_id"):
+        with set_not_found_field("run_id"):
             found: WorkflowRun = rows.select_related("session__agent").get_or_404(
                 self.organization_id, pk=run_id
             )
@@ -205,7 +205,7 @@ class WorkflowResource(Resource):
         return found
 
 
-class Workflows(Resource):
+class WorkflowListView(ResourceView):
     """All workflows."""
 
     rules = {"GET": READ_OR_RUN, "POST": Action.MANAGE_WORKFLOWS}
@@ -215,21 +215,21 @@ class Workflows(Resource):
     ordering = ("name", "pk")
     orderings = ("name", "created_at", "updated_at")
 
-    @operation("list_workflows", answer=WorkflowShape(many=True))
+    @describe_operation("list_workflows", answer=WorkflowSerializer(many=True))
     def get(self, request: object) -> Response:
         """List the workflows; a member and a token for one agent see those of their agents."""
         rows: Any = Workflow.objects.visible_to(self.principal)
         rows = rows.select_related("agent").prefetch_related("given__agent")
-        return self.listed(rows, WorkflowShape)
+        return self.listed(rows, WorkflowSerializer)
 
-    @operation("add_workflow", body=WorkflowBody, answer=WorkflowShape, status=201)
+    @describe_operation("add_workflow", body=WorkflowBody, answer=WorkflowSerializer, status=201)
     def post(self, request: object) -> Response:
         """Write a workflow; what is wrong in its definition is named by its path."""
         made = save_workflow(self.principal, WorkflowSpec(**self.read(WorkflowBody)))
-        return self.shown(made, WorkflowShape, status=201)
+        return self.shown(made, WorkflowSerializer, status=201)
 
 
-class OneWorkflow(WorkflowResource):
+class WorkflowDetailView(WorkflowView):
     """One workflow."""
 
     rules = {
@@ -239,27 +239,27 @@ class OneWorkflow(WorkflowResource):
     }
     narrowed = ("GET",)
 
-    @operation("get_workflow", answer=WorkflowShape)
+    @describe_operation("get_workflow", answer=WorkflowSerializer)
     def get(self, request: object, workflow_id: str) -> Response:
         """Show a workflow, by id or name."""
-        return self.shown(self.workflow(workflow_id), WorkflowShape)
+        return self.shown(self.workflow(workflow_id), WorkflowSerializer)
 
-    @operation("change_workflow", body=WorkflowBody, answer=WorkflowShape)
+    @describe_operation("change_workflow", body=WorkflowBody, answer=WorkflowSerializer)
     def patch(self, request: object, workflow_id: str) -> Response:
         """Change parts of a workflow; runs that have begun go on as they began."""
         workflow = self.workflow(workflow_id)
         said = {"name": workflow.name} | self.read(WorkflowBody, partial=True)
         changed = save_workflow(self.principal, WorkflowSpec(**said), workflow)
-        return self.shown(changed, WorkflowShape)
+        return self.shown(changed, WorkflowSerializer)
 
-    @operation("remove_workflow", status=204)
+    @describe_operation("remove_workflow", status=204)
     def delete(self, request: object, workflow_id: str) -> Response:
         """Remove a workflow with its versions and triggers; its runs stay."""
         remove_workflow(self.principal, self.workflow(workflow_id))
         return Response(status=204)
 
 
-class WorkflowVersions(WorkflowResource):
+class WorkflowVersionListView(WorkflowView):
     """The versions of a workflow."""
 
     rules = {"GET": READ}
@@ -267,70 +267,72 @@ class WorkflowVersions(WorkflowResource):
     ordering = ("-number", "-pk")
     orderings = ("number", "created_at")
 
-    @operation("list_workflow_versions", answer=WorkflowVersionShape(many=True))
+    @describe_operation("list_workflow_versions", answer=WorkflowVersionSerializer(many=True))
     def get(self, request: object, workflow_id: str) -> Response:
         """List what a workflow said in its versions, the newest first."""
-        return self.listed(self.workflow(workflow_id).versions.all(), WorkflowVersionShape)
+        return self.listed(self.workflow(workflow_id).versions.all(), WorkflowVersionSerializer)
 
 
-class ApproveWorkflow(WorkflowResource):
+class ApproveWorkflowView(WorkflowView):
     """The approval of a workflow as a tool."""
 
     rules = {"POST": Action.APPROVE_DEFINITIONS}
 
-    @operation("approve_workflow", body=ApproveWorkflowBody, answer=WorkflowShape)
+    @describe_operation("approve_workflow", body=ApproveWorkflowBody, answer=WorkflowSerializer)
     def post(self, request: object, workflow_id: str) -> Response:
         """Approve a workflow as it was read, so that agents that have it may call it."""
         workflow, seen = self.workflow(workflow_id), self.read(ApproveWorkflowBody)["digest"]
-        return self.shown(approve_workflow(self.principal, workflow, seen), WorkflowShape)
+        return self.shown(approve_workflow(self.principal, workflow, seen), WorkflowSerializer)
 
 
-class WorkflowRuns(WorkflowResource):
+class WorkflowRunListView(WorkflowView):
     """The runs of a workflow."""
 
     rules = {"GET": READ_OR_RUN, "POST": Action.RUN_AGENTS}
     narrowed = ("GET", "POST")
     queryset = WorkflowRun.objects.none()
-    filterset_class = RunFilter
+    filterset_class = WorkflowRunFilter
     orderings = ("created_at",)
 
-    @operation("list_workflow_runs", answer=WorkflowRunShape(many=True))
+    @describe_operation("list_workflow_runs", answer=WorkflowRunSerializer(many=True))
     def get(self, request: object, workflow_id: str) -> Response:
         """List the runs of a workflow, the newest first."""
         rows: Any = WorkflowRun.objects.visible_to(self.principal)
         rows = rows.filter(workflow=self.workflow(workflow_id)).select_related("session__agent")
-        answer = self.listed(rows, WorkflowRunShape)
+        answer = self.listed(rows, WorkflowRunSerializer)
         label_reader(self.principal, *(run.session for run in self.paginator.page))
         return answer
 
-    @operation("run_workflow", body=RunWorkflowBody, answer=OneWorkflowRunShape, status=201)
+    @describe_operation(
+        "run_workflow", body=RunWorkflowBody, answer=WorkflowRunDetailSerializer, status=201
+    )
     def post(self, request: object, workflow_id: str) -> Response:
         """Start a run; its inputs are checked first."""
         workflow, body = self.workflow(workflow_id), self.read(RunWorkflowBody)
         run = run_workflow(self.principal, workflow, body.get("inputs", {}))
-        return self.shown(run, OneWorkflowRunShape, status=201)
+        return self.shown(run, WorkflowRunDetailSerializer, status=201)
 
 
-class OneWorkflowRun(WorkflowResource):
+class WorkflowRunDetailView(WorkflowView):
     """One run."""
 
     rules = {"GET": READ_OR_RUN}
     narrowed = ("GET",)
 
-    @operation("get_workflow_run", answer=OneWorkflowRunShape)
+    @describe_operation("get_workflow_run", answer=WorkflowRunDetailSerializer)
     def get(self, request: object, run_id: str) -> Response:
         """Show a run with its steps."""
-        return self.shown(self.run(run_id), OneWorkflowRunShape)
+        return self.shown(self.run(run_id), WorkflowRunDetailSerializer)
 
 
-class CancelWorkflowRun(WorkflowResource):
+class CancelWorkflowRunView(WorkflowView):
     """The end of a run."""
 
     rules = {"POST": Action.RUN_AGENTS}
     narrowed = ("POST",)
 
-    @operation("cancel_workflow_run", answer=OneWorkflowRunShape)
+    @describe_operation("cancel_workflow_run", answer=WorkflowRunDetailSerializer)
     def post(self, request: object, run_id: str) -> Response:
         """Have a run cancelled, with what it began; one that rests stays as it is."""
         cancel(self.principal, self.run(run_id).session)
-        return self.shown(self.run(run_id), OneWorkflowRunShape)
+        return self.shown(self.run(run_id), WorkflowRunDetailSerializer)

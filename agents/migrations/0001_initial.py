@@ -1,5 +1,5 @@
-import bonobot.lib.ordered_json
-import bonobot.lib.sealed
+import bonobot.core.db.fields
+import bonobot.core.crypto.encrypted_fields
 import django.core.validators
 import django.db.models.deletion
 import uuid
@@ -63,7 +63,7 @@ class Migration(migrations.Migration):
                 ('slug', models.SlugField(max_length=64, verbose_name='slug')),
                 ('kind', models.CharField(choices=[('offline', 'offline (built in, not a language model)'), ('openai', 'OpenAI-compatible'), ('responses', 'OpenAI Responses API'), ('azure', 'Azure OpenAI'), ('anthropic', 'Anthropic'), ('google', 'Google Gemini API'), ('vertex', 'Google Vertex AI'), ('bedrock', 'Amazon Bedrock')], default='openai', max_length=16, verbose_name='kind')),
                 ('base_url', models.CharField(blank=True, default='', max_length=500, verbose_name='base URL')),
-                ('api_key', bonobot.lib.sealed.SealedTextField(blank=True, default='', verbose_name='API key')),
+                ('api_key', bonobot.core.crypto.encrypted_fields.SealedTextField(blank=True, default='', verbose_name='API key')),
                 ('model', models.CharField(blank=True, default='', max_length=255, verbose_name='model')),
                 ('allow_private', models.BooleanField(default=False, verbose_name='private address allowed')),
                 ('timeout_s', models.PositiveIntegerField(default=120, validators=[django.core.validators.MinValueValidator(1)], verbose_name='timeout (s)')),
@@ -373,7 +373,7 @@ class Migration(migrations.Migration):
                 ('round', models.PositiveIntegerField(default=1)),
                 ('requests', models.JSONField(default=dict)),
                 ('request_state', models.TextField(null=True)),
-                ('responses', bonobot.lib.sealed.SealedJSONField(blank=True, default=dict)),
+                ('responses', bonobot.core.crypto.encrypted_fields.SealedJSONField(blank=True, default=dict)),
                 ('answered', models.JSONField(default=list)),
                 ('task_id', models.CharField(blank=True, default='', max_length=255)),
                 ('poll_ms', models.PositiveIntegerField(default=0)),
@@ -415,8 +415,8 @@ class Migration(migrations.Migration):
                 ('created_at', models.DateTimeField(auto_now_add=True, verbose_name='created')),
                 ('updated_at', models.DateTimeField(auto_now=True, verbose_name='updated')),
                 ('approval', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to='agents.approval')),
-                ('request', bonobot.lib.sealed.SealedJSONField(default=dict)),
-                ('answer', bonobot.lib.sealed.SealedJSONField(blank=True, default=dict)),
+                ('request', bonobot.core.crypto.encrypted_fields.SealedJSONField(default=dict)),
+                ('answer', bonobot.core.crypto.encrypted_fields.SealedJSONField(blank=True, default=dict)),
                 ('state', models.CharField(choices=[('waiting', 'waits for a person'), ('ready', 'is about to be made'), ('running', 'is being made'), ('asking', 'its server asks for something'), ('remote', 'its server works on a task'), ('done', 'is over'), ('cancelled', 'was taken back')], default='waiting', max_length=9)),
                 ('visited', models.BooleanField(default=False)),
                 ('fence', models.PositiveIntegerField(default=0)),
@@ -449,7 +449,7 @@ class Migration(migrations.Migration):
                 ('own_name', models.CharField(blank=True, default='', max_length=2048, verbose_name='tool')),
                 ('mode', models.CharField(choices=[('form', 'by a form'), ('url', 'on a web page')], max_length=4, verbose_name='how')),
                 ('message', models.TextField(verbose_name='question')),
-                ('schema', bonobot.lib.ordered_json.OrderedJSONField(default=dict)),
+                ('schema', bonobot.core.db.fields.OrderedJSONField(default=dict)),
                 ('url', models.TextField(blank=True, default='', verbose_name='web page')),
                 ('elicitation_id', models.CharField(blank=True, default='', max_length=255)),
                 ('flags', models.JSONField(default=list, verbose_name='warnings')),
@@ -457,7 +457,7 @@ class Migration(migrations.Migration):
                 ('requested_by_id', models.CharField(max_length=255)),
                 ('requested_by', models.CharField(max_length=255, verbose_name='asked of')),
                 ('state', models.CharField(choices=[('waiting', 'waits for a person'), ('accept', 'answered'), ('decline', 'declined'), ('cancel', 'dismissed'), ('expired', 'expired'), ('withdrawn', 'withdrawn')], default='waiting', max_length=9, verbose_name='state')),
-                ('content', bonobot.lib.sealed.SealedJSONField(blank=True, default=dict)),
+                ('content', bonobot.core.crypto.encrypted_fields.SealedJSONField(blank=True, default=dict)),
                 ('expires_at', models.DateTimeField(verbose_name='expires')),
                 ('answered_at', models.DateTimeField(null=True, verbose_name='answered')),
                 ('answered_by', models.CharField(blank=True, default='', max_length=255, verbose_name='answered by')),
@@ -690,7 +690,7 @@ class Migration(migrations.Migration):
                 ('cron', models.CharField(blank=True, default='', max_length=100, verbose_name='cron expression')),
                 ('time_zone', models.CharField(default='UTC', max_length=64, verbose_name='time zone')),
                 ('next_at', models.DateTimeField(null=True, verbose_name='next run')),
-                ('secret', bonobot.lib.sealed.SealedTextField(blank=True, default='')),
+                ('secret', bonobot.core.crypto.encrypted_fields.SealedTextField(blank=True, default='')),
                 ('per_minute', models.PositiveIntegerField(default=10, verbose_name='runs a minute')),
                 ('last_at', models.DateTimeField(null=True, verbose_name='last run')),
                 ('last_code', models.CharField(blank=True, default='', max_length=64)),

@@ -1,18 +1,13 @@
 """Rows of agents: who they are, what they may, what they spend, and what they did."""
 
-from agents.models.agents import Agent, ModelEndpoint
+from agents.models.agents import Agent, Binding, ModelEndpoint, Note, ToolName
 from agents.models.approvals import Approval, SessionGrant
-from agents.models.bindings import Binding, ToolName
 from agents.models.budgets import Budget
-from agents.models.exchanges import Exchange, Question
-from agents.models.handovers import Handover
-from agents.models.notes import Note
+from agents.models.pending_calls import Exchange, Handover, Promise, Question
 from agents.models.policies import ToolPolicy, ToolRule
-from agents.models.promises import Promise
 from agents.models.recordings import Recording, Replay
-from agents.models.results import Blob, StoredResult
 from agents.models.saved_filters import SavedFilter
-from agents.models.sessions import Inbox, Runner, Session, Step
+from agents.models.sessions import Blob, Inbox, Runner, Session, Step, StoredResult
 from agents.models.skills import Given, Skill, SkillVersion
 from agents.models.workflows import Trigger, Workflow, WorkflowRun, WorkflowVersion
 

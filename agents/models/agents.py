@@ -1,20 +1,27 @@
-"""Agent and ModelEndpoint: the bots, and where their thinking happens."""
+"""Agent, AgentServer, ToolName, Note, Given."""
 
 from contextlib import suppress
 from typing import ClassVar
 from uuid import UUID
 
 from django.conf import settings
+from django.core.exceptions import ValidationError
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from agents.governance.kits import MOST_FILES, USUAL_FILES, USUAL_MIB
-from bonobot.lib.sealed import SealedTextField
-from bonobot.tenancy.models import Membership, User
-from bonobot.tenancy.principals import Principal
-from bonobot.tenancy.roles import Action, Role, may
-from bonobot.tenancy.scoped import GovernedModel, GovernedQuerySet
+from agents.builtin_tools.toolset_options import MOST_FILES, USUAL_FILES, USUAL_MIB
+from bonobot.accounts.models.abstract_models import (
+    GovernedModel,
+    GovernedQuerySet,
+    OrganizationModel,
+)
+from bonobot.accounts.models.organizations import Membership, User
+from bonobot.accounts.principals import Principal
+from bonobot.accounts.roles import Action, Role, may
+from bonobot.core.crypto.encrypted_fields import SealedTextField
+from bonobot.core.db.changed_fields import SavesChangedFields
+from mcp_servers.flow_labels import FlowLabel, decode_labels
 
 # 8-4-4-4-12: other spellings of a UUID could be slugs.
 UUID_LENGTH = 36
@@ -111,7 +118,7 @@ class ModelEndpoint(GovernedModel):
         return self.name
 
 
-def named(name: str) -> dict[str, UUID | str]:
+def build_agent_lookup(name: str) -> dict[str, UUID | str]:
     """Return the lookup of an agent by id or slug, whichever `name` is."""
     with suppress(ValueError):
         if len(name) == UUID_LENGTH:
@@ -165,7 +172,7 @@ class AgentQuerySet(GovernedQuerySet):
     def named(self, principal: Principal, name: str) -> "Agent":
         """Return the visible agent with this id or slug; raises `NotFound`."""
         visible = self.visible_to(principal)
-        found: Agent = visible.get_or_404(principal.organization_id, **named(name))
+        found: Agent = visible.get_or_404(principal.organization_id, **build_agent_lookup(name))
         return found
 
 
@@ -230,3 +237,107 @@ class Agent(GovernedModel):
 
     def __str__(self) -> str:
         return self.name
+
+
+class Binding(GovernedModel):
+    """Agent × server: on or off, and how much of the server the agent gets (FEATURES D2).
+
+    `allowed_tools` empty means all that the server offers; entries of both lists are globs over the
+    server's own tool names, and a denied tool is denied whatever else says. Resources and prompts
+    are ticked one by one or by globs over their URIs, templates or names; empty means none.
+    """
+
+    agent = models.ForeignKey("agents.Agent", on_delete=models.CASCADE, related_name="bindings")
+    server = models.ForeignKey(
+        "mcp_servers.Server",
+        on_delete=models.CASCADE,
+        related_name="+",
+        verbose_name=_("server"),
+    )
+    enabled = models.BooleanField(_("enabled"), default=True)
+    allowed_tools = models.JSONField(_("only these tools"), default=list, blank=True)
+    denied_tools = models.JSONField(_("never these tools"), default=list, blank=True)
+    allowed_resources = models.JSONField(_("these resources"), default=list, blank=True)
+    allowed_prompts = models.JSONField(_("these prompts"), default=list, blank=True)
+
+    class Meta:
+        ordering = ("server__name",)
+        verbose_name = _("bound server")
+        verbose_name_plural = _("bound servers")
+        constraints = (
+            models.UniqueConstraint(fields=["agent", "server"], name="binding_once_per_server"),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.agent} → {self.server}"
+
+    def clean(self) -> None:
+        """Refuse another organization's server, another agent's private one, and odd lists."""
+        super().clean()
+        if self.server.organization_id != self.agent.organization_id:
+            raise ValidationError({"server": _("This server belongs to another organization.")})
+        if self.server.private_to_agent and self.server.scope_id != self.agent_id:
+            raise ValidationError({"server": _("This server is private to another agent.")})
+        for field in ("allowed_tools", "denied_tools", "allowed_resources", "allowed_prompts"):
+            value = getattr(self, field)
+            if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
+                raise ValidationError({field: _('A list of names or globs, such as ["get_*"].')})
+
+
+class ToolName(GovernedModel):
+    """The name under which an agent knows a server's tool (DESIGN section 4).
+
+    Stored once and looked up, never parsed: renaming a server changes no tool's name.
+    """
+
+    agent = models.ForeignKey("agents.Agent", on_delete=models.CASCADE, related_name="tool_names")
+    server = models.ForeignKey("mcp_servers.Server", on_delete=models.CASCADE, related_name="+")
+    own_name = models.CharField(max_length=512)
+    name = models.CharField(max_length=64)
+
+    class Meta:
+        verbose_name = _("tool name")
+        verbose_name_plural = _("tool names")
+        constraints = (
+            models.UniqueConstraint(fields=["agent", "name"], name="toolname_unique"),
+            models.UniqueConstraint(
+                fields=["agent", "server", "own_name"], name="toolname_once_per_tool"
+            ),
+        )
+
+    def __str__(self) -> str:
+        return self.name
+
+
+LONGEST_TITLE = 200
+LONGEST_NOTE = 4_000
+MOST_NOTES = 500
+
+
+class Note(SavesChangedFields, OrganizationModel):
+    """A note of one agent: its title is what it is found and replaced by.
+
+    `labels` are those that its writer held when it was written, as the ledger has them: whoever
+    reads the note holds them too (FEATURES X9).
+    """
+
+    agent = models.ForeignKey("agents.Agent", on_delete=models.CASCADE, related_name="notes")
+    title = models.CharField(_("title"), max_length=LONGEST_TITLE)
+    text = models.TextField(_("text"), max_length=LONGEST_NOTE)
+    labels = models.PositiveSmallIntegerField(_("brings"), default=0)
+    written_by = models.CharField(_("written by"), max_length=255)
+    session_id = models.UUIDField(null=True)
+
+    class Meta:
+        ordering = ("-updated_at", "-pk")
+        verbose_name = _("note")
+        verbose_name_plural = _("notes")
+        constraints = (models.UniqueConstraint(fields=["agent", "title"], name="note_once"),)
+
+    def __str__(self) -> str:
+        return self.title
+
+    @property
+    def brought(self) -> tuple[FlowLabel, ...]:
+        """What reading it brings."""
+        return decode_labels(self.labels)

@@ -1,13 +1,59 @@
-"""Approval and SessionGrant: a person's answer to a call, once or for a session (FEATURES X4)."""
+"""Approval, SessionGrant, abstract base."""
 
 from datetime import datetime
+from typing import Any, ClassVar
 
 from django.db import models
-from django.db.models import Q
+from django.db.models import DateTimeField, Q
+from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
-from agents.models.waiting import WaitsForPerson
-from bonobot.tenancy.scoped import GovernedModel
+from agents.models.reach import of_readable_sessions
+from bonobot.accounts.models.abstract_models import GovernedModel, OrganizationModel, ScopedQuerySet
+from bonobot.accounts.principals import Principal
+
+# The state of a question that nobody has answered, and of one whose time was over before.
+WAITING = "waiting"
+EXPIRED = "expired"
+
+
+class WaitingQuerySet(ScopedQuerySet):
+    """Questions to people as inboxes and sweeps want them."""
+
+    def waiting(self) -> "WaitingQuerySet":
+        """Keep those that a person can still answer."""
+        return self.filter(state=WAITING, expires_at__gt=timezone.now())
+
+    def overdue(self) -> "WaitingQuerySet":
+        """Keep those that nobody answered in time."""
+        return self.filter(state=WAITING, expires_at__lte=timezone.now())
+
+    def visible_to(self, principal: Principal) -> "WaitingQuerySet":
+        """Keep those that a principal may read: all for readers, for members their own."""
+        mine: WaitingQuerySet = of_readable_sessions(self, principal, "requested_by")
+        return mine
+
+
+class WaitsForPerson(OrganizationModel):
+    """A question to a person: `waiting` until it is answered, taken back, or its time is over."""
+
+    state: Any
+    expires_at: "DateTimeField[Any, datetime]"
+
+    objects: ClassVar = WaitingQuerySet.as_manager()
+
+    class Meta:
+        abstract = True
+
+    def answerable(self, now: datetime) -> bool:
+        """Tell whether a person can still answer."""
+        return bool(self.state == WAITING and self.expires_at > now)
+
+    def state_at(self, now: datetime) -> str:
+        """Return the state; one that is overdue is expired, whether or not it was swept."""
+        overdue = self.state == WAITING and not self.answerable(now)
+        return EXPIRED if overdue else str(self.state)
+
 
 # The code of the question whether a call, of which nobody knows whether it ran, is made again.
 INTERRUPTED = "call_interrupted"

@@ -6,7 +6,7 @@ from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from bonobot.tenancy.scoped import GovernedModel
+from bonobot.accounts.models.abstract_models import GovernedModel
 
 BudgetScope = Literal["organization", "agent", "session", "server"]
 

@@ -4,7 +4,7 @@ from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
-from bonobot.tenancy.scoped import GovernedModel
+from bonobot.accounts.models.abstract_models import GovernedModel
 
 
 class ToolPolicy(GovernedModel):

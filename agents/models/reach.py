@@ -8,8 +8,8 @@ that a token isn't for, or that was taken from the person behind it, is gone wit
 from typing import Any
 
 from agents.models.agents import Agent
-from bonobot.tenancy.principals import Principal
-from bonobot.tenancy.roles import Action
+from bonobot.accounts.principals import Principal
+from bonobot.accounts.roles import Action
 
 
 def sees_every_agent(principal: Principal) -> bool:

@@ -7,9 +7,9 @@ from django.utils.translation import gettext_lazy as _
 
 from agents.models.reach import of_visible_agents
 from agents.models.sessions import Runner
-from bonobot.tenancy.principals import Principal
-from bonobot.tenancy.roles import Action
-from bonobot.tenancy.scoped import OrganizationModel, ScopedQuerySet
+from bonobot.accounts.models.abstract_models import OrganizationModel, ScopedQuerySet
+from bonobot.accounts.principals import Principal
+from bonobot.accounts.roles import Action
 
 
 class RecordingQuerySet(ScopedQuerySet):

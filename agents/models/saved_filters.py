@@ -4,7 +4,7 @@ from django.conf import settings
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from bonobot.tenancy.scoped import OrganizationModel
+from bonobot.accounts.models.abstract_models import OrganizationModel
 
 LONGEST_NAME = 80
 LONGEST_QUERY = 2_000

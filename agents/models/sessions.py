@@ -1,4 +1,4 @@
-"""Session, Step, Inbox and Runner: what an agent did, and who is doing it (DESIGN section 3).
+"""Session, Step, Inbox, Runner, StoredResult, Blob.
 
 Only the holder of a session (runner and fence) appends steps; everyone else leaves inbox rows and
 nudges. A stale holder's writes change nothing, because each of them names the fence.
@@ -11,8 +11,8 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from agents.models.reach import of_readable_sessions
-from bonobot.tenancy.principals import Principal
-from bonobot.tenancy.scoped import OrganizationModel, ScopedQuerySet
+from bonobot.accounts.models.abstract_models import OrganizationModel, ScopedQuerySet
+from bonobot.accounts.principals import Principal
 
 
 class Runner(models.Model):
@@ -178,3 +178,37 @@ class Inbox(models.Model):
 
     def __str__(self) -> str:
         return f"{self.kind} → {self.session_id}"
+
+
+class StoredResult(OrganizationModel):
+    """A result kept whole; its id is the call's id. The model reads on with `read_result`."""
+
+    agent = models.ForeignKey("agents.Agent", on_delete=models.CASCADE, null=True, related_name="+")
+    session_id = models.UUIDField(null=True, db_index=True)
+    text = models.TextField()
+
+    class Meta:
+        verbose_name = _("stored result")
+        verbose_name_plural = _("stored results")
+
+    def __str__(self) -> str:
+        return str(self.pk)
+
+
+class Blob(OrganizationModel):
+    """An image, or a text that somebody attached: kept once for an organization by its digest."""
+
+    sha256 = models.CharField(max_length=64)
+    media_type = models.CharField(max_length=32)
+    size = models.PositiveIntegerField()
+    data = models.BinaryField()
+
+    class Meta:
+        verbose_name = _("kept file")
+        verbose_name_plural = _("kept files")
+        constraints = (
+            models.UniqueConstraint(fields=["organization", "sha256"], name="blob_once"),
+        )
+
+    def __str__(self) -> str:
+        return self.sha256

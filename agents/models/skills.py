@@ -7,8 +7,12 @@ from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
 from agents.models.reach import of_visible_agents, sees_every_agent
-from bonobot.tenancy.principals import Principal
-from bonobot.tenancy.scoped import GovernedModel, GovernedQuerySet, OrganizationModel
+from bonobot.accounts.models.abstract_models import (
+    GovernedModel,
+    GovernedQuerySet,
+    OrganizationModel,
+)
+from bonobot.accounts.principals import Principal
 
 LONGEST_SKILL = 32_000
 

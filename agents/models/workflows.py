@@ -8,15 +8,15 @@ from django.utils.translation import gettext_lazy as _
 
 from agents.models.reach import of_visible_agents
 from agents.models.sessions import Session
-from bonobot.lib.changed_fields import SavesChangedFields
-from bonobot.lib.sealed import SealedTextField
-from bonobot.tenancy.principals import Principal
-from bonobot.tenancy.scoped import (
+from bonobot.accounts.models.abstract_models import (
     GovernedModel,
     GovernedQuerySet,
     OrganizationModel,
     ScopedQuerySet,
 )
+from bonobot.accounts.principals import Principal
+from bonobot.core.crypto.encrypted_fields import SealedTextField
+from bonobot.core.db.changed_fields import SavesChangedFields
 
 LONGEST_SOURCE = 64 * 1024
 

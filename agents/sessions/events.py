@@ -1,4 +1,4 @@
-"""A session as a stream of events: what its steps say, in an order that can be resumed.
+"""Steps as resumable events; watchers.
 
 Steps change until they are settled, and parallel calls settle in any order. So an event carries an
 id (the step's number) only once its step and all before it are settled: whoever resumes after the
@@ -6,14 +6,35 @@ last id that came has missed nothing. Until then the same step is shown without 
 it changes, and readers put events of one `seq` in each other's place. Between those come pieces:
 `text` that a model adds to a step, `progress` of a call; `state` says how the session stands, and
 a last event where it rests.
+
+A look at all sessions that are due is one query for how they stand, and one more for each that has
+changed since. The bus says when one is due (Redis); a session is looked at every `LOOK_EVERY_S`
+while the bus hears nothing, every `SURE_EVERY_S` while it does, for a wake-up may be lost. Looks at
+one session are `LOOK_EVERY_S` apart at least, so it takes four queries a second at most, whatever
+happens in it and however many watch it. What steps show for a moment comes from the bus, without a
+query. All of this belongs to the runtime's loop.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+import asyncio
+import logging
+import threading
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
+from math import inf
+from time import monotonic
 from typing import Any
 from uuid import UUID
+from weakref import WeakKeyDictionary
+
+from django.db import Error as DatabaseFault
 
 from agents.models import Session, Step
+from agents.session_wakeups import build_bus_topic
+from agents.sessions.partial_output import fetch_partial_outputs
+from bonobot.core.redis_bus import get_bus
+from bonobot.core.runtime import Runtime, get_runtime
 
 RESTING = frozenset(
     {Session.Status.DONE, Session.Status.FAILED, Session.Status.CANCELLED, Session.Status.WAITING}
@@ -58,7 +79,7 @@ _SHOWN: dict[str, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True)
-class Event:
+class SessionEvent:
     """One event; `kind` is a step's kind or one of the four others.
 
     `id` is there once it can be resumed after.
@@ -69,7 +90,7 @@ class Event:
     id: int | None = None
 
 
-def shown(step: Step) -> dict[str, Any]:
+def build_step_data(step: Step) -> dict[str, Any]:
     """Return a step as every surface shows it."""
     found = {name: step.payload[name] for name in _SHOWN[step.kind] if name in step.payload}
     return {
@@ -85,21 +106,21 @@ def shown(step: Step) -> dict[str, Any]:
     }
 
 
-def events_of(
+def build_events(
     steps: Iterable[Step], shown_now: Mapping[int, Mapping[str, Any]] | None = None
-) -> Iterator[Event]:
+) -> Iterator[SessionEvent]:
     """Yield steps as events; `shown_now` is what unsettled ones show beside their rows."""
     settled = True
     for step in steps:
         open_still = step.state == Step.State.INTENT
         settled = settled and not open_still
-        found = shown(step)
+        found = build_step_data(step)
         if open_still and shown_now:
             found |= shown_now.get(step.seq, {})
-        yield Event(step.kind, found, step.seq if settled else None)
+        yield SessionEvent(step.kind, found, step.seq if settled else None)
 
 
-def read_events(session_id: UUID, after_seq: int = 0) -> list[Event]:
+def read_events(session_id: UUID, after_seq: int = 0) -> list[SessionEvent]:
     """Return the events behind `after_seq` as they stand now (two queries).
 
     The last event is `rest` where the session rests. A session that is gone rests too.
@@ -107,20 +128,20 @@ def read_events(session_id: UUID, after_seq: int = 0) -> list[Event]:
     # The status is read first: what a resting session did was written before it came to rest.
     session = Session.objects.filter(pk=session_id).first()
     steps = Step.objects.filter(session_id=session_id, seq__gt=after_seq).order_by("seq")
-    return [*events_of(steps), *standing(session)]
+    return [*build_events(steps), *build_rest_events(session)]
 
 
-def standing(session: Session | None) -> list[Event]:
+def build_rest_events(session: Session | None) -> list[SessionEvent]:
     """Return the event that tells that a session rests, and how; none where it doesn't."""
     if session is None:
-        return [Event(REST, {"status": "removed", "error_code": "", "error_detail": ""})]
+        return [SessionEvent(REST, {"status": "removed", "error_code": "", "error_detail": ""})]
     if session.status not in RESTING:
         return []
     found = ("status", "error_code", "error_detail")
-    return [Event(REST, {name: getattr(session, name) for name in found})]
+    return [SessionEvent(REST, {name: getattr(session, name) for name in found})]
 
 
-class Told:
+class EventFeed:
     """What one reader was told, up to the id that it can resume after; pure."""
 
     def __init__(self, after_seq: int = 0) -> None:
@@ -129,15 +150,15 @@ class Told:
         self._status = ""
         self._rest: dict[str, Any] = {}
 
-    def news(self, found: Iterable[Event], status: str) -> list[Event]:
+    def news(self, found: Iterable[SessionEvent], status: str) -> list[SessionEvent]:
         """Return what of the events is news to the reader, who has been told then."""
         new = [piece for event in found if (piece := self._told(event)) is not None]
         known, self._status = self._status, status
         if status == known or status in RESTING or self._rest:
             return new
-        return [Event(STATE, {"status": status}), *new]
+        return [SessionEvent(STATE, {"status": status}), *new]
 
-    def _told(self, event: Event) -> Event | None:
+    def _told(self, event: SessionEvent) -> SessionEvent | None:
         if event.kind == REST:
             known, self._rest = self._rest == event.data, event.data
             return None if known else event
@@ -152,25 +173,210 @@ class Told:
         if before is not None and _is_older(event.data, before):
             return None
         self._open[seq] = event.data
-        return event if before is None else _piece(before, event)
+        return event if before is None else _build_delta(before, event)
 
 
-def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> set[str]:
+def _list_changed_fields(before: Mapping[str, Any], now: Mapping[str, Any]) -> set[str]:
     return {name for name in {*before, *now} if before.get(name) != now.get(name)}
 
 
 def _is_older(now: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
     """Tell whether a step shows nothing new: texts only grow, so a shorter one was seen before."""
     old, new = (str(one.get("text", "")) for one in (before, now))
-    return _changed(before, now) <= {"text"} and old.startswith(new)
+    return _list_changed_fields(before, now) <= {"text"} and old.startswith(new)
 
 
-def _piece(before: Mapping[str, Any], event: Event) -> Event:
+def _build_delta(before: Mapping[str, Any], event: SessionEvent) -> SessionEvent:
     """Return what an unsettled step shows more than before: a piece of it, or all of it."""
-    now, changed = event.data, _changed(before, event.data)
+    now, changed = event.data, _list_changed_fields(before, event.data)
     if changed == {PROGRESS} and now.get(PROGRESS):
-        return Event(PROGRESS, {"seq": now["seq"], **now[PROGRESS]})
+        return SessionEvent(PROGRESS, {"seq": now["seq"], **now[PROGRESS]})
     old, new = (str(one.get("text", "")) for one in (before, now))
     if changed == {"text"} and new.startswith(old):
-        return Event(TEXT, {"seq": now["seq"], "at": len(old), "text": new[len(old) :]})
+        return SessionEvent(TEXT, {"seq": now["seq"], "at": len(old), "text": new[len(old) :]})
     return event
+
+
+logger = logging.getLogger(__name__)
+
+LOOK_EVERY_S = 0.5
+SURE_EVERY_S = 2.0
+# Who follows is given nothing after so long a silence, and can do something else.
+IDLE_S = 1.0
+# Who lets so many events lie is left behind, and comes again with the last id.
+MOST_PENDING = 5_000
+
+
+class SessionSubscriber:
+    """One who watches: what was told, and what lies ready."""
+
+    def __init__(self, after_seq: int) -> None:
+        self.told = EventFeed(after_seq)
+        self.pending: list[SessionEvent] = []
+        self.wake = asyncio.Event()
+
+    def take(self) -> list[SessionEvent]:
+        """Return what lies ready."""
+        taken, self.pending = self.pending, []
+        self.wake.clear()
+        return taken
+
+
+class WatchedSession:
+    """One session that is watched: what the last look found, and when the next is due."""
+
+    def __init__(self, session_id: UUID, soon: asyncio.Event) -> None:
+        """Watch a session; `soon` is set when a look or a word is due earlier."""
+        self.session_id = session_id
+        self._soon = soon
+        self.readers: set[SessionSubscriber] = set()
+        self.due = self._looked_at = 0.0
+        self.rung = False
+        self._session: Session | None = None
+        self._seen_at: datetime | None = None
+        self._read_after: int | None = None
+        self._steps: list[Step] = []
+        self._shown: dict[int, dict[str, Any]] = {}
+
+    def ring(self) -> None:
+        """Note that there may be something new."""
+        self.rung = True
+        self.due = max(monotonic(), self._looked_at + LOOK_EVERY_S)
+        self._soon.set()
+
+    def looked(self, next_s: float) -> None:
+        """Note that a look has ended; the next is due in `next_s`, sooner where it rang."""
+        self._looked_at = monotonic()
+        self.due = self._looked_at + (LOOK_EVERY_S if self.due < inf else next_s)
+
+    def needs_steps(self, session: Session | None) -> int | None:
+        """Take how the session stands; return after which step to read, None for not at all."""
+        self._session = session
+        after = min((reader.told.after_seq for reader in self.readers), default=0)
+        wanted = self._read_after is None or after < self._read_after
+        changed = session is not None and session.updated_at != self._seen_at
+        return after if changed or wanted else None
+
+    def read(self, after: int, steps: list[Step]) -> None:
+        """Take the steps behind `after`, read since the session was looked at."""
+        self._read_after, self._steps = after, steps
+        self._seen_at = self._session.updated_at if self._session else None
+
+    async def look_at_shown(self) -> None:
+        """Read what unsettled steps show beside their rows."""
+        self.rung = False
+        unsettled = any(step.state == Step.State.INTENT for step in self._steps)
+        self._shown = await fetch_partial_outputs(self.session_id) if unsettled else {}
+
+    def tell(self) -> None:
+        """Lay ready what is new for each reader whom the last look reached back to."""
+        if self._read_after is None:
+            return
+        found = [*build_events(self._steps, self._shown), *build_rest_events(self._session)]
+        status = self._session.status if self._session else ""
+        for reader in self.readers:
+            if reader.told.after_seq >= self._read_after:
+                reader.pending += reader.told.news(found, status)
+            if reader.pending:
+                reader.wake.set()
+
+
+class SessionWatcher:
+    """All watches of a process, and the one task that looks."""
+
+    def __init__(self) -> None:
+        self._watches: dict[UUID, WatchedSession] = {}
+        self._soon = asyncio.Event()
+        self._looking: asyncio.Task[None] | None = None
+
+    async def follow(self, session_id: UUID, after_seq: int) -> AsyncGenerator[list[SessionEvent]]:
+        """Yield what is new, or nothing after `IDLE_S`, until the session rests."""
+        reader = SessionSubscriber(after_seq)
+        watch = self._begin(session_id, reader)
+        try:
+            await get_bus().listen(build_bus_topic(session_id), watch.ring)
+            while True:
+                await _wait_for_event(reader.wake, IDLE_S)
+                if len(reader.pending) > MOST_PENDING:
+                    return
+                yield (new := reader.take())
+                if new and new[-1].kind == REST:
+                    return
+        finally:
+            self._end(watch, reader)
+
+    def _begin(self, session_id: UUID, reader: SessionSubscriber) -> WatchedSession:
+        watch = self._watches.get(session_id)
+        if watch is None:
+            watch = self._watches[session_id] = WatchedSession(session_id, self._soon)
+        watch.readers.add(reader)
+        watch.due = 0.0
+        self._soon.set()
+        if self._looking is None or self._looking.done():
+            self._looking = get_runtime().begin(self._look_out(), name="lookout")
+        return watch
+
+    def _end(self, watch: WatchedSession, reader: SessionSubscriber) -> None:
+        watch.readers.discard(reader)
+        if not watch.readers:
+            self._watches.pop(watch.session_id, None)
+            get_bus().leave(build_bus_topic(watch.session_id), watch.ring)
+
+    async def _look_out(self) -> None:
+        while self._watches:
+            self._soon.clear()
+            now = monotonic()
+            if due := [watch for watch in self._watches.values() if watch.due <= now]:
+                await self._look(due)
+            for watch in [one for one in self._watches.values() if one.rung]:
+                await watch.look_at_shown()
+                watch.tell()
+            nearest = min((watch.due for watch in self._watches.values()), default=0.0)
+            await _wait_for_event(self._soon, nearest - monotonic())
+
+    async def _look(self, due: list[WatchedSession]) -> None:
+        """Look at sessions; a database that is away is looked at again later."""
+        for watch in due:
+            watch.due = inf  # a ring meanwhile brings the next look forward
+        try:
+            found = await get_runtime().orm(_load_sessions, [watch.session_id for watch in due])
+            for watch in due:
+                after = watch.needs_steps(found.get(watch.session_id))
+                if after is not None:
+                    watch.read(after, await get_runtime().orm(_load_steps, watch.session_id, after))
+                    await watch.look_at_shown()
+                watch.tell()
+        except DatabaseFault as fault:
+            logger.warning("sessions could not be looked at: %s", fault)
+        for watch in due:
+            watch.looked(SURE_EVERY_S if get_bus().hears else LOOK_EVERY_S)
+
+
+def watch_session(session_id: UUID, after_seq: int = 0) -> AsyncGenerator[list[SessionEvent]]:
+    """Yield what is new of a session (it may be nothing), until it rests; close it when done."""
+    return get_session_watcher().follow(session_id, after_seq)
+
+
+def _load_sessions(ids: list[UUID]) -> dict[UUID, Session]:
+    return Session.objects.in_bulk(ids)
+
+
+def _load_steps(session_id: UUID, after_seq: int) -> list[Step]:
+    return list(Step.objects.filter(session_id=session_id, seq__gt=after_seq).order_by("seq"))
+
+
+async def _wait_for_event(event: asyncio.Event, seconds: float) -> None:
+    if seconds > 0:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await event.wait()
+
+
+_lock = threading.Lock()
+_by_runtime: WeakKeyDictionary[Runtime, SessionWatcher] = WeakKeyDictionary()
+
+
+def get_session_watcher() -> SessionWatcher:
+    """Return the lookout of this process's runtime."""
+    with _lock:
+        return _by_runtime.setdefault(get_runtime(), SessionWatcher())

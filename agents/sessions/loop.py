@@ -1,4 +1,4 @@
-"""The loop: messages in, model turns, calls through the door, until the model has answered.
+"""The agent loop and its limits.
 
 Everything that the loop needs to go on is in the rows, so another runner can take over at any
 point; what becomes of calls that a dead holder had begun, `recovery` says. A process that is told
@@ -10,119 +10,162 @@ import logging
 from collections.abc import Sequence
 from functools import partial
 
-from agents import asking, calls
-from agents.approvals import withdraw
-from agents.attachments import told_to_model
-from agents.governance.snapshots import Snapshot, snapshots
-from agents.llm import port
-from agents.models import Session, Step
-from agents.sessions import rows
-from agents.sessions.bounds import Bound, within_calls, within_turns
-from agents.sessions.calling import Caller, call, holder_of
-from agents.sessions.children import end_children
-from agents.sessions.connected import DISCONNECTED, connected, turnover
-from agents.sessions.context import after_overflow, within_window
-from agents.sessions.past import History, history
-from agents.sessions.prompts import instructions, specs
+from agents.approvals.services import withdraw_approvals
+from agents.attachments import build_model_messages
+from agents.calls import pipeline
+from agents.calls.snapshots import CallSnapshot, get_snapshot_cache
+from agents.elicitations import services as elicitations
+from agents.llm import interface as llm_interface
+from agents.models import Agent, Session, Step
+from agents.sessions import step_store
+from agents.sessions.child_sessions import end_children
+from agents.sessions.context_window import compact_after_overflow, compact_history
+from agents.sessions.history import SessionHistory, load_history
+from agents.sessions.leases import LeaseLost, SessionLease, release_session
 from agents.sessions.recovery import close_all, recover
-from agents.sessions.runners import Hold, Lost, hand_back
-from agents.sessions.setting import Setting, setting_of
-from agents.sessions.turns import Turn
-from agents.workflows.driving import drive
+from agents.sessions.run_context import (
+    DISCONNECTED,
+    RunContext,
+    compare_servers,
+    list_connected_servers,
+    load_run_context,
+)
+from agents.sessions.system_prompt import build_instructions, build_tool_specs
+from agents.sessions.tool_calls import SessionCaller, build_holder_key, call
+from agents.sessions.turns import SessionTurn
+from agents.workflows.executor import execute_workflow
+from bonobot.core.db.transactions import get_transaction_batcher
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import Problem
+from bonobot.core.runtime import get_runtime
 from bonobot.ledger.refusals import AuditUnavailable
-from bonobot.lib.problems import Problem
-from bonobot.lib.runtime import runtime
-from bonobot.lib.together import together
-from mcp_servers.rereading import rereader
+from mcp_servers.refresh_definitions import get_refresher
+
+
+class RunLimitExceeded(Problem):
+    """A run came to one of its bounds: turns, calls or time per message."""
+
+    code = "turns_exhausted"
+    status = 422
+
+
+def check_turn_limit(agent: Agent, past: SessionHistory) -> None:
+    """Raise `Bound` where the model has had its turns."""
+    if past.turns_since_message >= agent.max_turns:
+        raise RunLimitExceeded(
+            format_message(
+                "The model took {turns_since_message} turns without an answer.",
+                turns_since_message=past.turns_since_message,
+            ),
+            code="turns_exhausted",
+            remedy="Ask for less at once, or raise the agent's turns per message.",
+        )
+
+
+def check_call_limit(agent: Agent, past: SessionHistory, more: int) -> None:
+    """Raise `Bound` where the model asks for more calls than it has left."""
+    if past.calls_since_message + more > agent.max_calls:
+        raise RunLimitExceeded(
+            format_message(
+                "The model asked for more than {max_calls} calls.", max_calls=agent.max_calls
+            ),
+            code="calls_exhausted",
+            remedy="Ask for less at once, or raise the agent's calls per message.",
+        )
+
 
 logger = logging.getLogger(__name__)
 
 
-class Parked(Exception):
+class SessionSuspended(Exception):
     """A call waits for a person: the session lets go of its worker until somebody answers."""
 
 
-class HandedOver(Exception):
+class SessionHandedOff(Exception):
     """This process is told to stop: another one goes on from here."""
 
 
-async def run(hold: Hold) -> None:
+async def run(hold: SessionLease) -> None:
     """Run a held session until it rests; the outcome is in its rows."""
-    orm = runtime().orm
+    orm = get_runtime().orm
     try:
-        setting = await together().do(setting_of, hold)
+        setting = await get_transaction_batcher().do(load_run_context, hold)
         if setting is None:
             await cancel(hold)
             return
         found = await recover(hold, setting.agent.pk)
-        await _notices(hold, setting)
+        await _append_notices(hold, setting)
         async with asyncio.timeout(setting.max_run_s):
             await _call_all(hold, setting, found.calls)
             if found.waits:
-                raise Parked
-            answer = await _carried_out(hold, setting)
+                raise SessionSuspended
+            answer = await _execute_session(hold, setting)
         end = None if answer is None else {"answer": answer}
-        await together().do(rows.close, hold, Session.Status.DONE, end=end)
-    except Lost:
+        await get_transaction_batcher().do(step_store.close, hold, Session.Status.DONE, end=end)
+    except LeaseLost:
         logger.warning("session %s is held by another runner now", hold.session_id)
-    except Parked:
-        await _park(hold)
-    except HandedOver:
-        await orm(hand_back, hold)
+    except SessionSuspended:
+        await _suspend_session(hold)
+    except SessionHandedOff:
+        await orm(release_session, hold)
     except TimeoutError:
-        await fail(hold, Bound("The time for one message is over.", code="time_exhausted"))
+        await fail(
+            hold, RunLimitExceeded("The time for one message is over.", code="time_exhausted")
+        )
     except AuditUnavailable:
         raise  # it comes back, as a database does
     except Problem as problem:
         await fail(hold, problem)
     finally:
-        await asyncio.shield(calls.release(holder_of(hold)))
+        await asyncio.shield(pipeline.release(build_holder_key(hold)))
 
 
-async def _park(hold: Hold) -> None:
+async def _suspend_session(hold: SessionLease) -> None:
     """Rest until a person has answered; the answer queues the session again."""
     try:
-        await runtime().orm(rows.park, hold)
-    except Lost:
+        await get_runtime().orm(step_store.suspend_session, hold)
+    except LeaseLost:
         logger.warning("session %s was lost before it could wait", hold.session_id)
 
 
-async def cancel(hold: Hold) -> None:
+async def cancel(hold: SessionLease) -> None:
     """Write that a person cancelled the run, and why; what was begun is closed as unknown."""
-    orm = runtime().orm
+    orm = get_runtime().orm
     try:
         await close_all(hold)
-        why = await orm(rows.take_cancels, hold)
+        why = await orm(step_store.take_cancels, hold)
         await orm(end_children, hold.session_id, why or "The session that began it was cancelled.")
-        await orm(withdraw, hold.session_id)
-        await orm(asking.withdraw, hold.session_id)
+        await orm(withdraw_approvals, hold.session_id)
+        await orm(elicitations.withdraw_requests, hold.session_id)
         said = {"detail": why} if why else {}
         end = {"code": "cancelled", **said}
-        await orm(rows.close, hold, Session.Status.CANCELLED, end=end, code="cancelled", detail=why)
-    except Lost:
+        await orm(
+            step_store.close, hold, Session.Status.CANCELLED, end=end, code="cancelled", detail=why
+        )
+    except LeaseLost:
         logger.warning("session %s was lost before it could be cancelled", hold.session_id)
 
 
-async def fail(hold: Hold, problem: Problem) -> None:
+async def fail(hold: SessionLease, problem: Problem) -> None:
     """Write why the run ended; what was begun is closed as unknown."""
-    orm = runtime().orm
+    orm = get_runtime().orm
     try:
         await close_all(hold)
         await orm(end_children, hold.session_id, "The session that began it failed.")
-        await orm(withdraw, hold.session_id)
-        await orm(asking.withdraw, hold.session_id)
+        await orm(withdraw_approvals, hold.session_id)
+        await orm(elicitations.withdraw_requests, hold.session_id)
         detail = f"{problem} {problem.remedy}".strip()
-        close = partial(rows.close, end=problem.as_dict(), code=problem.code, detail=detail)
+        close = partial(step_store.close, end=problem.as_dict(), code=problem.code, detail=detail)
         await orm(close, hold, Session.Status.FAILED)
-    except Lost:
+    except LeaseLost:
         logger.warning("session %s was lost before it could be closed", hold.session_id)
 
 
-async def _notices(hold: Hold, setting: Setting) -> None:
+async def _append_notices(hold: SessionLease, setting: RunContext) -> None:
     for name in setting.unavailable:
         logger.warning("session %s: server %s is not reachable", hold.session_id, name)
-        await runtime().orm(
-            rows.append,
+        await get_runtime().orm(
+            step_store.append,
             hold,
             Step.Kind.NOTICE,
             {"code": "server_unreachable", "text": f"The server {name} is not reachable now."},
@@ -130,85 +173,93 @@ async def _notices(hold: Hold, setting: Setting) -> None:
     if setting.lack:
         text = f"The agent has no tools now. {setting.lack}"
         payload = {"code": "no_tools", "why": setting.lack.code, "text": text}
-        await runtime().orm(rows.append, hold, Step.Kind.NOTICE, payload)
+        await get_runtime().orm(step_store.append, hold, Step.Kind.NOTICE, payload)
 
 
-async def _carried_out(hold: Hold, setting: Setting) -> str | None:
+async def _execute_session(hold: SessionLease, setting: RunContext) -> str | None:
     """Follow the workflow, or converse; return the answer."""
     if setting.follows:
-        return await drive(hold, partial(_call_all, hold, setting))
-    return await _converse(hold, setting)
+        return await execute_workflow(hold, partial(_call_all, hold, setting))
+    return await _run_turns(hold, setting)
 
 
-async def _converse(hold: Hold, setting: Setting) -> str | None:
+async def _run_turns(hold: SessionLease, setting: RunContext) -> str | None:
     """Take turns until the model has answered; None where nobody has said anything."""
-    do = together().do
-    past, snapshot = await do(_taken_up, hold, setting)
+    do = get_transaction_batcher().do
+    past, snapshot = await do(_load_state_with_messages, hold, setting)
     while past.messages:
-        within_turns(setting.agent, past)
-        past = await within_window(hold, setting, past, snapshot)
+        check_turn_limit(setting.agent, past)
+        past = await compact_history(hold, setting, past, snapshot)
         try:
             reply, begun = await _take(hold, setting, past, snapshot)
-        except port.ModelError as problem:
-            past, snapshot = await do(_looked, hold, setting, past)
-            if await after_overflow(hold, setting, past, snapshot):
-                past, snapshot = await do(_looked, hold, setting, past)
+        except llm_interface.ModelError as problem:
+            past, snapshot = await do(_load_state, hold, setting, past)
+            if await compact_after_overflow(hold, setting, past, snapshot):
+                past, snapshot = await do(_load_state, hold, setting, past)
             else:
-                await _before_next(hold, setting, problem, past)
+                await _wait_for_next_request(hold, setting, problem, past)
         else:
             if reply.calls:
                 await _call_all(hold, setting, begun)
-            elif not await do(rows.take_messages, hold):
+            elif not await do(step_store.take_messages, hold):
                 return reply.text
             # What a server told during the turn counts in the next one.
-            await rereader().caught_up(holder_of(hold))
-            past, snapshot = await do(_looked, hold, setting, past)
+            await get_refresher().caught_up(build_holder_key(hold))
+            past, snapshot = await do(_load_state, hold, setting, past)
     return None
 
 
-def _taken_up(hold: Hold, setting: Setting) -> tuple[History, Snapshot]:
-    rows.take_messages(hold)
-    return _looked(hold, setting)
+def _load_state_with_messages(
+    hold: SessionLease, setting: RunContext
+) -> tuple[SessionHistory, CallSnapshot]:
+    step_store.take_messages(hold)
+    return _load_state(hold, setting)
 
 
-def _looked(hold: Hold, setting: Setting, past: History | None = None) -> tuple[History, Snapshot]:
+def _load_state(
+    hold: SessionLease, setting: RunContext, past: SessionHistory | None = None
+) -> tuple[SessionHistory, CallSnapshot]:
     """Read what has come since `past`, and the rules of this moment."""
     known = past.settled if past else ()
-    return history(hold.session_id, known), snapshots().current("agent", setting.agent.pk)
+    return load_history(hold.session_id, known), get_snapshot_cache().current(
+        "agent", setting.agent.pk
+    )
 
 
 async def _take(
-    hold: Hold, setting: Setting, past: History, snapshot: Snapshot
-) -> tuple[port.Reply, list[Step]]:
+    hold: SessionLease, setting: RunContext, past: SessionHistory, snapshot: CallSnapshot
+) -> tuple[llm_interface.ModelReply, list[Step]]:
     """Take one model turn by the rules of this moment."""
-    news = await _turnover(hold, past, snapshot)
+    news = await _report_server_changes(hold, past, snapshot)
     endpoint = setting.endpoint(past)
-    turn = Turn(hold, setting.principal, snapshot, endpoint, last=past.last_turn, root=setting.root)
-    orm, owner = runtime().orm, setting.session.organization_id
-    messages: Sequence[port.Message] = past.messages
+    turn = SessionTurn(
+        hold, setting.principal, snapshot, endpoint, last=past.last_turn, root=setting.root
+    )
+    orm, owner = get_runtime().orm, setting.session.organization_id
+    messages: Sequence[llm_interface.Message] = past.messages
     if any("images" in one or "files" in one for one in messages):
-        messages = await orm(told_to_model, owner, messages, sees=endpoint.sees_images)
+        messages = await orm(build_model_messages, owner, messages, sees=endpoint.sees_images)
     tools = snapshot.shown(past.found)
     reply, begun = await turn.take(
-        port.model_for(endpoint),
+        llm_interface.build_model(endpoint),
         messages,
         number=past.turn + 1,
-        instructions=instructions(
+        instructions=build_instructions(
             setting.agent.instructions, snapshot, setting.unavailable, news, tools
         ),
-        tools=specs(tools),
-        allowed=lambda reply: within_calls(setting.agent, past, len(reply.calls)),
+        tools=build_tool_specs(tools),
+        allowed=lambda reply: check_call_limit(setting.agent, past, len(reply.calls)),
     )
     if reply.finish == "length":
-        await orm(rows.append, hold, Step.Kind.NOTICE, _cut(turn.max_tokens))
+        await orm(step_store.append, hold, Step.Kind.NOTICE, _cut(turn.max_tokens))
     return reply, begun
 
 
-async def _before_next(
-    hold: Hold, setting: Setting, problem: port.ModelError, past: History
+async def _wait_for_next_request(
+    hold: SessionLease, setting: RunContext, problem: llm_interface.ModelError, past: SessionHistory
 ) -> None:
     """Tell who is asked next, and wait for the moment; raises the problem where nobody is."""
-    orm = runtime().orm
+    orm = get_runtime().orm
     asked = setting.next(past)
     if asked is None:
         raise problem
@@ -220,17 +271,19 @@ async def _before_next(
         code = "model_retry"
         text = f"{said} It is asked again in {asked.wait_s:.1f} s (try {asked.attempt})."
     payload = {"code": code, "text": text, "wait_s": round(asked.wait_s, 3)}
-    await orm(rows.append, hold, Step.Kind.NOTICE, payload)
+    await orm(step_store.append, hold, Step.Kind.NOTICE, payload)
     await asyncio.sleep(asked.wait_s)
 
 
-async def _turnover(hold: Hold, past: History, snapshot: Snapshot) -> list[str]:
+async def _report_server_changes(
+    hold: SessionLease, past: SessionHistory, snapshot: CallSnapshot
+) -> list[str]:
     """Tell people which servers came or went since the last turn; close what went (D3, D9)."""
-    found = turnover(past.servers, connected(snapshot))
+    found = compare_servers(past.servers, list_connected_servers(snapshot))
     for one in found:
         if one.code == DISCONNECTED:
-            await calls.disconnect(holder_of(hold), one.server_id)
-        await runtime().orm(rows.append, hold, Step.Kind.NOTICE, one.as_payload())
+            await pipeline.disconnect(build_holder_key(hold), one.server_id)
+        await get_runtime().orm(step_store.append, hold, Step.Kind.NOTICE, one.as_payload())
     return [one.text for one in found]
 
 
@@ -244,12 +297,12 @@ def _cut(max_tokens: int | None) -> dict[str, str]:
     }
 
 
-async def _call_all(hold: Hold, setting: Setting, begun: Sequence[Step]) -> None:
+async def _call_all(hold: SessionLease, setting: RunContext, begun: Sequence[Step]) -> None:
     """Make the calls of one turn beside each other; one that fails doesn't disturb the rest.
 
     Raises `Parked` where one waits for a person, once the others are done.
     """
-    caller = Caller(hold, setting.session, setting.principal, setting.host, setting.root)
+    caller = SessionCaller(hold, setting.session, setting.principal, setting.host, setting.root)
     with hold.presence.calling():
         made = await asyncio.gather(*(call(caller, step) for step in begun), return_exceptions=True)
     for one in made:
@@ -257,6 +310,6 @@ async def _call_all(hold: Hold, setting: Setting, begun: Sequence[Step]) -> None
         if isinstance(one, BaseException):
             raise one
     if hold.presence.leaving:
-        raise HandedOver
+        raise SessionHandedOff
     if not all(made):
-        raise Parked
+        raise SessionSuspended

@@ -12,22 +12,22 @@ from uuid import UUID, uuid4
 
 from django.utils import timezone
 
-from agents.consents import ApprovalRequired, aimed_at
-from agents.governance.snapshots import Tool, snapshots
+from agents.approvals.services import build_requester_fields, put
+from agents.calls.redaction import prepare
+from agents.calls.require_approval import ApprovalRequired, aimed_at
+from agents.calls.snapshots import SnapshotTool, get_snapshot_cache
 from agents.models import Approval, Session, Step
 from agents.models.approvals import INTERRUPTED
-from agents.questions import behind, put
-from agents.redaction import prepare
-from agents.sessions import rows
-from agents.sessions.going_on import given_up, goes_on
-from agents.sessions.past import history
-from agents.sessions.runners import Hold
-from bonobot.ledger.abandoned import settle_session
-from bonobot.ledger.fingerprints import fingerprint
+from agents.sessions import step_store
+from agents.sessions.history import load_history
+from agents.sessions.leases import SessionLease
+from agents.sessions.tool_calls import cancel_pending_call, resume_interrupted_call
+from bonobot.core.crypto.signatures import compute_fingerprint
+from bonobot.core.runtime import get_runtime
+from bonobot.core.text.canonical_json import compute_digest, to_canonical_json
+from bonobot.ledger.audit.abandoned_calls import settle_session
 from bonobot.ledger.models import AuditRow
-from bonobot.lib.canonical import canonical, digest
-from bonobot.lib.runtime import runtime
-from mcp_servers.labels import Label
+from mcp_servers.flow_labels import FlowLabel
 
 UNKNOWN = (
     "Nobody knows whether this call ran: the process that made it ended before the answer. "
@@ -48,100 +48,100 @@ Verdict = Literal["make", "again", "ask", "lost", "unknown"]
 
 
 @dataclass(frozen=True)
-class Recovered:
+class RecoveredCalls:
     """The calls that are to be made now, and whether others wait for a person."""
 
     calls: tuple[Step, ...] = ()
     waits: bool = False
 
 
-def verdict(row: AuditRow | None, tool: Tool | None) -> Verdict:
+def decide_recovery(row: AuditRow | None, tool: SnapshotTool | None) -> Verdict:
     """Return what becomes of a call that was begun and not finished; pure."""
     if row is None:
         return "make"
-    if row.decision != AuditRow.Decision.ALLOW or (tool and Label.REPEATABLE in tool.labels):
+    if row.decision != AuditRow.Decision.ALLOW or (tool and FlowLabel.REPEATABLE in tool.labels):
         return "again"
     if row.outcome in (AuditRow.Outcome.OK, AuditRow.Outcome.ERROR):
         return "lost"
     return "ask" if tool else "unknown"
 
 
-async def recover(hold: Hold, agent_id: UUID) -> Recovered:
+async def recover(hold: SessionLease, agent_id: UUID) -> RecoveredCalls:
     """Settle what a dead holder left; return the calls that are to be made now.
 
     What was sent may have cost all that was reserved for it, so that is what it settles at. The
     first holder finds nothing.
     """
     if hold.is_first:
-        return Recovered()
-    orm = runtime().orm
+        return RecoveredCalls()
+    orm = get_runtime().orm
     await orm(settle_session, hold.session_id)
-    pending = (await orm(history, hold.session_id)).pending
+    pending = (await orm(load_history, hold.session_id)).pending
     if not pending:
-        return Recovered()
-    snapshot = await orm(snapshots().current, "agent", agent_id)
+        return RecoveredCalls()
+    snapshot = await orm(get_snapshot_cache().current, "agent", agent_id)
     await prepare(snapshot)
     calls, waits = [], False
     for step in pending:
         if step.kind != Step.Kind.CALL:
             await _close(hold, step)
             continue
-        if await goes_on(hold, step):
+        if await resume_interrupted_call(hold, step):
             calls.append(step)
             continue
         tool = snapshot.tools.get(step.payload["name"])
-        found = verdict(await orm(_audited, step), tool)
+        found = decide_recovery(await orm(_find_audit_row, step), tool)
         if found == "ask" and tool is not None:
-            found = await orm(_answered, hold, step, tool)
+            found = await orm(_ask_person, hold, step, tool)
         if found == "again":
-            await orm(rows.renew, hold, step)
+            await orm(step_store.replace_call_id, hold, step)
         if found in ("make", "again"):
             calls.append(step)
         elif found == "ask":
             waits = True
         else:
             await _close(hold, step, lost=found == "lost")
-    return Recovered(tuple(calls), waits)
+    return RecoveredCalls(tuple(calls), waits)
 
 
-async def close_all(hold: Hold) -> None:
+async def close_all(hold: SessionLease) -> None:
     """Leave nothing open at the end of a run; nothing is made, and nobody is asked."""
-    orm = runtime().orm
+    orm = get_runtime().orm
     await orm(settle_session, hold.session_id)
-    for step in (await orm(history, hold.session_id)).pending:
+    for step in (await orm(load_history, hold.session_id)).pending:
         if step.kind != Step.Kind.CALL:
             payload = {**step.payload, "code": "cut_off", "detail": CUT_OFF}
-            await orm(rows.finish, hold, step, Step.State.FAILED, payload)
-        elif await given_up(hold, step):
+            await orm(step_store.finish, hold, step, Step.State.FAILED, payload)
+        elif await cancel_pending_call(hold, step):
             payload = {**step.payload, "text": UNFINISHED, "code": "unfinished"}
-            await orm(rows.finish, hold, step, Step.State.FAILED, payload)
-        elif await orm(_audited, step) is None:
+            await orm(step_store.finish, hold, step, Step.State.FAILED, payload)
+        elif await orm(_find_audit_row, step) is None:
             payload = {**step.payload, "text": NOT_MADE, "code": "not_made"}
-            await orm(rows.finish, hold, step, Step.State.FAILED, payload)
+            await orm(step_store.finish, hold, step, Step.State.FAILED, payload)
         else:
             await _close(hold, step)
 
 
-async def _close(hold: Hold, step: Step, *, lost: bool = False) -> None:
+async def _close(hold: SessionLease, step: Step, *, lost: bool = False) -> None:
     """End a step whose outcome nobody has; of one that is `lost`, that it ran is known."""
-    orm = runtime().orm
+    orm = get_runtime().orm
     if step.kind != Step.Kind.CALL:
         payload = {**step.payload, "code": "interrupted", "detail": TURN_LOST}
-        await orm(rows.finish, hold, step, Step.State.FAILED, payload)
+        await orm(step_store.finish, hold, step, Step.State.FAILED, payload)
         return
     text, code = (LOST, LOST_CODE) if lost else (UNKNOWN, UNKNOWN_CODE)
     if said := step.payload.get("word"):
         text = f"{text} A person says: {said}"
     payload = {**step.payload, "text": text, "code": code}
-    await orm(rows.finish, hold, step, Step.State.UNKNOWN, payload)
+    await orm(step_store.finish, hold, step, Step.State.UNKNOWN, payload)
 
 
-def _audited(step: Step) -> AuditRow | None:
+def _find_audit_row(step: Step) -> AuditRow | None:
     """Return the audit's row of a call; None where it never passed admission: no row, no call."""
     return AuditRow.objects.filter(pk=step.call_id).first() if step.call_id else None
 
 
-def _answered(hold: Hold, step: Step, tool: Tool) -> Verdict:
+def _ask_person(hold: SessionLease, step: Step, tool: SnapshotTool) -> Verdict:
     """Return what a person says of a call that may have run; asks where nobody was asked yet."""
     call_id = step.call_id or uuid4()
     asked = (
@@ -150,7 +150,7 @@ def _answered(hold: Hold, step: Step, tool: Tool) -> Verdict:
     if asked is None:
         asked = _ask(hold, step, call_id, tool)
     if asked.answerable(timezone.now()):
-        rows.show_waiting(hold, step, ApprovalRequired(asked).extra)
+        step_store.show_waiting(hold, step, ApprovalRequired(asked).extra)
         return "ask"
     if asked.state == Approval.State.APPROVED:
         return "again"
@@ -158,7 +158,7 @@ def _answered(hold: Hold, step: Step, tool: Tool) -> Verdict:
     return "unknown"
 
 
-def _ask(hold: Hold, step: Step, call_id: UUID, tool: Tool) -> Approval:
+def _ask(hold: SessionLease, step: Step, call_id: UUID, tool: SnapshotTool) -> Approval:
     """Write the question down, once: who takes over again finds it by the call's id."""
     session = Session.objects.get(pk=hold.session_id)
     arguments = step.payload["arguments"] or {}
@@ -168,12 +168,12 @@ def _ask(hold: Hold, step: Step, call_id: UUID, tool: Tool) -> Approval:
         session_id=session.pk,
         call_id=call_id,
         **aimed_at(tool, arguments, session.organization_id, None),
-        arguments_digest=fingerprint(session.organization_id, canonical(arguments)),
-        rules_digest=digest(INTERRUPTED),
-        digest=digest(canonical([INTERRUPTED, str(call_id)])),
+        arguments_digest=compute_fingerprint(session.organization_id, to_canonical_json(arguments)),
+        rules_digest=compute_digest(INTERRUPTED),
+        digest=compute_digest(to_canonical_json([INTERRUPTED, str(call_id)])),
         rule="session:interrupted",
         code=INTERRUPTED,
         reason=REASON,
-        **behind(session),
+        **build_requester_fields(session),
     )
     return put(question)

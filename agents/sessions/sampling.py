@@ -10,35 +10,39 @@ from time import perf_counter
 from typing import Any
 from uuid import UUID, uuid4
 
-from agents.endpoint_rules import chain, endpoint_of
-from agents.governance import sampling
-from agents.governance.limits import Limit
-from agents.governance.results import reading
-from agents.governance.roots import Root
-from agents.governance.sampling import Wanted
-from agents.governance.snapshots import Snapshot, snapshots
-from agents.llm import port
-from agents.llm.framing import frame_for, framed
-from agents.llm.prices import estimate_tokens
+from agents.approvals.services import build_requester_fields, put
+from agents.budgets.limits import BudgetLimit
+from agents.calls.redaction import redact_value
+from agents.calls.results import clean_text
+from agents.calls.root_limits import RootSession
+from agents.calls.snapshots import CallSnapshot, get_snapshot_cache
+from agents.calls.types import CallRefused
+from agents.llm import interface as llm_interface
+from agents.llm.messages import apply_frame, build_frame
+from agents.llm.pricing import estimate_tokens
+from agents.model_endpoints.request_budget import (
+    ModelReservation,
+    ReservationRequest,
+    build_opening,
+    reserve,
+    settle,
+)
+from agents.model_endpoints.services import build_endpoint, build_fallback_chain
 from agents.models import Agent, Approval, Session, SessionGrant
-from agents.questions import behind, put
-from agents.redaction import kept
-from agents.requests import Refused
-from agents.sessions import rows
-from agents.sessions.acting import principal_of
-from agents.sessions.reserving import Asking, Reserved, opening_of, reserve
-from agents.sessions.runners import Hold
-from agents.sessions.settling import settle
-from bonobot.ledger.entries import Opening, Outcome
-from bonobot.ledger.fingerprints import fingerprint
-from bonobot.lib.canonical import canonical, digest
-from bonobot.lib.known_secrets import without_secrets
-from bonobot.lib.problems import Problem
-from bonobot.lib.runtime import runtime
-from bonobot.lib.sayings import say
-from bonobot.lib.untrusted import storable, visible
-from mcp_servers.asked_back import sampling_tokens
-from mcp_servers.connections.host import Rejected
+from agents.sessions import sampling_messages, step_store
+from agents.sessions.leases import SessionLease
+from agents.sessions.sampling_messages import SamplingRequest
+from agents.sessions.services import build_principal
+from bonobot.core.crypto.organization_secrets import mask_organization_secrets
+from bonobot.core.crypto.signatures import compute_fingerprint
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import Problem
+from bonobot.core.runtime import get_runtime
+from bonobot.core.text.canonical_json import compute_digest, to_canonical_json
+from bonobot.core.text.untrusted_text import make_storable, make_visible
+from bonobot.ledger.types import Opening, Outcome
+from mcp_servers.client.host import HostRequestRejected
+from mcp_servers.client_capabilities import get_sampling_tokens
 from mcp_servers.models import Server
 
 METHOD = "sampling/createMessage"
@@ -57,58 +61,70 @@ REASON = (
 )
 
 
-async def consented(
-    session: Session, server_id: UUID, wanted: Wanted, once: str
+async def find_pending_approval(
+    session: Session, server_id: UUID, wanted: SamplingRequest, once: str
 ) -> Approval | None:
     """Return the question that waits for a yes to this request; None where it may be answered.
 
     `once` tells this request from others. Raises `Rejected` (`not_offered`), or `Refused` for a no
     (`approval_denied`, `approval_expired`).
     """
-    return await runtime().orm(_consented, session, server_id, wanted, once)
+    return await get_runtime().orm(_find_pending_approval, session, server_id, wanted, once)
 
 
 async def answer(
-    hold: Hold, session: Session, server_id: UUID, wanted: Wanted, root: Root | None = None
+    hold: SessionLease,
+    session: Session,
+    server_id: UUID,
+    wanted: SamplingRequest,
+    root: RootSession | None = None,
 ) -> dict[str, Any]:
     """Have the agent's model answer; return the result that the server gets.
 
     Raises `ModelError`, and what `reserving.reserve` raises: a budget that is spent, a halt.
     """
-    orm = runtime().orm
-    server = await orm(_allowed, session, server_id)
-    agent = await orm(_agent, session)
-    endpoint = endpoint_of((await orm(chain, agent.model_endpoint))[0])
-    snapshot = await orm(snapshots().current, "agent", agent.pk)
-    instructions, text = prompt(wanted, server.name)
-    messages = [port.user_message(text)]
+    orm = get_runtime().orm
+    server = await orm(_get_allowed_server, session, server_id)
+    agent = await orm(_load_agent, session)
+    endpoint = build_endpoint((await orm(build_fallback_chain, agent.model_endpoint))[0])
+    snapshot = await orm(get_snapshot_cache().current, "agent", agent.pk)
+    instructions, text = build_prompt(wanted, server.name)
+    messages = [llm_interface.build_user_message(text)]
     estimate = estimate_tokens(messages, instructions, ())
     call_id = uuid4()
-    opening = partial(_opening, call_id, session, server, endpoint)
+    opening = partial(_build_opening, call_id, session, server, endpoint)
     longest = min(wanted.max_tokens, endpoint.max_tokens or wanted.max_tokens)
-    asking = Asking(
+    asking = ReservationRequest(
         hold.session_id,
         endpoint,
         estimate,
         opening,
         root=root,
         answer=longest,
-        extra=(Limit("sampling", str(server.pk), "tokens", "day", sampling_tokens(server)),),
+        extra=(
+            BudgetLimit("sampling", str(server.pk), "tokens", "day", get_sampling_tokens(server)),
+        ),
     )
     reserved = await reserve(asking, snapshot)
-    model = port.model_for(endpoint)
+    model = llm_interface.build_model(endpoint)
     request = partial(model.request, messages, instructions=instructions, tools=())
-    reply, cost = await _settled(call_id, session, endpoint, reserved, request)
-    await orm(_tell, hold, server, reply.usage or port.Usage(0, 0), cost)
-    said = await orm(without_secrets, reply.text, session.organization_id)
-    return sampling.answered(said, endpoint.model or endpoint.kind, reply.finish)
+    reply, cost = await _ask_model(call_id, session, endpoint, reserved, request)
+    await orm(
+        _append_usage_notice, hold, server, reply.usage or llm_interface.TokenUsage(0, 0), cost
+    )
+    said = await orm(mask_organization_secrets, reply.text, session.organization_id)
+    return sampling_messages.build_sampling_result(
+        said, endpoint.model or endpoint.kind, reply.finish
+    )
 
 
-def _tell(hold: Hold, server: Server, used: port.Usage, cost: int) -> None:
+def _append_usage_notice(
+    hold: SessionLease, server: Server, used: llm_interface.TokenUsage, cost: int
+) -> None:
     """Show in the conversation what a server had answered, and count it."""
-    tokens, name = used.input_tokens + used.output_tokens, visible(server.name, 120)
+    tokens, name = used.input_tokens + used.output_tokens, make_visible(server.name, 120)
     text = f"The model answered something that the server {name} asked: {tokens} tokens."
-    rows.tell(
+    step_store.append_notice(
         hold,
         {"code": "sampling", "text": text},
         input_tokens=used.input_tokens,
@@ -117,13 +133,13 @@ def _tell(hold: Hold, server: Server, used: port.Usage, cost: int) -> None:
     )
 
 
-async def _settled(
+async def _ask_model(
     call_id: UUID,
     session: Session,
-    endpoint: port.Endpoint,
-    reserved: Reserved,
+    endpoint: llm_interface.ModelEndpointConfig,
+    reserved: ModelReservation,
     request: Any,
-) -> tuple[port.Reply, int]:
+) -> tuple[llm_interface.ModelReply, int]:
     """Ask the model; what was reserved is settled, whatever comes of it."""
     began = perf_counter()
     end = partial(
@@ -141,7 +157,7 @@ async def _settled(
     return reply, await end(outcome="ok", usage=reply.usage)
 
 
-def prompt(wanted: Wanted, server: str) -> tuple[str, str]:
+def build_prompt(wanted: SamplingRequest, server: str) -> tuple[str, str]:
     """Return the instructions and the one message that the model gets.
 
     The request is one text between marked lines, cleaned like any result, with the roles in it that
@@ -150,27 +166,27 @@ def prompt(wanted: Wanted, server: str) -> tuple[str, str]:
     lines = [f"{role}: {text}" for role, text in wanted.said]
     if wanted.system:
         lines.insert(0, f"The system prompt that it wishes for: {wanted.system}")
-    clean = reading("\n\n".join(lines))
-    frame = frame_for(server, "sampling", flagged=clean.flagged, sanitized=clean.sanitized)
-    return EXPLAINED.format(server=visible(server, 60)), framed(clean.text, frame)
+    clean = clean_text("\n\n".join(lines))
+    frame = build_frame(server, "sampling", flagged=clean.flagged, sanitized=clean.sanitized)
+    return EXPLAINED.format(server=make_visible(server, 60)), apply_frame(clean.text, frame)
 
 
-def _opening(
+def _build_opening(
     call_id: UUID,
     session: Session,
     server: Server,
-    endpoint: port.Endpoint,
-    snapshot: Snapshot,
+    endpoint: llm_interface.ModelEndpointConfig,
+    snapshot: CallSnapshot,
     estimate: int,
 ) -> Opening:
-    return opening_of(
+    return build_opening(
         call_id,
         endpoint,
         snapshot,
         estimate,
         details={"mcp_server_id": str(server.pk), "mcp_server_name": server.name},
         action="agent_sampling",
-        actor=principal_of(session).actor,
+        actor=build_principal(session).actor,
         rule=RULE,
         server_id=server.pk,
         server_name=server.name,
@@ -178,37 +194,39 @@ def _opening(
     )
 
 
-def _allowed(session: Session, server_id: UUID) -> Server:
+def _get_allowed_server(session: Session, server_id: UUID) -> Server:
     """Return the server as it is set at this moment; raises `Rejected`."""
     mine = Server.objects.for_organization(session.organization_id).filter(pk=server_id)
     server = mine.exclude(sampling=Server.Sampling.OFF).first()
     if server is None:
-        raise Rejected("The model was not offered to this server.", code="not_offered")
+        raise HostRequestRejected("The model was not offered to this server.", code="not_offered")
     found: Server = server
     return found
 
 
-def _agent(session: Session) -> Agent:
+def _load_agent(session: Session) -> Agent:
     return Agent.objects.select_related("model_endpoint").get(pk=session.agent_id)
 
 
-def _consented(session: Session, server_id: UUID, wanted: Wanted, once: str) -> Approval | None:
-    server = _allowed(session, server_id)
-    rules = digest(canonical([RULE, server.sampling]))
-    if server.sampling == Server.Sampling.ALLOW or _granted(session, server, rules):
+def _find_pending_approval(
+    session: Session, server_id: UUID, wanted: SamplingRequest, once: str
+) -> Approval | None:
+    server = _get_allowed_server(session, server_id)
+    rules = compute_digest(to_canonical_json([RULE, server.sampling]))
+    if server.sampling == Server.Sampling.ALLOW or _has_session_grant(session, server, rules):
         return None
-    whole = digest(canonical([METHOD, str(session.pk), str(server.pk), once]))
+    whole = compute_digest(to_canonical_json([METHOD, str(session.pk), str(server.pk), once]))
     asked = Approval.objects.filter(organization_id=session.organization_id, digest=whole)
     approval = asked.order_by("-created_at").first() or put(
-        _question(session, server, wanted, rules, whole)
+        _build_approval(session, server, wanted, rules, whole)
     )
     if approval.state == Approval.State.APPROVED:
         return None
     if approval.state == Approval.State.WAITING:
         return approval
     denied = approval.state == Approval.State.DENIED
-    raise Refused(
-        say("{decided_by} denied it.", decided_by=approval.decided_by)
+    raise CallRefused(
+        format_message("{decided_by} denied it.", decided_by=approval.decided_by)
         if denied
         else "Nobody answered in time.",
         code="approval_denied" if denied else "approval_expired",
@@ -216,13 +234,15 @@ def _consented(session: Session, server_id: UUID, wanted: Wanted, once: str) -> 
     )
 
 
-def _granted(session: Session, server: Server, rules: str) -> bool:
+def _has_session_grant(session: Session, server: Server, rules: str) -> bool:
     return SessionGrant.objects.filter(
         session=session, server_id=server.pk, own_name=METHOD, rules_digest=rules
     ).exists()
 
 
-def _question(session: Session, server: Server, wanted: Wanted, rules: str, whole: str) -> Approval:
+def _build_approval(
+    session: Session, server: Server, wanted: SamplingRequest, rules: str, whole: str
+) -> Approval:
     shown = wanted.as_dict()
     return Approval(
         organization_id=session.organization_id,
@@ -234,12 +254,12 @@ def _question(session: Session, server: Server, wanted: Wanted, rules: str, whol
         own_name=METHOD,
         label=METHOD,
         method=METHOD,
-        arguments=storable(kept(shown, session.organization_id, None)),
-        arguments_digest=fingerprint(session.organization_id, canonical(shown)),
+        arguments=make_storable(redact_value(shown, session.organization_id, None)),
+        arguments_digest=compute_fingerprint(session.organization_id, to_canonical_json(shown)),
         rules_digest=rules,
         digest=whole,
         rule=RULE,
         code="sampling_needs_approval",
         reason=REASON,
-        **behind(session),
+        **build_requester_fields(session),
     )

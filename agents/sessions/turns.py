@@ -8,29 +8,28 @@ from time import perf_counter
 from typing import Any
 from uuid import UUID
 
-from agents.governance.roots import Root
-from agents.governance.snapshots import Snapshot
-from agents.llm import port
-from agents.llm.prices import estimate_tokens
+from agents.calls.root_limits import RootSession
+from agents.calls.snapshots import CallSnapshot
+from agents.images import keep
+from agents.llm import interface as llm_interface
+from agents.llm.pricing import estimate_tokens
+from agents.model_endpoints.request_budget import ReservationRequest, build_opening, reserve, settle
 from agents.models import Step
-from agents.pictures import keep
-from agents.sessions import rows
-from agents.sessions.connected import connected
-from agents.sessions.live import Writing
-from agents.sessions.reserving import Asking, opening_of, reserve
-from agents.sessions.runners import Hold, Lost
-from agents.sessions.settling import settle
-from bonobot.ledger.entries import Opening, Outcome, Reserve
-from bonobot.lib import tracing
-from bonobot.lib.ordered_ids import ordered_id
-from bonobot.lib.problems import Problem
-from bonobot.lib.runtime import runtime
-from bonobot.lib.sayings import say
-from bonobot.lib.together import together
-from bonobot.tenancy.principals import Principal
+from agents.sessions import step_store
+from agents.sessions.leases import LeaseLost, SessionLease
+from agents.sessions.partial_output import ModelTextReporter
+from agents.sessions.run_context import list_connected_servers
+from bonobot.accounts.principals import Principal
+from bonobot.core.db.fields import generate_uuid7
+from bonobot.core.db.transactions import get_transaction_batcher
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import Problem
+from bonobot.core.runtime import get_runtime
+from bonobot.core.telemetry import tracing
+from bonobot.ledger.types import BudgetReservation, Opening, Outcome
 
 
-class Turn:
+class SessionTurn:
     """A model turn of a held session; its answer has at most `max_tokens`, None: nobody says.
 
     `last` is what is written of the session's last turn that ended.
@@ -38,42 +37,42 @@ class Turn:
 
     def __init__(
         self,
-        hold: Hold,
+        hold: SessionLease,
         principal: Principal,
-        snapshot: Snapshot,
-        endpoint: port.Endpoint,
+        snapshot: CallSnapshot,
+        endpoint: llm_interface.ModelEndpointConfig,
         last: Mapping[str, Any] | None = None,
-        root: Root | None = None,
+        root: RootSession | None = None,
     ) -> None:
         self.hold = hold
         self.principal = principal
         self.snapshot = snapshot
         self.endpoint = endpoint
         self._last, self._root = last, root
-        self._reserved: tuple[Reserve, ...] = ()
+        self._reserved: tuple[BudgetReservation, ...] = ()
         self._estimate = 0
         self.max_tokens: int | None = None
 
     async def take(
         self,
-        model: port.Model,
-        messages: Sequence[port.Message],
+        model: llm_interface.LanguageModel,
+        messages: Sequence[llm_interface.Message],
         *,
         number: int,
         instructions: str,
-        tools: Sequence[port.ToolSpec],
-        allowed: Callable[[port.Reply], object] = lambda reply: None,
-    ) -> tuple[port.Reply, list[Step]]:
+        tools: Sequence[llm_interface.ToolSpec],
+        allowed: Callable[[llm_interface.ModelReply], object] = lambda reply: None,
+    ) -> tuple[llm_interface.ModelReply, list[Step]]:
         """Ask the model; return its reply, and the steps of the calls that it asks for.
 
         `allowed` looks at the reply before any of its calls is written, and may raise. Raises
         `ModelError`, and what `reserving.reserve` raises.
         """
-        call_id = ordered_id()
+        call_id = generate_uuid7()
         estimate = estimate_tokens(messages, instructions, tools)
         await self._let_in(call_id, number, estimate)
         step = await self._intent(call_id, number, perf_counter())
-        writing = Writing(self.hold, step, self.snapshot.organization_id)
+        writing = ModelTextReporter(self.hold, step, self.snapshot.organization_id)
         request = partial(
             model.request,
             messages,
@@ -84,20 +83,20 @@ class Turn:
         )
         reply, cost = await self._answered(request, step, call_id, writing)
         try:
-            says_something(self.endpoint, reply)
+            check_reply_not_empty(self.endpoint, reply)
             allowed(reply)
         except Problem as problem:
-            await runtime().orm(self._refused, step, reply, cost, problem)
+            await get_runtime().orm(self._refused, step, reply, cost, problem)
             raise
-        return reply, await together().do(self._written, step, reply, cost)
+        return reply, await get_transaction_batcher().do(self._written, step, reply, cost)
 
     async def _answered(
         self,
-        request: Callable[[], Awaitable[port.Reply]],
+        request: Callable[[], Awaitable[llm_interface.ModelReply]],
         step: Step,
         call_id: UUID,
-        writing: Writing,
-    ) -> tuple[port.Reply, int]:
+        writing: ModelTextReporter,
+    ) -> tuple[llm_interface.ModelReply, int]:
         """Return the model's reply and its cost, settled; a step without a reply says why.
 
         Where it is cut off, the step keeps what was written so far.
@@ -108,19 +107,23 @@ class Turn:
         except Problem as problem:
             await self._settle(call_id, "error", began, None, code=problem.code)
             payload = self._failed(problem)
-            finish = partial(rows.finish, turns=1)
-            await runtime().orm(finish, self.hold, step, Step.State.FAILED, payload)
+            finish = partial(step_store.finish, turns=1)
+            await get_runtime().orm(finish, self.hold, step, Step.State.FAILED, payload)
             raise
         except asyncio.CancelledError:
             await asyncio.shield(self._settle(call_id, "cancelled", began, None, code="cancelled"))
-            await asyncio.shield(runtime().orm(rows.show_partial, self.hold, step, writing.text))
+            await asyncio.shield(
+                get_runtime().orm(step_store.show_partial, self.hold, step, writing.text)
+            )
             raise
         return reply, await self._settle(call_id, "ok", began, reply.usage)
 
-    async def _traced(self, request: Callable[[], Awaitable[port.Reply]]) -> port.Reply:
+    async def _traced(
+        self, request: Callable[[], Awaitable[llm_interface.ModelReply]]
+    ) -> llm_interface.ModelReply:
         """Ask, as a span by the GenAI conventions."""
         asked = self.endpoint
-        with tracing.span(
+        with tracing.start_span(
             f"chat {asked.model}",
             kind="client",
             gen_ai__operation__name="chat",
@@ -137,7 +140,7 @@ class Turn:
                 tracing.note(span, gen_ai__usage__output_tokens=used.output_tokens)
             return reply
 
-    def _drawn(self, reply: port.Reply) -> dict[str, Any]:
+    def _drawn(self, reply: llm_interface.ModelReply) -> dict[str, Any]:
         """Keep what the model drew, and return how the step names it."""
         if not reply.images:
             return {}
@@ -146,7 +149,7 @@ class Turn:
     def _failed(self, problem: Problem) -> dict[str, Any]:
         """Return what the step of a failed turn says: enough to decide who is asked next."""
         found = problem.as_dict() | {"endpoint": self._who()}
-        if isinstance(problem, port.ModelError):
+        if isinstance(problem, llm_interface.ModelError):
             found["retryable"] = problem.retryable
         return found
 
@@ -154,14 +157,16 @@ class Turn:
         found = self.endpoint
         return {"id": found.id, "name": found.title, "kind": found.kind, "model": found.model}
 
-    def _refused(self, step: Step, reply: port.Reply, cost: int, problem: Problem) -> None:
+    def _refused(
+        self, step: Step, reply: llm_interface.ModelReply, cost: int, problem: Problem
+    ) -> None:
         """Write that a reply was of no use; what it cost counts all the same."""
-        usage = reply.usage or port.Usage(0, 0)
-        rows.finish(
+        usage = reply.usage or llm_interface.TokenUsage(0, 0)
+        step_store.finish(
             self.hold,
             step,
             Step.State.FAILED,
-            self._failed(problem) | {"usage": _told(usage), "cost_microusd": cost},
+            self._failed(problem) | {"usage": _serialize_usage(usage), "cost_microusd": cost},
             turns=1,
             input_tokens=usage.input_tokens,
             output_tokens=usage.output_tokens,
@@ -171,8 +176,8 @@ class Turn:
     async def _intent(self, call_id: UUID, number: int, began: float) -> Step:
         """Write that the model is asked; raises `Lost`, with nothing left reserved for the turn."""
         try:
-            return await together().do(
-                rows.append,
+            return await get_transaction_batcher().do(
+                step_store.append,
                 self.hold,
                 Step.Kind.MODEL,
                 {"text": ""},
@@ -180,25 +185,25 @@ class Turn:
                 turn=number,
                 call_id=call_id,
             )
-        except Lost:
+        except LeaseLost:
             await self._settle(call_id, "error", began, None, code="superseded")
             raise
 
-    def _written(self, step: Step, reply: port.Reply, cost: int) -> list[Step]:
-        usage = reply.usage or port.Usage(0, 0)
+    def _written(self, step: Step, reply: llm_interface.ModelReply, cost: int) -> list[Step]:
+        usage = reply.usage or llm_interface.TokenUsage(0, 0)
         payload = {
             "text": reply.text,
             "message": reply.message,
-            "servers": connected(self.snapshot),
+            "servers": list_connected_servers(self.snapshot),
             **self._drawn(reply),
             "finish": reply.finish,
             "endpoint": self._who(),
-            "usage": _told(usage),
+            "usage": _serialize_usage(usage),
             "usage_known": reply.usage is not None,
             "estimated_input_tokens": self._estimate,
             "cost_microusd": cost,
         }
-        return rows.finish_turn(
+        return step_store.finish_turn(
             self.hold,
             step,
             payload,
@@ -209,7 +214,7 @@ class Turn:
         )
 
     async def _let_in(self, call_id: UUID, number: int, estimate: int) -> None:
-        asking = Asking(
+        asking = ReservationRequest(
             self.hold.session_id,
             self.endpoint,
             estimate,
@@ -221,8 +226,10 @@ class Turn:
         self.snapshot, self._reserved = reserved.snapshot, reserved.reserves
         self._estimate, self.max_tokens = reserved.estimate, reserved.max_tokens
 
-    def _opening(self, call_id: UUID, number: int, snapshot: Snapshot, estimate: int) -> Opening:
-        return opening_of(
+    def _opening(
+        self, call_id: UUID, number: int, snapshot: CallSnapshot, estimate: int
+    ) -> Opening:
+        return build_opening(
             call_id,
             self.endpoint,
             snapshot,
@@ -239,7 +246,7 @@ class Turn:
         call_id: UUID,
         outcome: Outcome,
         began: float,
-        usage: port.Usage | None,
+        usage: llm_interface.TokenUsage | None,
         code: str = "",
     ) -> int:
         """Settle the reservation and return the cost."""
@@ -255,7 +262,9 @@ class Turn:
         )
 
 
-def says_something(endpoint: port.Endpoint, reply: port.Reply) -> None:
+def check_reply_not_empty(
+    endpoint: llm_interface.ModelEndpointConfig, reply: llm_interface.ModelReply
+) -> None:
     """Raise `ModelError` (`model_no_answer`) for a reply without text, calls and images."""
     if reply.text.strip() or reply.calls or reply.images:
         return
@@ -263,15 +272,17 @@ def says_something(endpoint: port.Endpoint, reply: port.Reply) -> None:
         "content_filter": "its provider's filter held the answer back",
         "length": "its longest answer was used up before it said anything",
     }.get(reply.finish, "it stopped without a word")
-    raise port.ModelError(
-        say("The model {title!r} answered nothing: {why}.", title=endpoint.title, why=why),
+    raise llm_interface.ModelError(
+        format_message(
+            "The model {title!r} answered nothing: {why}.", title=endpoint.title, why=why
+        ),
         code="model_no_answer",
         remedy="Ask in other words, allow longer answers, or choose another model.",
         retryable=reply.finish not in ("content_filter", "length"),
     )
 
 
-def _told(usage: port.Usage) -> dict[str, int]:
+def _serialize_usage(usage: llm_interface.TokenUsage) -> dict[str, int]:
     """Return a usage as a step tells it: what is nothing isn't said, but for the two sums."""
     said = asdict(usage)
     return {name: n for name, n in said.items() if n or name in ("input_tokens", "output_tokens")}

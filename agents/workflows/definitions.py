@@ -1,19 +1,96 @@
-"""What a workflow says: read from YAML, checked, each fault with its path. Pure.
+"""YAML definitions and ${…} references. Pure.
 
 A workflow runs as an agent: its steps are calls of that agent's tools, one after the other. What a
 step takes is written as values, with `${/pointer}` for what is known by then; whether it runs is
 asked of the same values as JSON Schemas.
+
+A text that is one reference becomes the value itself; within other text a value is written as text,
+anything but a text as JSON. `${/inputs/tone:-dry}` has what stands where there is nothing.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from agents.workflows.references import pointers
-from bonobot.lib.problems import Invalid
-from bonobot.lib.sayings import say
-from mcp_servers.schemas import judge
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import InvalidInput
+from bonobot.core.text.canonical_json import to_canonical_json
+from mcp_servers.schemas import classify_schema
+
+_REFERENCE = re.compile(r"\$\{(/[^}]*?)(?::-([^}]*))?\}")
+_MARKED = re.compile(r"\$\{([^}]*)\}")
+Told = Callable[[str, str], str]
+
+
+class UnresolvedReference(InvalidInput):
+    """A reference means nothing in this run."""
+
+    code = "unresolved_reference"
+
+
+def iterate_pointers(text: str) -> Iterator[str]:
+    """Yield the pointers in a text; what stands in `${…}` and is none, as it is."""
+    for found in _MARKED.finditer(text):
+        known = _REFERENCE.fullmatch(found.group())
+        yield known[1] if known else found[1]
+
+
+def resolve_pointer(values: Mapping[str, Any], pointer: str) -> tuple[bool, Any]:
+    """Return whether a pointer means something, and what."""
+    found: Any = values
+    for part in pointer.split("/")[1:]:
+        name = part.replace("~1", "/").replace("~0", "~")
+        if isinstance(found, dict) and name in found:
+            found = found[name]
+        elif isinstance(found, list) and name.isdecimal() and int(name) < len(found):
+            found = found[int(name)]
+        else:
+            return False, None
+    return True, found
+
+
+def fill_references(
+    said: Any, values: Mapping[str, Any], told: Told = lambda pointer, text: text
+) -> Any:
+    """Return a value with its references filled in, once: what they mean stays as it is.
+
+    `told` says how a value is written within other text. Raises `Unresolved`.
+    """
+    if isinstance(said, str):
+        return _fill_text(said, values, told)
+    if isinstance(said, dict):
+        return {key: fill_references(value, values, told) for key, value in said.items()}
+    if isinstance(said, list):
+        return [fill_references(value, values, told) for value in said]
+    return said
+
+
+def _fill_text(said: str, values: Mapping[str, Any], told: Told) -> Any:
+    whole = _REFERENCE.fullmatch(said)
+    if whole is not None:
+        found = _value(whole, values)
+        return told(whole[1], found) if isinstance(found, str) else found
+
+    def put(one: re.Match[str]) -> str:
+        found = _value(one, values)
+        return told(one[1], found if isinstance(found, str) else to_canonical_json(found))
+
+    return _REFERENCE.sub(put, said)
+
+
+def _value(one: re.Match[str], values: Mapping[str, Any]) -> Any:
+    there, found = resolve_pointer(values, one[1])
+    if there and found is not None:
+        return found
+    if one[2] is not None:
+        return one[2]
+    raise UnresolvedReference(
+        format_message("`{one}` means nothing in this run.", one=one[1][:200]),
+        field=one[1][:200],
+        remedy="Correct it, say what stands instead (`${/…:-nothing}`), or ask with `when`.",
+    )
+
 
 MOST_STEPS = 50
 LONGEST_RUN_S = 86_400
@@ -27,7 +104,7 @@ ANY_OBJECT: dict[str, Any] = {"type": "object"}
 
 
 @dataclass(frozen=True)
-class StepText:
+class StepDefinition:
     """One step: a call of a tool, or a question to an agent."""
 
     id: str
@@ -40,86 +117,94 @@ class StepText:
 
 
 @dataclass(frozen=True)
-class WorkflowText:
+class WorkflowDefinition:
     """What a workflow says; `agent` is as whom it runs."""
 
     agent: str
-    steps: tuple[StepText, ...]
+    steps: tuple[StepDefinition, ...]
     description: str = ""
     inputs: Mapping[str, Any] = field(default_factory=lambda: dict(ANY_OBJECT))
     outputs: Mapping[str, Any] = field(default_factory=dict)
     max_run_s: int = DEFAULT_RUN_S
 
 
-def read_workflow(said: Any) -> WorkflowText:
+def read_workflow(said: Any) -> WorkflowDefinition:
     """Return what plain values (of YAML or JSON) say; raises `Invalid` naming the path."""
-    whole = _object(said, "")
-    _refuse_others(whole, MEMBERS, "")
+    whole = _check_object(said, "")
+    _check_known_fields(whole, MEMBERS, "")
     inputs = whole.get("inputs", ANY_OBJECT)
     _check_schema(inputs, "inputs")
     if not isinstance(inputs, dict) or inputs.get("type", "object") != "object":
-        raise _wrong("inputs", "Inputs are an object.", "Write a JSON Schema of type object.")
-    steps = _steps(whole.get("steps"))
+        raise _build_definition_error(
+            "inputs", "Inputs are an object.", "Write a JSON Schema of type object."
+        )
+    steps = _parse_steps(whole.get("steps"))
     known = {"inputs": True, **{step.id: True for step in steps}}
     _check_references(whole.get("outputs", {}), "outputs", known)
-    return WorkflowText(
-        agent=_text(whole, "agent", "", pattern=_SLUG),
+    return WorkflowDefinition(
+        agent=_parse_text(whole, "agent", "", pattern=_SLUG),
         steps=steps,
-        description=_text(whole, "description", "", required=False),
+        description=_parse_text(whole, "description", "", required=False),
         inputs=inputs,
-        outputs=_object(whole.get("outputs", {}), "outputs"),
-        max_run_s=_seconds(whole.get("max_run_s", DEFAULT_RUN_S)),
+        outputs=_check_object(whole.get("outputs", {}), "outputs"),
+        max_run_s=_parse_max_run(whole.get("max_run_s", DEFAULT_RUN_S)),
     )
 
 
-def _steps(said: Any) -> tuple[StepText, ...]:
+def _parse_steps(said: Any) -> tuple[StepDefinition, ...]:
     if not isinstance(said, list) or not said:
-        raise _wrong("steps", "A workflow has steps.", "Write a list of at least one.")
-    if len(said) > MOST_STEPS:
-        raise _wrong(
-            "steps",
-            say("There are {count} steps.", count=len(said)),
-            say("At most {most_steps}.", most_steps=MOST_STEPS),
+        raise _build_definition_error(
+            "steps", "A workflow has steps.", "Write a list of at least one."
         )
-    found: list[StepText] = []
+    if len(said) > MOST_STEPS:
+        raise _build_definition_error(
+            "steps",
+            format_message("There are {count} steps.", count=len(said)),
+            format_message("At most {most_steps}.", most_steps=MOST_STEPS),
+        )
+    found: list[StepDefinition] = []
     for index, one in enumerate(said):
-        found.append(_step(one, f"steps[{index}]", {step.id: True for step in found}))
+        found.append(_parse_step(one, f"steps[{index}]", {step.id: True for step in found}))
     return tuple(found)
 
 
-def _step(said: Any, path: str, before: Mapping[str, bool]) -> StepText:
-    whole = _object(said, path)
-    _refuse_others(whole, _STEP, path)
-    name = _text(whole, "id", path, pattern=_ID)
+def _parse_step(said: Any, path: str, before: Mapping[str, bool]) -> StepDefinition:
+    whole = _check_object(said, path)
+    _check_known_fields(whole, _STEP, path)
+    name = _parse_text(whole, "id", path, pattern=_ID)
     if name in before:
-        raise _wrong(
-            f"{path}.id", say("There are two steps `{name}`.", name=name), "Give one another id."
+        raise _build_definition_error(
+            f"{path}.id",
+            format_message("There are two steps `{name}`.", name=name),
+            "Give one another id.",
         )
     if ("call" in whole) == ("agent" in whole):
-        raise _wrong(path, "A step calls a tool or asks an agent.", "Write `call` or `agent`.")
+        raise _build_definition_error(
+            path, "A step calls a tool or asks an agent.", "Write `call` or `agent`."
+        )
     kind = ("call", "arguments") if "call" in whole else ("agent", "message")
     other = {"arguments", "message"} - set(kind)
     if strange := sorted(other & whole.keys()):
-        raise _wrong(
+        raise _build_definition_error(
             f"{path}.{strange[0]}",
-            say("`{strange}` isn't of a `{kind}`.", strange=strange[0], kind=kind[0]),
+            format_message("`{strange}` isn't of a `{kind}`.", strange=strange[0], kind=kind[0]),
             "Leave it.",
         )
     for member in (kind[1], "when"):
         _check_references(whole.get(member), f"{path}.{member}", before)
-    return StepText(
+    return StepDefinition(
         id=name,
-        call=_text(whole, "call", path) if "call" in whole else "",
-        arguments=_object(whole.get("arguments", {}), f"{path}.arguments"),
-        agent=_text(whole, "agent", path, pattern=_SLUG) if "agent" in whole else "",
-        message=_text(whole, "message", path) if "agent" in whole else "",
-        when=_conditions(whole.get("when", {}), f"{path}.when", before),
+        call=_parse_text(whole, "call", path) if "call" in whole else "",
+        arguments=_check_object(whole.get("arguments", {}), f"{path}.arguments"),
+        agent=_parse_text(whole, "agent", path, pattern=_SLUG) if "agent" in whole else "",
+        message=_parse_text(whole, "message", path) if "agent" in whole else "",
+        when=_parse_conditions(whole.get("when", {}), f"{path}.when", before),
         on_error=_on_error(whole.get("on_error", "stop"), path),
     )
 
 
-def _conditions(said: Any, path: str, before: Mapping[str, bool]) -> Mapping[str, Any]:
-    whole = _object(said, path)
+def _parse_conditions(said: Any, path: str, before: Mapping[str, bool]) -> Mapping[str, Any]:
+    whole = _check_object(said, path)
     for pointer, schema in whole.items():
         where = f"{path}.{pointer[:100]}"
         _check_pointer(pointer, where, before)
@@ -129,35 +214,35 @@ def _conditions(said: Any, path: str, before: Mapping[str, bool]) -> Mapping[str
 
 def _check_references(said: Any, path: str, before: Mapping[str, bool]) -> None:
     """Raise `Invalid` for a `${…}` that means nothing which is known by then."""
-    for where, pointer in _found(said, path):
+    for where, pointer in _iterate_references(said, path):
         _check_pointer(pointer, where, before)
 
 
-def _found(said: Any, path: str) -> Iterator[tuple[str, str]]:
+def _iterate_references(said: Any, path: str) -> Iterator[tuple[str, str]]:
     if isinstance(said, str):
-        yield from ((path, pointer) for pointer in pointers(said))
+        yield from ((path, pointer) for pointer in iterate_pointers(said))
     elif isinstance(said, dict):
         for key, value in said.items():
-            yield from _found(value, f"{path}.{key}")
+            yield from _iterate_references(value, f"{path}.{key}")
     elif isinstance(said, list):
         for index, value in enumerate(said):
-            yield from _found(value, f"{path}[{index}]")
+            yield from _iterate_references(value, f"{path}[{index}]")
 
 
 def _check_pointer(pointer: str, path: str, before: Mapping[str, bool]) -> None:
     parts = pointer.split("/")
     if not pointer.startswith("/") or parts[1] not in ROOTS:
-        raise _wrong(
+        raise _build_definition_error(
             path,
-            say("`{pointer}` points to nothing.", pointer=pointer[:100]),
+            format_message("`{pointer}` points to nothing.", pointer=pointer[:100]),
             "Begin with /inputs/… or /steps/ID/…, such as /steps/fetch/text.",
             code="bad_reference",
         )
     if parts[1] == "steps" and (len(parts) < 3 or parts[2] not in before):
-        raise _wrong(
+        raise _build_definition_error(
             path,
-            say("`{pointer}` means no step before this one.", pointer=pointer[:100]),
-            say(
+            format_message("`{pointer}` means no step before this one.", pointer=pointer[:100]),
+            format_message(
                 "Steps before it: {before}.",
                 before=", ".join(one for one in before if one != "inputs") or "none",
             ),
@@ -166,9 +251,9 @@ def _check_pointer(pointer: str, path: str, before: Mapping[str, bool]) -> None:
 
 
 def _check_schema(schema: Any, path: str) -> None:
-    judged = judge(schema)
+    judged = classify_schema(schema)
     if judged.verdict != "inline":
-        raise _wrong(
+        raise _build_definition_error(
             path,
             f"This JSON Schema can't be used. {judged.reason}".strip(),
             "Write a small JSON Schema, without recursion.",
@@ -176,13 +261,13 @@ def _check_schema(schema: Any, path: str) -> None:
         )
 
 
-def _object(said: Any, path: str) -> dict[str, Any]:
+def _check_object(said: Any, path: str) -> dict[str, Any]:
     if not isinstance(said, dict) or not all(isinstance(key, str) for key in said):
-        raise _wrong(path, "It must be an object.", "Write name: value.")
+        raise _build_definition_error(path, "It must be an object.", "Write name: value.")
     return said
 
 
-def _text(
+def _parse_text(
     whole: Mapping[str, Any],
     name: str,
     path: str,
@@ -193,13 +278,15 @@ def _text(
     where = f"{path}.{name}".lstrip(".")
     said = whole.get(name, "")
     if not isinstance(said, str) or (required and not said.strip()):
-        raise _wrong(
-            where, say("`{name}` is a text.", name=name), say("Write the {name}.", name=name)
+        raise _build_definition_error(
+            where,
+            format_message("`{name}` is a text.", name=name),
+            format_message("Write the {name}.", name=name),
         )
     if pattern and not pattern.fullmatch(said):
-        raise _wrong(
+        raise _build_definition_error(
             where,
-            say("{said!r} is no {name}.", said=said[:100], name=name),
+            format_message("{said!r} is no {name}.", said=said[:100], name=name),
             "Use letters, digits and `_`.",
         )
     return said
@@ -210,31 +297,35 @@ def _on_error(said: Any, path: str) -> Literal["stop", "continue"]:
         return "continue"
     if said == "stop":
         return "stop"
-    raise _wrong(
-        f"{path}.on_error", say("{said!r} is none.", said=str(said)[:100]), "Use stop or continue."
+    raise _build_definition_error(
+        f"{path}.on_error",
+        format_message("{said!r} is none.", said=str(said)[:100]),
+        "Use stop or continue.",
     )
 
 
-def _seconds(said: Any) -> int:
+def _parse_max_run(said: Any) -> int:
     if not isinstance(said, int) or isinstance(said, bool) or not 1 <= said <= LONGEST_RUN_S:
-        raise _wrong(
+        raise _build_definition_error(
             "max_run_s",
             "A whole number of seconds.",
-            say("From 1 to {longest_run_s}.", longest_run_s=LONGEST_RUN_S),
+            format_message("From 1 to {longest_run_s}.", longest_run_s=LONGEST_RUN_S),
         )
     return said
 
 
-def _refuse_others(whole: Mapping[str, Any], known: tuple[str, ...], path: str) -> None:
+def _check_known_fields(whole: Mapping[str, Any], known: tuple[str, ...], path: str) -> None:
     if strange := sorted(set(whole) - set(known)):
         where = f"{path}.{strange[0][:100]}".lstrip(".")
-        raise _wrong(
+        raise _build_definition_error(
             where,
-            say("There is no member `{strange}` here.", strange=strange[0][:100]),
-            say("Members: {known}.", known=", ".join(known)),
+            format_message("There is no member `{strange}` here.", strange=strange[0][:100]),
+            format_message("Members: {known}.", known=", ".join(known)),
             code="unknown_field",
         )
 
 
-def _wrong(path: str, detail: str, remedy: str, code: str = "bad_workflow") -> Invalid:
-    return Invalid(detail, code=code, field=path, remedy=remedy)
+def _build_definition_error(
+    path: str, detail: str, remedy: str, code: str = "bad_workflow"
+) -> InvalidInput:
+    return InvalidInput(detail, code=code, field=path, remedy=remedy)

@@ -11,11 +11,11 @@ from django.db import transaction
 from django.utils import timezone
 
 from agents.models import Session, Trigger, WorkflowRun
-from agents.workflows.hooks import actor_of, starter_of
-from agents.workflows.starting import Origin, begin
-from agents.workflows.triggers import timing_of
-from bonobot.ledger.changes import record
-from bonobot.lib.problems import Conflict, Problem
+from agents.workflows.services import RunOrigin, begin
+from agents.workflows.triggers import build_schedule
+from agents.workflows.webhooks import build_trigger_actor, build_trigger_starter
+from bonobot.core.problems import Conflict, Problem
+from bonobot.ledger.audit.admin_changes import record
 
 AT_ONCE = 100
 OPEN = (Session.Status.QUEUED, Session.Status.RUNNING, Session.Status.WAITING)
@@ -32,36 +32,38 @@ def _run(trigger: Trigger, now: datetime) -> bool:
     """Begin one trigger's run; whatever forbids it is kept with the trigger, and in the audit."""
     try:
         with transaction.atomic():
-            return _claimed(trigger, now) and bool(_begun(trigger))
+            return _claim_trigger(trigger, now) and bool(_start_run(trigger))
     except Problem as problem:
         with transaction.atomic():
-            if _claimed(trigger, now, problem.code):
-                _recorded(trigger, problem)
+            if _claim_trigger(trigger, now, problem.code):
+                _record_failure(trigger, problem)
         return False
 
 
-def _claimed(trigger: Trigger, now: datetime, code: str = "") -> bool:
+def _claim_trigger(trigger: Trigger, now: datetime, code: str = "") -> bool:
     mine = Trigger.objects.filter(pk=trigger.pk, enabled=True, next_at=trigger.next_at)
-    following = timing_of(trigger).after(now, trigger.next_at)
+    following = build_schedule(trigger).after(now, trigger.next_at)
     return bool(mine.update(next_at=following, last_at=now, last_code=code[:64]))
 
 
-def _begun(trigger: Trigger) -> WorkflowRun:
+def _start_run(trigger: Trigger) -> WorkflowRun:
     if trigger.runs.filter(session__status__in=OPEN).exists():
         raise Conflict(
             "The run before it hasn't ended.",
             code="still_running",
             remedy="Let the schedule run less often, or see what its run waits for.",
         )
-    origin = Origin(via=WorkflowRun.Via.SCHEDULE, trigger=trigger)
-    workflow, starter = trigger.workflow, starter_of(trigger)
-    return begin(workflow, trigger.inputs, starter, actor=actor_of(trigger), origin=origin)
+    origin = RunOrigin(via=WorkflowRun.Via.SCHEDULE, trigger=trigger)
+    workflow, starter = trigger.workflow, build_trigger_starter(trigger)
+    return begin(
+        workflow, trigger.inputs, starter, actor=build_trigger_actor(trigger), origin=origin
+    )
 
 
-def _recorded(trigger: Trigger, problem: Problem) -> None:
+def _record_failure(trigger: Trigger, problem: Problem) -> None:
     record(
         organization_id=trigger.organization_id,
-        actor=actor_of(trigger),
+        actor=build_trigger_actor(trigger),
         action="trigger_not_run",
         resource_type="trigger",
         resource_id=str(trigger.pk),

@@ -14,15 +14,15 @@ from uuid import UUID
 from django.db import transaction
 from django.utils import timezone
 
+from agents.assignments import record_assignment_change, store
 from agents.models import Trigger, Workflow
-from agents.named import recorded, store
-from agents.workflows.references import pointers
-from agents.workflows.starting import check_inputs
-from agents.workflows.timing import Timing
-from bonobot.lib.problems import Conflict, Invalid
-from bonobot.lib.sayings import say
-from bonobot.tenancy.principals import Principal
-from bonobot.tenancy.roles import Action
+from agents.workflows.definitions import iterate_pointers
+from agents.workflows.schedule_times import TriggerSchedule
+from agents.workflows.services import check_inputs
+from bonobot.accounts.principals import Principal
+from bonobot.accounts.roles import Action
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import Conflict, InvalidInput
 
 MOST_PER_MINUTE = 600
 MOST_TRIGGERS = 50
@@ -47,7 +47,7 @@ class TriggerSpec:
     per_minute: int | None = None
 
 
-def named(workflow: Workflow, name: str) -> Trigger:
+def get_trigger(workflow: Workflow, name: str) -> Trigger:
     """Return the workflow's trigger with this id or name; raises `NotFound`."""
     rows: Any = Trigger.objects.filter(workflow=workflow)
     try:
@@ -81,11 +81,11 @@ def save_trigger(
     _put(row, spec)
     text = ""
     if old is None:
-        _refuse_too_many(workflow)
+        _check_trigger_limit(workflow)
         if row.kind == Trigger.Kind.WEBHOOK and with_secret:
-            text = _give_secret(row)
+            text = _generate_secret(row)
     said = {name: getattr(row, name) for name in ("kind", "enabled", *_TIMES, "per_minute")}
-    with _recorded(principal, row, "trigger_changed" if old else "trigger_added", said):
+    with _record_change(principal, row, "trigger_changed" if old else "trigger_added", said):
         store(row)
     return row, text
 
@@ -94,9 +94,9 @@ def replace_secret(principal: Principal, trigger: Trigger) -> str:
     """Give a webhook another secret and return it: the earlier one opens nothing from now on."""
     principal.require(Action.MANAGE_WORKFLOWS)
     if trigger.kind != Trigger.Kind.WEBHOOK:
-        raise Invalid("A schedule has no secret.", field="kind", remedy="Name a webhook.")
-    with _recorded(principal, trigger, "trigger_secret_replaced", {}):
-        text = _give_secret(trigger)
+        raise InvalidInput("A schedule has no secret.", field="kind", remedy="Name a webhook.")
+    with _record_change(principal, trigger, "trigger_secret_replaced", {}):
+        text = _generate_secret(trigger)
         trigger.save(update_fields=["secret", "updated_at"])
     return text
 
@@ -104,7 +104,7 @@ def replace_secret(principal: Principal, trigger: Trigger) -> str:
 def remove_trigger(principal: Principal, trigger: Trigger) -> None:
     """Remove a trigger; what it started stays."""
     principal.require(Action.MANAGE_WORKFLOWS)
-    with _recorded(principal, trigger, "trigger_removed", {"kind": trigger.kind}):
+    with _record_change(principal, trigger, "trigger_removed", {"kind": trigger.kind}):
         trigger.delete()
 
 
@@ -120,30 +120,32 @@ def set_triggers(principal: Principal, workflow: Workflow, specs: Sequence[Trigg
 
 def _put(row: Trigger, spec: TriggerSpec) -> None:
     if not _NAME.fullmatch(spec.name):
-        raise Invalid(
-            say("{spec!r} is no name for a trigger.", spec=spec.name[:100]),
+        raise InvalidInput(
+            format_message("{spec!r} is no name for a trigger.", spec=spec.name[:100]),
             field="name",
             remedy="Use letters, digits, `-` and `_`; at most 64.",
         )
     row.name = spec.name
     if not row._state.adding and spec.kind not in (None, row.kind):
-        raise Invalid(
-            say("The trigger is a {row_kind}.", row_kind=row.kind),
+        raise InvalidInput(
+            format_message("The trigger is a {row_kind}.", row_kind=row.kind),
             field="kind",
             remedy="Remove it, and make another one.",
         )
     row.kind = spec.kind or row.kind
     if row.kind not in Trigger.Kind.values:
-        raise Invalid("It is no kind of trigger.", field="kind", remedy="Use schedule or webhook.")
+        raise InvalidInput(
+            "It is no kind of trigger.", field="kind", remedy="Use schedule or webhook."
+        )
     was_off = row._state.adding or not row.enabled
     for name in ("enabled", "per_minute", "time_zone"):
         if (value := getattr(spec, name)) is not None:
             setattr(row, name, value)
     if not 1 <= row.per_minute <= MOST_PER_MINUTE:
-        raise Invalid(
-            say("{per_minute} runs a minute can't be set.", per_minute=row.per_minute),
+        raise InvalidInput(
+            format_message("{per_minute} runs a minute can't be set.", per_minute=row.per_minute),
             field="per_minute",
-            remedy=say(
+            remedy=format_message(
                 "Use a whole number from 1 to {most_per_minute}.", most_per_minute=MOST_PER_MINUTE
             ),
         )
@@ -153,7 +155,7 @@ def _put(row: Trigger, spec: TriggerSpec) -> None:
         _put_time(row, spec, was_off)
         check_inputs(row.workflow, row.inputs)
     elif spec.every_s is not None or spec.cron:
-        raise Invalid("A webhook has no time.", field="every_s", remedy="Leave the time out.")
+        raise InvalidInput("A webhook has no time.", field="every_s", remedy="Leave the time out.")
     _check_references(row)
 
 
@@ -163,24 +165,24 @@ def _put_time(row: Trigger, spec: TriggerSpec, was_off: bool) -> None:
         row.every_s, row.cron = spec.every_s, spec.cron or ""
     elif spec.cron:
         row.every_s, row.cron = None, " ".join(spec.cron.split())
-    due = timing_of(row).after(timezone.now())
+    due = build_schedule(row).after(timezone.now())
     # Switched on again it doesn't make up for the time that it was off.
     if was_off or row.next_at is None or before != [getattr(row, name) for name in _TIMES]:
         row.next_at = due
 
 
-def timing_of(row: Trigger) -> Timing:
+def build_schedule(row: Trigger) -> TriggerSchedule:
     """Return when a schedule is due."""
-    return Timing(every_s=row.every_s, cron=row.cron, time_zone=row.time_zone)
+    return TriggerSchedule(every_s=row.every_s, cron=row.cron, time_zone=row.time_zone)
 
 
 def _check_references(row: Trigger) -> None:
     """Raise `Invalid` for a `${…}` that points to nothing; a schedule has none."""
     root = "/body" if row.kind == Trigger.Kind.WEBHOOK else ""
-    for pointer in _found(row.inputs):
+    for pointer in _iterate_pointers(row.inputs):
         if not root or pointer.split("/")[:2] != ["", "body"]:
-            raise Invalid(
-                say("`{pointer}` points to nothing.", pointer=pointer[:100]),
+            raise InvalidInput(
+                format_message("`{pointer}` points to nothing.", pointer=pointer[:100]),
                 code="bad_reference",
                 field="inputs",
                 remedy="Begin with /body, such as ${/body/alerts/0/status}."
@@ -189,34 +191,36 @@ def _check_references(row: Trigger) -> None:
             )
 
 
-def _found(said: Any) -> Iterator[str]:
+def _iterate_pointers(said: Any) -> Iterator[str]:
     if isinstance(said, str):
-        yield from pointers(said)
+        yield from iterate_pointers(said)
     elif isinstance(said, Mapping):
         for value in said.values():
-            yield from _found(value)
+            yield from _iterate_pointers(value)
     elif isinstance(said, list):
         for value in said:
-            yield from _found(value)
+            yield from _iterate_pointers(value)
 
 
-def _refuse_too_many(workflow: Workflow) -> None:
+def _check_trigger_limit(workflow: Workflow) -> None:
     if workflow.triggers.count() >= MOST_TRIGGERS:
         raise Conflict(
-            say("The workflow has {most_triggers} triggers.", most_triggers=MOST_TRIGGERS),
+            format_message(
+                "The workflow has {most_triggers} triggers.", most_triggers=MOST_TRIGGERS
+            ),
             code="too_many_triggers",
             remedy="Remove one that isn't needed any more.",
         )
 
 
-def _give_secret(row: Trigger) -> str:
+def _generate_secret(row: Trigger) -> str:
     text = f"whs_{secrets.token_urlsafe(32)}"
     row.secret = text  # type: ignore[assignment]  # what sealed fields take
     return text
 
 
-def _recorded(
+def _record_change(
     principal: Principal, row: Trigger, action: str, details: dict[str, Any]
 ) -> AbstractContextManager[Any]:
     said = {"workflow": row.workflow.name, **details}
-    return recorded(principal, row, action, said, governed=False)
+    return record_assignment_change(principal, row, action, said, governed=False)

@@ -9,60 +9,64 @@ from datetime import UTC, datetime
 from typing import Literal
 from uuid import UUID
 
-from bonobot.lib.sayings import say
+from bonobot.core.i18n.messages import format_message
 
 Period = Literal["day", "month", "total"]
 _PARTS = ("kind", "organization", "scope", "scope_id", "unit", "period", "bucket")
 _UNITS = {
-    "microusd": say("money (micro-dollars)"),
-    "milliseconds": say("running time (milliseconds)"),
-    "calls": say("calls"),
-    "tokens": say("tokens"),
+    "microusd": format_message("money (micro-dollars)"),
+    "milliseconds": format_message("running time (milliseconds)"),
+    "calls": format_message("calls"),
+    "tokens": format_message("tokens"),
 }
-_PERIODS = {"day": say("a day"), "month": say("a month"), "total": say("in total")}
+_PERIODS = {
+    "day": format_message("a day"),
+    "month": format_message("a month"),
+    "total": format_message("in total"),
+}
 # Whose rates and budgets there are.
 OWNERS = {
-    "global": say("whole installation's"),
-    "organization": say("organization's"),
-    "agent": say("agent's"),
-    "session": say("session's"),
-    "server": say("server's"),
-    "token": say("token's"),
-    "caller": say("caller's"),
+    "global": format_message("whole installation's"),
+    "organization": format_message("organization's"),
+    "agent": format_message("agent's"),
+    "session": format_message("session's"),
+    "server": format_message("server's"),
+    "token": format_message("token's"),
+    "caller": format_message("caller's"),
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class BudgetBalance:
     """What is spent, and what calls that still run have set aside."""
 
     spent: int = 0
     reserved: int = 0
 
 
-def reserve(cell: Cell, *, limit: int | None, amount: int) -> Cell | None:
+def reserve(cell: BudgetBalance, *, limit: int | None, amount: int) -> BudgetBalance | None:
     """Return the cell with the amount set aside, or None if that would pass the limit."""
     if limit is not None and cell.spent + cell.reserved + amount > limit:
         return None
-    return Cell(cell.spent, cell.reserved + amount)
+    return BudgetBalance(cell.spent, cell.reserved + amount)
 
 
-def settle(cell: Cell, *, reserved: int, actual: int) -> Cell:
+def settle(cell: BudgetBalance, *, reserved: int, actual: int) -> BudgetBalance:
     """Return the cell with a reservation replaced by what it really cost, be it more or less.
 
     A cell that was pruned meanwhile holds no reservation any more: that never goes below zero.
     """
-    return Cell(cell.spent + actual, max(cell.reserved - reserved, 0))
+    return BudgetBalance(cell.spent + actual, max(cell.reserved - reserved, 0))
 
 
-def bucket(period: Period, at: datetime) -> str:
+def format_period(period: Period, at: datetime) -> str:
     """Return the part of a key that changes when a new period begins, in UTC."""
     if period == "total":
         return "all"
     return at.astimezone(UTC).strftime("%Y-%m-%d" if period == "day" else "%Y-%m")
 
 
-def budget_key(
+def build_budget_key(
     organization_id: UUID,
     *,
     scope: str,
@@ -72,21 +76,23 @@ def budget_key(
     at: datetime,
 ) -> str:
     """Return the key of the cell in which something of this unit counts at a time."""
-    return f"budget:{organization_id}:{scope}:{scope_id}:{unit}:{period}:{bucket(period, at)}"
+    return (
+        f"budget:{organization_id}:{scope}:{scope_id}:{unit}:{period}:{format_period(period, at)}"
+    )
 
 
-def unit_of(key: str) -> str:
+def parse_unit(key: str) -> str:
     """Return the unit that a cell counts in."""
     return key.split(":")[4]
 
 
-def named(key: str) -> str:
+def describe_budget_key(key: str) -> str:
     """Return whose budget of what a key is of, in words; the key itself if it is no budget's."""
     parts = key.split(":")
     if len(parts) != len(_PARTS):
-        return say("budget `{key}`", key=key)
+        return format_message("budget `{key}`", key=key)
     words = dict(zip(_PARTS, parts, strict=True))
-    return say(
+    return format_message(
         "{whose} budget of {unit} {period}",
         whose=OWNERS.get(words["scope"], f"{words['scope']}'s"),
         unit=_UNITS.get(words["unit"], words["unit"]),

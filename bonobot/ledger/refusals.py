@@ -2,11 +2,11 @@
 
 from math import ceil
 
-from bonobot.ledger.budgets import OWNERS, Cell, named
-from bonobot.ledger.entries import Charge, Flow, Reserve
-from bonobot.ledger.permits import Verdict
-from bonobot.lib.problems import Problem
-from bonobot.lib.sayings import say
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import Problem
+from bonobot.ledger.admission_rules import Verdict
+from bonobot.ledger.budgets import OWNERS, BudgetBalance, describe_budget_key
+from bonobot.ledger.types import BudgetReservation, FlowLabelEffect, RateCharge
 
 MICROSECONDS = 1_000_000
 RATE_PARTS = 3
@@ -29,13 +29,13 @@ class AuditUnavailable(Refusal):
 
     def __init__(self, cause: object) -> None:
         super().__init__(
-            say("The audit can't be written now: {cause}.", cause=cause),
+            format_message("The audit can't be written now: {cause}.", cause=cause),
             remedy="Try again; if it stays so, `bonobot doctor` checks the database.",
             retry_after=1,
         )
 
 
-class CallTaken(Refusal):
+class CallAlreadyStarted(Refusal):
     """Another holder of the same session has opened this very call: it is theirs."""
 
     code = "call_taken"
@@ -71,22 +71,22 @@ class RateLimited(Refusal):
     status = 429
     title = "Too many calls"
 
-    def __init__(self, charge: Charge, *, wait_us: int) -> None:
+    def __init__(self, charge: RateCharge, *, wait_us: int) -> None:
         seconds = max(ceil(wait_us / MICROSECONDS), 1)
         super().__init__(
-            say(
+            format_message(
                 "The {whose} limit of {per_minute} calls a minute, {burst} at once, is reached.",
-                whose=_whose(charge.key),
+                whose=_describe_owner(charge.key),
                 per_minute=charge.per_minute,
                 burst=charge.burst,
             ),
             rule=charge.key,
-            remedy=say("Try again in {seconds} s.", seconds=seconds),
+            remedy=format_message("Try again in {seconds} s.", seconds=seconds),
             retry_after=seconds,
         )
 
 
-def _whose(key: str) -> str:
+def _describe_owner(key: str) -> str:
     """Return whose rate a key names: `rate:{organization}:{scope}:{scope id}`."""
     scope = key.split(":")[2] if key.count(":") >= RATE_PARTS else ""
     return OWNERS.get(scope or "caller", f"{scope}'s")
@@ -99,12 +99,12 @@ class BudgetExhausted(Refusal):
     status = 403
     title = "The budget is used up"
 
-    def __init__(self, reserve: Reserve, cell: Cell) -> None:
+    def __init__(self, reserve: BudgetReservation, cell: BudgetBalance) -> None:
         super().__init__(
-            say(
+            format_message(
                 "The {named} is {limit} and doesn't allow {amount} more: {spent} "
                 "are spent and {reserved} are set aside for running calls.",
-                named=named(reserve.key),
+                named=describe_budget_key(reserve.key),
                 limit=reserve.limit,
                 amount=reserve.amount,
                 spent=cell.spent,
@@ -122,14 +122,14 @@ class BudgetExhausted(Refusal):
         self.left = max((reserve.limit or 0) - cell.spent - cell.reserved, 0)
 
 
-class FlowBarred(Refusal):
+class FlowNeedsApproval(Refusal):
     """What the caller has seen so far forbids this call without a person (FEATURES X9)."""
 
     code = "flow_needs_approval"
     status = 403
     title = "A person has to look at this call"
 
-    def __init__(self, flow: Flow) -> None:
+    def __init__(self, flow: FlowLabelEffect) -> None:
         super().__init__(
             "The call would send something out after private data and untrusted content were read.",
             rule=flow.key,
@@ -137,7 +137,7 @@ class FlowBarred(Refusal):
         )
 
 
-class PermitRefused(Refusal):
+class ApprovalRefused(Refusal):
     """The approval that the call came with can't be spent on it."""
 
     code = "approval_unknown"
@@ -145,13 +145,13 @@ class PermitRefused(Refusal):
     title = "The approval doesn't hold"
 
     _TEXTS = {
-        "approval_unknown": say("There is no such approval."),
-        "approval_mismatch": say(
+        "approval_unknown": format_message("There is no such approval."),
+        "approval_mismatch": format_message(
             "The approval was given for another call: other arguments, another definition or "
             "other rules."
         ),
-        "approval_expired": say("The approval has expired."),
-        "approval_spent": say("The approval was used already."),
+        "approval_expired": format_message("The approval has expired."),
+        "approval_spent": format_message("The approval was used already."),
     }
 
     def __init__(self, verdict: Verdict) -> None:

@@ -7,11 +7,12 @@ from uuid import UUID
 from celery import shared_task
 from django.utils import timezone
 
-from bonobot.ledger import anchors, counting, summing, usage
+from bonobot.core.celery_tasks import ExclusiveTask, enqueue_task_on_commit
+from bonobot.ledger import queries as ledger_queries
+from bonobot.ledger.audit import signed_checkpoints
+from bonobot.ledger.audit.verify_chain import verify_step
 from bonobot.ledger.models import FlowCell, PermitRow
-from bonobot.ledger.verify import step
-from bonobot.lib.alone import Alone
-from bonobot.lib.nudges import nudge
+from bonobot.ledger.usage import build_rollups
 
 # Long after nobody can spend a permit, hold a label or look at what a past period took.
 KEPT = timedelta(days=90)
@@ -21,33 +22,33 @@ VERIFY_FURTHER = "bonobot.ledger.tasks.verify_further"
 AT_A_TIME_S = 20.0
 
 
-@shared_task(base=Alone)
+@shared_task(base=ExclusiveTask)
 def export_heads() -> int:
     """Write the signed ends of the chains that moved to `BONOBOT_AUDIT_HEADS`."""
-    return anchors.export()
+    return signed_checkpoints.export()
 
 
-@shared_task(base=Alone)
+@shared_task(base=ExclusiveTask)
 def count_usage() -> int:
     """Add what ended since the last time to the rollups; return how many rows that were.
 
     Then some days of those that aren't in the summaries yet are summed.
     """
-    counted = counting.count_all()
-    summing.catch_up()
+    counted = build_rollups.count_all()
+    build_rollups.sum_missing_days()
     return counted
 
 
-@shared_task(base=Alone)
+@shared_task(base=ExclusiveTask)
 def forget_cells() -> None:
     """Remove what nobody needs any more beside the audit.
 
     That is: permits long expired, labels long let go, budgets' cells of periods long past, and
     rollups and summaries of hours whose days are kept.
     """
-    counting.forget()
-    summing.forget()
-    usage.forget(timezone.now() - KEPT)
+    build_rollups.delete_old_rollups()
+    build_rollups.delete_old_summaries()
+    ledger_queries.forget(timezone.now() - KEPT)
     stale = int((timezone.now() - KEPT).timestamp()) * MICROSECONDS
     PermitRow.objects.filter(expires__lt=stale).delete()
     FlowCell.objects.filter(labels=0, touched__lt=stale).delete()
@@ -61,9 +62,9 @@ def verify_further(organization_id: str, afresh: str = "") -> bool:
     loses nothing: the next verification goes on from the last step.
     """
     ends = time.monotonic() + AT_A_TIME_S
-    standing = step(UUID(organization_id), afresh=bool(afresh))
+    standing = verify_step(UUID(organization_id), afresh=bool(afresh))
     while not standing.done and time.monotonic() < ends:
-        standing = step(UUID(organization_id))
+        standing = verify_step(UUID(organization_id))
     if not standing.done:
-        nudge(VERIFY_FURTHER, organization_id)
+        enqueue_task_on_commit(VERIFY_FURTHER, organization_id)
     return standing.done

@@ -41,9 +41,9 @@ def pages() -> dict[str, str]:
 
 def settings() -> str:
     """Return the settings: from `.env.example`, which a test holds equal to what settings read."""
-    from bonobot.lib import env
+    from bonobot.core import environment
 
-    kinds = env.declared()
+    kinds = environment.list_variables()
     parts = [
         "# Settings\n",
         SETTINGS,
@@ -94,10 +94,10 @@ def commands() -> str:
 
 
 def _verbs(name: str, command: object) -> Iterator[str]:
-    from bonobot.cli.group import Group
+    from bonobot.core.cli.command_group import CommandGroup
 
     parser = command.create_parser("bonobot", name)  # type: ignore[attr-defined]
-    if not isinstance(command, Group):
+    if not isinstance(command, CommandGroup):
         yield fenced(parser.format_help())
         return
     subparsers = next(one for one in parser._actions if one.dest == "verb").choices
@@ -108,8 +108,8 @@ def _verbs(name: str, command: object) -> Iterator[str]:
 
 def metrics() -> str:
     """Return what Prometheus reads, and the alerts made of it."""
-    from bonobot.lib.metrics import registry
-    from bonobot.metrics import FAMILIES
+    from bonobot.core.telemetry.metrics import registry
+    from bonobot.monitoring.metrics_endpoint import FAMILIES
 
     counted = [
         (

@@ -1,9 +1,9 @@
-"""Writes `docs/surfaces.md` from `bonobot/surfaces`: `python -m docs.making.surfaces`."""
+"""Writes `docs/surfaces.md` from `docs/making/surface_table`: `python -m docs.making.surfaces`."""
 
 from pathlib import Path
 
-from bonobot.surfaces import AREAS
-from bonobot.surfaces.deeds import Deed
+from docs.making.surface_table import AREAS
+from docs.making.surface_table.types import Deed
 
 PAGE = Path(__file__).resolve().parents[1] / "surfaces.md"
 INTRODUCTION = """\
@@ -12,7 +12,7 @@ INTRODUCTION = """\
 What can be done, and by which name: in the admin, over [REST](api.md) and on the command line.
 Every deed has all three, or says why not; a test compares this table with what there really is.
 The roles that may are told by [roles](roles.md), and with each operation in the document.
-This page is written by `python -m docs.making.surfaces` from `bonobot/surfaces`,
+This page is written by `python -m docs.making.surfaces` from `docs/making/surface_table`,
 where rows are added.
 """
 

@@ -1,29 +1,21 @@
 """The admin of servers: importing registers models, pages and deeds."""
 
 from mcp_servers.admin import (
-    configuring,
-    credentials,
     data_labels,
     definitions,
-    history,
+    health,
     launchers,
-    operations,
-    overview,
     presets,
+    server_details,
     servers,
-    signing_in,
 )
 
 __all__ = [
-    "configuring",
-    "credentials",
     "data_labels",
     "definitions",
-    "history",
+    "health",
     "launchers",
-    "operations",
-    "overview",
     "presets",
+    "server_details",
     "servers",
-    "signing_in",
 ]

@@ -5,21 +5,23 @@ from django.http.response import HttpResponseBase
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
-from bonobot.tenancy.roles import Action
-from bonobot.tenancy.screens import Visit, onward
-from mcp_servers.admin.label_names import WORDS
+from bonobot.accounts.admin_base import ObjectRequest, redirect_to_page
+from bonobot.accounts.roles import Action
 from mcp_servers.admin.servers import ServerAdmin
+from mcp_servers.flow_labels.services import WORDS
+from mcp_servers.flow_labels.store_labels import (
+    clear_store_labels,
+    list_written_labels,
+    store_labels_of,
+)
 from mcp_servers.models import Server
-from mcp_servers.store_labels import clear_store_labels, list_written_labels, store_labels_of
 
 
 @ServerAdmin.add_page("data_labels", _("Data labels"), order=25)
-def data_labels(visit: Visit) -> HttpResponseBase:
+def data_labels(visit: ObjectRequest) -> HttpResponseBase:
     """Show the labels that the server's data carries, and the calls that left them."""
     server: Server = visit.object
-    written = [
-        (one, [WORDS[label] for label in one.labels]) for one in list_written_labels(server)
-    ]
+    written = [(one, [WORDS[label] for label in one.labels]) for one in list_written_labels(server)]
     return visit.show(
         "servers/data_labels.html",
         server=server,
@@ -31,8 +33,8 @@ def data_labels(visit: Visit) -> HttpResponseBase:
 
 
 @ServerAdmin.add_deed("clear_data_labels", needs=Action.APPROVE_DEFINITIONS)
-def clear_data_labels(visit: Visit) -> HttpResponseBase | None:
+def clear_data_labels(visit: ObjectRequest) -> HttpResponseBase | None:
     """Clear the labels of the server's data."""
     clear_store_labels(visit.principal, visit.object)
     messages.success(visit.request, _t("Data labels cleared. Effective immediately."))
-    return onward(visit, "data_labels")
+    return redirect_to_page(visit, "data_labels")

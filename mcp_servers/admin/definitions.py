@@ -17,19 +17,23 @@ from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
-from bonobot.lib.highlighting import difference
-from bonobot.lib.problems import Invalid
-from bonobot.lib.sayings import say
-from bonobot.lib.untrusted import visible
-from bonobot.tenancy.roles import Action
-from bonobot.tenancy.screens import Visit, back, fragment, onward
-from mcp_servers.admin.label_names import WORDS
-from mcp_servers.admin.schema_rows import Row, rows
+from bonobot.accounts.admin_base import (
+    ObjectRequest,
+    redirect_back,
+    redirect_to_page,
+    render_fragment,
+)
+from bonobot.accounts.roles import Action
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import InvalidInput
+from bonobot.core.text.syntax_highlighting import diff_json
+from bonobot.core.text.untrusted_text import make_visible
+from mcp_servers.admin.json_schema_table import SchemaRow, build_schema_rows
 from mcp_servers.admin.servers import ServerAdmin
-from mcp_servers.approval import approve, switch_definition, withdraw
-from mcp_servers.labelled import origin_of, set_labels, suggestion
-from mcp_servers.labelling import Labels, Origin, wider
-from mcp_servers.labels import Label
+from mcp_servers.definition_reviews import approve, reset_review, set_definition_enabled
+from mcp_servers.flow_labels import FlowLabel
+from mcp_servers.flow_labels.inference import LabelContext, Labels, list_missing_labels
+from mcp_servers.flow_labels.services import WORDS, load_label_context, set_labels, suggest_labels
 from mcp_servers.models import Definition, Server
 
 SHOWN_AT_ONCE = 50
@@ -80,15 +84,15 @@ FACTS = (
 
 
 @dataclass(frozen=True)
-class Shown:
+class DefinitionRow:
     """One definition as the page shows it.
 
     `labels` are those that count, `wider` what is suggested beyond those that a person set.
     """
 
     row: Definition
-    input: list[Row]
-    output: list[Row]
+    input: list[SchemaRow]
+    output: list[SchemaRow]
     hints: list[tuple[Any, str]]
     difference: list[tuple[str, str]]
     marked: list[tuple[str, bool]]
@@ -97,7 +101,7 @@ class Shown:
     facts: list[tuple[Any, str]]
 
     @property
-    def legs(self) -> list[tuple[Label, Any, bool]]:
+    def legs(self) -> list[tuple[FlowLabel, Any, bool]]:
         """The labels, their words, and whether they count."""
         return [(label, words, label in self.labels) for label, words in WORDS.items()]
 
@@ -122,28 +126,28 @@ class Shown:
         return self.waits and bool(self.row.findings)
 
 
-def shown(row: Definition, known: Origin) -> Shown:
+def build_definition_row(row: Definition, known: LabelContext) -> DefinitionRow:
     """Return a definition ready for the page."""
-    suggests = suggestion(row, known)
+    suggests = suggest_labels(row, known)
     payload = row.payload if isinstance(row.payload, dict) else {}
     said = payload.get("annotations")
     hints = said if isinstance(said, dict) else {}
     changed = row.state == Definition.State.CHANGED and row.pinned is not None
     arguments = payload.get("arguments")
-    return Shown(
+    return DefinitionRow(
         row=row,
-        input=rows(payload.get("inputSchema")) or _arguments(arguments),
-        output=rows(payload.get("outputSchema")),
+        input=build_schema_rows(payload.get("inputSchema")) or _build_argument_rows(arguments),
+        output=build_schema_rows(payload.get("outputSchema")),
         hints=[(text, tone) for name, text, tone in HINTS if hints.get(name) is True],
-        difference=difference(row.pinned, row.payload) if changed else [],
-        labels=suggests if row.labels is None else tuple(Label(one) for one in row.labels),
-        wider=[WORDS[label] for label in wider(suggests, row.labels)],
-        marked=_marked(row),
-        facts=list(_facts(payload, hints)),
+        difference=diff_json(row.pinned, row.payload) if changed else [],
+        labels=suggests if row.labels is None else tuple(FlowLabel(one) for one in row.labels),
+        wider=[WORDS[label] for label in list_missing_labels(suggests, row.labels)],
+        marked=_split_by_findings(row),
+        facts=list(_list_facts(payload, hints)),
     )
 
 
-def _facts(payload: dict[str, Any], hints: dict[str, Any]) -> Iterator[tuple[Any, str]]:
+def _list_facts(payload: dict[str, Any], hints: dict[str, Any]) -> Iterator[tuple[Any, str]]:
     """Yield what a server says of it in single words: where it is, its type, whom it is for."""
     said = {name: payload.get(name) for name in ("uri", "uriTemplate", "mimeType", "size")}
     said |= {name: hints.get(name) for name in ("audience", "priority", "lastModified")}
@@ -152,10 +156,10 @@ def _facts(payload: dict[str, Any], hints: dict[str, Any]) -> Iterator[tuple[Any
         if isinstance(value, list):
             value = ", ".join(map(str, value[:10]))
         if isinstance(value, str | int | float) and value != "":
-            yield title, visible(str(value), 500)
+            yield title, make_visible(str(value), 500)
 
 
-def _marked(row: Definition) -> list[tuple[str, bool]]:
+def _split_by_findings(row: Definition) -> list[tuple[str, bool]]:
     """Return the description in pieces, and of each whether something was found in it."""
     spans = sorted(
         (one.get("start", 0), one.get("end", 0))
@@ -174,44 +178,44 @@ def _marked(row: Definition) -> list[tuple[str, bool]]:
 
 
 @ServerAdmin.add_page("tools", _("Tools"), order=20)
-def tools(visit: Visit) -> HttpResponseBase:
+def show_tools(visit: ObjectRequest) -> HttpResponseBase:
     """Show the tools."""
-    return _shelf(visit, (Definition.Kind.TOOL,))
+    return _render_definitions(visit, (Definition.Kind.TOOL,))
 
 
 @ServerAdmin.add_page("resources", _("Resources"), order=21)
-def resources(visit: Visit) -> HttpResponseBase:
+def show_resources(visit: ObjectRequest) -> HttpResponseBase:
     """Show the resources, and the templates of them."""
-    return _shelf(visit, RESOURCES)
+    return _render_definitions(visit, RESOURCES)
 
 
 @ServerAdmin.add_page("prompts", _("Prompts"), order=22)
-def prompts(visit: Visit) -> HttpResponseBase:
+def show_prompts(visit: ObjectRequest) -> HttpResponseBase:
     """Show the prompts, and the instructions that the server gives beside them."""
-    return _shelf(visit, PROMPTS)
+    return _render_definitions(visit, PROMPTS)
 
 
 @ServerAdmin.add_page("definitions", under="change")
-def definitions(visit: Visit) -> HttpResponseBase:
+def show_definitions(visit: ObjectRequest) -> HttpResponseBase:
     """Show definitions of every kind, such as those that wait."""
-    return _shelf(visit, tuple(Definition.Kind))
+    return _render_definitions(visit, tuple(Definition.Kind))
 
 
-def _shelf(visit: Visit, kinds: tuple[str, ...]) -> HttpResponseBase:
+def _render_definitions(visit: ObjectRequest, kinds: tuple[str, ...]) -> HttpResponseBase:
     """Show a server's definitions of these kinds, or do what was asked about them."""
     if visit.request.method == "POST":
-        _do(visit)
-        return back(visit.request, visit.url(visit.page))
+        _apply_action(visit)
+        return redirect_back(visit.request, visit.url(visit.page))
     server: Server = visit.object
     query = visit.request.GET
     kind, state, text = query.get("kind", ""), query.get("state", ""), query.get("q", "").strip()
     parts = PARTS.get(visit.page, ())
     kinds = next((of for slug, _title, of in parts if slug == kind), kinds)
-    page = Paginator(_filtered(server, kinds, state, text), SHOWN_AT_ONCE).get_page(
+    page = Paginator(_filter_definitions(server, kinds, state, text), SHOWN_AT_ONCE).get_page(
         query.get("page")
     )
-    known = origin_of(server)
-    items = [shown(row, known) for row in page]
+    known = load_label_context(server)
+    items = [build_definition_row(row, known) for row in page]
     return visit.show(
         "servers/definitions.html",
         server=server,
@@ -231,7 +235,7 @@ def _shelf(visit: Visit, kinds: tuple[str, ...]) -> HttpResponseBase:
     )
 
 
-def _filtered(server: Server, kinds: tuple[str, ...], state: str, text: str) -> Any:
+def _filter_definitions(server: Server, kinds: tuple[str, ...], state: str, text: str) -> Any:
     found = server.definitions.filter(kind__in=kinds).order_by(TOOLS_FIRST, "kind", "name")
     chosen = {
         "waiting": found.waiting,
@@ -248,7 +252,7 @@ def _filtered(server: Server, kinds: tuple[str, ...], state: str, text: str) -> 
     return found
 
 
-def _do(visit: Visit) -> None:
+def _apply_action(visit: ObjectRequest) -> None:
     posted = visit.request.POST
     if "only" in posted:
         _approve(visit, [posted["only"]])
@@ -264,68 +268,76 @@ def _do(visit: Visit) -> None:
         chosen = [one.partition(":")[0] for one in posted.getlist("labelled")]
         _label(visit, chosen, posted.getlist("legs"))
     elif "withdraw" in posted:
-        row = _own(visit.object, posted["withdraw"])
-        withdraw(visit.principal, row)
-        _say(visit.request, _t("The approval of %(name)s was taken back."), name=row)
+        row = _get_definition(visit.object, posted["withdraw"])
+        reset_review(visit.principal, row)
+        _add_success_message(
+            visit.request, _t("The approval of %(name)s was taken back."), name=row
+        )
     elif "off" in posted or "on" in posted:
-        row = _own(visit.object, posted.get("off") or posted["on"])
-        switch_definition(visit.principal, row, enabled="on" in posted)
+        row = _get_definition(visit.object, posted.get("off") or posted["on"])
+        set_definition_enabled(visit.principal, row, enabled="on" in posted)
         text = _t("%(name)s is on.") if "on" in posted else _t("%(name)s is off.")
-        _say(visit.request, text, name=row)
+        _add_success_message(visit.request, text, name=row)
 
 
-def _approve(visit: Visit, chosen: list[str]) -> None:
+def _approve(visit: ObjectRequest, chosen: list[str]) -> None:
     """Approve what the page showed, by id and digest."""
     if not chosen:
-        raise Invalid(
+        raise InvalidInput(
             "Nothing is ticked.", field="seen", remedy="Tick what you have read and approve it."
         )
     seen = {}
     for one in chosen:
         pk, _colon, digest = one.partition(":")
-        seen[_uuid(pk)] = digest
+        seen[_parse_uuid(pk)] = digest
     done = approve(visit.principal, visit.object, seen)
     n = len(done.approved)
-    _say(visit.request, ngettext("%(n)d was approved.", "%(n)d were approved.", n), n=n)
+    _add_success_message(
+        visit.request, ngettext("%(n)d was approved.", "%(n)d were approved.", n), n=n
+    )
     if done.skipped:
         names = ", ".join(done.skipped[:10])
         text = _t("Not approved, because they changed or are refused: %(names)s. Read them again.")
         messages.warning(visit.request, text % {"names": names})
 
 
-def _label(visit: Visit, chosen: list[str], labels: list[str] | None) -> None:
+def _label(visit: ObjectRequest, chosen: list[str], labels: list[str] | None) -> None:
     """Set what the chosen definitions do with what they touch; None: as suggested."""
     if not chosen:
-        raise Invalid(
+        raise InvalidInput(
             "Nothing is ticked.", field="labelled", remedy="Tick the tools that it is said of."
         )
-    keys = [_uuid(one) for one in chosen]
+    keys = [_parse_uuid(one) for one in chosen]
     rows = list(visit.object.definitions.filter(pk__in=keys))
     set_labels(visit.principal, visit.object, rows, labels)
     n = len(rows)
-    _say(visit.request, ngettext("%(n)d was labelled.", "%(n)d were labelled.", n), n=n)
+    _add_success_message(
+        visit.request, ngettext("%(n)d was labelled.", "%(n)d were labelled.", n), n=n
+    )
 
 
-def _own(server: Server, pk: str) -> Definition:
+def _get_definition(server: Server, pk: str) -> Definition:
     found: Definition = Definition.objects.filter(server=server).get_or_404(
         server.organization_id, pk=pk
     )
     return found
 
 
-def _uuid(text: str) -> UUID:
+def _parse_uuid(text: str) -> UUID:
     try:
         return UUID(text)
     except ValueError:
-        raise Invalid(say("{text!r} names no definition.", text=text), field="seen") from None
+        raise InvalidInput(
+            format_message("{text!r} names no definition.", text=text), field="seen"
+        ) from None
 
 
-def _arguments(arguments: Any) -> list[Row]:
+def _build_argument_rows(arguments: Any) -> list[SchemaRow]:
     """Return a prompt's arguments like a schema's members."""
     found = (
         [one for one in arguments if isinstance(one, dict)] if isinstance(arguments, list) else []
     )
-    return rows(
+    return build_schema_rows(
         {
             "properties": {
                 str(one.get("name", "")): {
@@ -339,14 +351,16 @@ def _arguments(arguments: Any) -> list[Row]:
     )
 
 
-def _say(request: HttpRequest, text: str, **values: Any) -> None:
+def _add_success_message(request: HttpRequest, text: str, **values: Any) -> None:
     messages.success(request, text % values)
 
 
 @ServerAdmin.add_page("arguments")
-def arguments(visit: Visit) -> HttpResponseBase:
+def show_arguments(visit: ObjectRequest) -> HttpResponseBase:
     """Return the arguments of one definition, as a piece of a page."""
     if not (wanted := visit.request.GET.get("of")):
-        return onward(visit, "definitions")
+        return redirect_to_page(visit, "definitions")
     row = visit.object.definitions.get_or_404(visit.principal.organization_id, pk=wanted)
-    return fragment(visit.request, "servers/schema.html", rows=shown(row, Origin()).input)
+    return render_fragment(
+        visit.request, "servers/schema.html", rows=build_definition_row(row, LabelContext()).input
+    )

@@ -6,11 +6,11 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
-from bonobot.lib.admin import register
-from bonobot.tenancy.roles import Action
-from bonobot.tenancy.screens import ScopedAdmin
-from mcp_servers.launching import add_launcher, remove_launcher
+from bonobot.accounts.admin_base import ScopedAdmin
+from bonobot.accounts.roles import Action
+from bonobot.core.admin.theme import register
 from mcp_servers.models import Launcher
+from mcp_servers.services import add_launcher, remove_launcher
 
 
 @register(Launcher)

@@ -11,13 +11,13 @@ from django.http.response import HttpResponseBase
 from django.urls import reverse
 from django.utils.translation import gettext as _t
 
-from bonobot.lib.problems import NotFound
-from bonobot.lib.sayings import say
-from bonobot.lib.untrusted import visible
-from bonobot.tenancy.active import principal_of
-from bonobot.tenancy.models import Organization
-from bonobot.tenancy.principals import Principal
-from bonobot.tenancy.screens import back
+from bonobot.accounts.admin_base import redirect_back
+from bonobot.accounts.current_organization import resolve_principal
+from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.principals import Principal
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import NotFound
+from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers.models import Preset
 from mcp_servers.presets.availability import disable, enable, is_enabled
 
@@ -57,16 +57,16 @@ def disable_view(request: HttpRequest, object_id: UUID) -> HttpResponseBase:
 def _switch(request: HttpRequest, object_id: UUID, *, enabled: bool) -> HttpResponseBase:
     if request.method != "POST":
         return HttpResponseNotAllowed(["POST"])
-    principal = principal_of(request)
+    principal = resolve_principal(request)
     offered = Preset.objects.offered_to(principal.organization_id)
     preset: Preset | None = offered.filter(pk=object_id).first()
     if preset is None:
         raise NotFound(
-            say("There is no preset {slug!r} here.", slug=str(object_id)),
+            format_message("There is no preset {slug!r} here.", slug=str(object_id)),
             remedy="Check the organization that you are working in.",
         )
     said: dict[str, Any] = {
-        "preset": visible(preset.name),
+        "preset": make_visible(preset.name),
         "organization": Organization.objects.get(pk=principal.organization_id).name,
     }
     if enabled:
@@ -76,4 +76,4 @@ def _switch(request: HttpRequest, object_id: UUID, *, enabled: bool) -> HttpResp
         disable(principal, preset)
         text = _t("%(preset)s is disabled for %(organization)s. Its servers stay.")
         messages.success(request, text % said)
-    return back(request, reverse("admin:mcp_servers_preset_change", args=[preset.pk]))
+    return redirect_back(request, reverse("admin:mcp_servers_preset_change", args=[preset.pk]))

@@ -1,42 +1,242 @@
-"""Presets as rows: the platform's, loaded from the catalogue, and the organization's own."""
+"""Presets: list, forms, save as preset."""
 
 from typing import Any
 
 from django import forms
 from django.contrib import messages
+from django.core.exceptions import ValidationError
 from django.db.models import Exists, Model, OuterRef, QuerySet
 from django.http import HttpRequest, HttpResponseRedirect
 from django.http.response import HttpResponseBase
+from django.template.loader import render_to_string
 from django.urls import URLPattern, path, reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
-from bonobot.lib.admin import (
+from bonobot.accounts.admin_base import (
+    ObjectRequest,
+    ScopedAdmin,
+    add_problem_to_form,
+    render_screen,
+)
+from bonobot.accounts.principals import Principal
+from bonobot.accounts.roles import Action
+from bonobot.accounts.templatetags.display import badge_html
+from bonobot.core.admin.theme import (
     DropdownFilter,
     MultipleChoicesDropdownFilter,
+    Select,
+    Textarea,
     TextInput,
     display,
     register,
 )
-from bonobot.lib.highlighting import highlighted
-from bonobot.lib.problems import Problem
-from bonobot.lib.untrusted import visible
-from bonobot.tenancy.principals import Principal
-from bonobot.tenancy.roles import Action
-from bonobot.tenancy.screens import ScopedAdmin, Visit, refuse, screen
-from bonobot.tenancy.templatetags.bonobot import badge_html
+from bonobot.core.problems import Problem
+from bonobot.core.text.syntax_highlighting import highlight_json
+from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers.admin.preset_availability import disable_view, enable_view, switch_of
-from mcp_servers.admin.preset_forms import PresetEditForm, PresetPlainForm, initial, place_of
 from mcp_servers.admin.servers import ServerAdmin
 from mcp_servers.models import Preset, Server
-from mcp_servers.presets import telling
-from mcp_servers.presets.own import PresetSpec, add_preset, alter_in_part, remove_preset
-from mcp_servers.presets.saving import preset_of, save_as_preset
+from mcp_servers.presets import catalog as preset_catalog
+from mcp_servers.presets.services import (
+    PLAIN,
+    PresetSpec,
+    add_preset,
+    build_preset,
+    patch_preset,
+    remove_preset,
+    save_as_preset,
+)
+from mcp_servers.presets.validation import KINDS
+from mcp_servers.server_config import AUTH_FIELDS
+
+ICONS = (
+    *("book", "box", "branch", "bug", "chart", "chat", "checklist", "clock", "cloud", "code"),
+    *("coins", "database", "flask", "folder", "function", "globe", "graph", "terminal"),
+)
+# What kinds of values are called.
+KIND_NAMES = {"": _("text"), "folder": _("folder"), "file": _("file"), "url": _("address")}
+TEXTS = ("name", "label", "default", "help", "pattern")
+FLAGS = ("secret", "required")
+# The form's fields for those that the operations name.
+PLACES = {
+    "endpoint_config.url": "url",
+    "endpoint_config.command": "command",
+    "endpoint_config.args": "args",
+    "endpoint_config": "url",
+    "auth_config.type": "auth_type",
+}
 
 
-class CategoryFilter(DropdownFilter):
+def map_problem_fields(problem: Problem) -> dict[str, str]:
+    """Return the form's fields by the problem's: what is wrong in a row is said at the rows."""
+    row = {problem.field: "parameters"} if problem.field.startswith("parameters") else {}
+    return PLACES | row
+
+
+class PresetParametersWidget(forms.Widget):
+    """Rows of inputs, one for each parameter; a script adds and removes rows."""
+
+    def render(
+        self, name: str, value: Any, attrs: dict[str, Any] | None = None, renderer: Any = None
+    ) -> SafeString:
+        """Return the rows, from the project's own templates."""
+        rows = list(value or ())
+        context = {
+            "rows": rows,
+            "spare": [{"required": True}],
+            "kinds": [(kind, KIND_NAMES[kind]) for kind in KINDS],
+            "bare": not rows,
+        }
+        return render_to_string("admin/servers/parameters.html", context)
+
+    def value_from_datadict(self, data: Any, files: Any, name: str) -> list[dict[str, Any]]:
+        """Return the rows that have a name or a label."""
+        columns = {member: data.getlist(f"p-{member}") for member in (*TEXTS, *FLAGS, "kind")}
+        rows = [
+            dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=False)
+        ]
+        return [
+            _parse_parameter(row) for row in rows if row["name"].strip() or row["label"].strip()
+        ]
+
+    def id_for_label(self, id_: str) -> str:
+        """Return nothing: there is no single input that the label could name."""
+        return ""
+
+
+def _parse_parameter(row: dict[str, str]) -> dict[str, Any]:
+    texts = {name: row[name].strip() for name in (*TEXTS, "kind")}
+    return texts | {name: row[name] == "1" for name in FLAGS}
+
+
+class PresetParametersField(forms.Field):
+    """A list of parameters, as `declaring` checks them."""
+
+    widget: Any = PresetParametersWidget
+
+
+class KeyValueLinesField(forms.CharField):
+    """`NAME=value` on each line, as a mapping."""
+
+    def __init__(self, label: Any, help_text: Any, hint: str) -> None:
+        area = Textarea(attrs={"rows": 2, "placeholder": hint, "spellcheck": "false"})
+        super().__init__(label=label, help_text=help_text, required=False, widget=area)
+
+    def clean(self, value: Any) -> dict[str, str]:
+        """Return the mapping; raises ValidationError for a line that is none."""
+        found = {}
+        for line in str(super().clean(value) or "").splitlines():
+            name, equals, text = line.partition("=")
+            if line.strip() and not (equals and name.strip()):
+                raise ValidationError(_("Write NAME=value on each line."), code="invalid")
+            if line.strip():
+                found[name.strip()] = text.strip()
+        return found
+
+
+def _build_text_field(
+    label: Any, help_text: Any = "", *, required: bool = False, **attrs: str
+) -> Any:
+    return forms.CharField(
+        label=label, required=required, help_text=help_text, widget=TextInput(attrs=attrs)
+    )
+
+
+class PresetDetailsForm(forms.Form):
+    """What anybody who manages servers may change of a preset."""
+
+    name = _build_text_field(_("Name"), required=True)
+    description = _build_text_field(_("Description"))
+    category = forms.SlugField(label=_("Category"), initial="own", widget=TextInput)
+    icon = forms.ChoiceField(
+        label=_("Icon"), choices=[(one, one) for one in ICONS], initial="box", widget=Select
+    )
+    documentation_url = _build_text_field(
+        _("Documentation"), placeholder="https://docs.example.com/"
+    )
+
+    def said(self) -> dict[str, Any]:
+        """Return what was filled in, as the operations take it."""
+        return {name: self.cleaned_data[name] for name in PLAIN}
+
+
+class PresetEditForm(PresetDetailsForm):
+    """Everything about a preset; `${NAME}` in a value stands for a parameter."""
+
+    transport_type = forms.ChoiceField(
+        label=_("Transport"), choices=[("http", "HTTP"), ("stdio", "stdio")], widget=Select
+    )
+    url = _build_text_field(_("URL"), placeholder="https://${TEAM}.example.com/mcp")
+    headers = KeyValueLinesField(_("Headers"), _("NAME=value on each line."), "X-Api-Key=${TOKEN}")
+    command = _build_text_field(
+        _("Command"), _("A launcher on the allow-list, such as npx or uvx.")
+    )
+    args = forms.CharField(
+        label=_("Arguments"),
+        required=False,
+        help_text=_("One on each line, with a version: server@1.2.3."),
+        widget=Textarea(attrs={"rows": 3, "spellcheck": "false"}),
+    )
+    env = KeyValueLinesField(_("Environment"), _("NAME=value on each line."), "API_TOKEN=${TOKEN}")
+    auth_type = forms.ChoiceField(label=_("Sign-in"), choices=Server.Auth.choices, widget=Select)
+    auth = KeyValueLinesField(
+        _("Sign-in details"),
+        "; ".join(
+            f"{kind}: {', '.join(sorted(p | s))}" for kind, (p, s) in AUTH_FIELDS.items() if s
+        ),
+        "token=${TOKEN}",
+    )
+    parameters = PresetParametersField(label=_("Parameters"), required=False)
+
+    def __init__(self, principal: Principal, *args: Any, **kwargs: Any) -> None:
+        """Offer programs to platform administrators alone."""
+        super().__init__(*args, **kwargs)
+        if not principal.platform_admin:
+            choices: Any = self.fields["transport_type"]
+            choices.choices = [("http", "HTTP")]
+
+    def said(self) -> dict[str, Any]:
+        """Return what was filled in, as the operations take it."""
+        given = self.cleaned_data
+        if given["transport_type"] == Server.Transport.HTTP:
+            endpoint = {"url": given["url"], "headers": given["headers"]}
+        else:
+            args = [line.strip() for line in given["args"].splitlines() if line.strip()]
+            endpoint = {"command": given["command"], "args": args, "env": given["env"]}
+        return super().said() | {
+            "transport_type": given["transport_type"],
+            "endpoint_config": {name: value for name, value in endpoint.items() if value},
+            "auth_config": {"type": given["auth_type"], **given["auth"]},
+            "parameters": given["parameters"],
+        }
+
+
+def build_initial(preset: Preset) -> dict[str, Any]:
+    """Return a preset as the form shows it."""
+    config = preset.endpoint_config
+    return {
+        **{name: getattr(preset, name) for name in PLAIN},
+        "icon": preset.icon or "box",
+        "transport_type": preset.transport_type,
+        "url": config.get("url", ""),
+        "command": config.get("command", ""),
+        "args": "\n".join(config.get("args", ())),
+        "headers": _format_pairs(config.get("headers", {})),
+        "env": _format_pairs(config.get("env", {})),
+        "auth_type": preset.auth_type,
+        "auth": _format_pairs(preset.auth_config),
+        "parameters": preset.parameters,
+    }
+
+
+def _format_pairs(pairs: dict[str, str]) -> str:
+    return "\n".join(f"{name}={value}" for name, value in pairs.items())
+
+
+class PresetCategoryFilter(DropdownFilter):
     """Presets of one category, by what it is called."""
 
     title = _("category")
@@ -46,7 +246,9 @@ class CategoryFilter(DropdownFilter):
         """Return the categories of what is offered there (a query)."""
         offered = model_admin.get_queryset(request).exclude(category="").order_by()
         found = offered.values_list("category", flat=True).distinct()
-        return sorted(((one, telling.category(one)) for one in found), key=lambda one: one[1])
+        return sorted(
+            ((one, preset_catalog.format_category(one)) for one in found), key=lambda one: one[1]
+        )
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Model]) -> QuerySet[Model]:
         """Keep the presets of the one that was chosen."""
@@ -61,7 +263,11 @@ class PresetAdmin(ScopedAdmin):
     """What is offered to the active organization: its own can be changed, the catalogue's read."""
 
     list_display = ("preset", "kind", "transport", "signs_in", "whose", "enabled", "proven")
-    list_filter = (CategoryFilter, ("auth_type", MultipleChoicesDropdownFilter), "transport_type")
+    list_filter = (
+        PresetCategoryFilter,
+        ("auth_type", MultipleChoicesDropdownFilter),
+        "transport_type",
+    )
     search_fields = ("name", "slug", "description", "category")
     fieldsets = (
         (None, {"fields": ("name", "slug", "about", "kind", "documentation_url", "enabled")}),
@@ -135,9 +341,9 @@ class PresetAdmin(ScopedAdmin):
             try:
                 preset = add_preset(principal, PresetSpec(**form.said()))
             except Problem as problem:
-                refuse(form, problem, place_of(problem))
+                add_problem_to_form(form, problem, map_problem_fields(problem))
             else:
-                return _saved(request, preset)
+                return _redirect_after_save(request, preset)
         return self._form(request, form)
 
     def change_view(
@@ -153,14 +359,14 @@ class PresetAdmin(ScopedAdmin):
             return super().change_view(request, object_id, form_url, extra_context)
         principal = self.principal(request)
         locked = preset.transport_type != Server.Transport.HTTP and not principal.platform_admin
-        form = _edit_form(request, principal, preset, locked=locked)
+        form = _build_edit_form(request, principal, preset, locked=locked)
         if form.is_bound and form.is_valid():
             try:
-                alter_in_part(principal, preset, form.said())
+                patch_preset(principal, preset, form.said())
             except Problem as problem:
-                refuse(form, problem, place_of(problem))
+                add_problem_to_form(form, problem, map_problem_fields(problem))
             else:
-                return _saved(request, preset)
+                return _redirect_after_save(request, preset)
         return self._form(request, form, preset, locked=locked)
 
     def _form(
@@ -171,10 +377,10 @@ class PresetAdmin(ScopedAdmin):
         *,
         locked: bool = False,
     ) -> HttpResponseBase:
-        return screen(
+        return render_screen(
             request,
             "servers/preset_edit.html",
-            title=visible(preset.name) if preset else _("New preset"),
+            title=make_visible(preset.name) if preset else _("New preset"),
             opts=self.opts,
             form=form,
             preset=preset,
@@ -185,22 +391,24 @@ class PresetAdmin(ScopedAdmin):
     @display(description=_("stands in for"))
     def stands_in(self, preset: Preset) -> str:
         """Return the names in use elsewhere that don't exist."""
-        return ", ".join(map(visible, preset.replaces)) or "–"
+        return ", ".join(map(make_visible, preset.replaces)) or "–"
 
     @display(description=_("preset"), ordering="name", header=True)
     def preset(self, preset: Preset) -> tuple[str, str]:
         """Return the name and what it is."""
-        return visible(preset.name), visible(telling.description(preset), 100)
+        return make_visible(preset.name), make_visible(
+            preset_catalog.localize_description(preset), 100
+        )
 
     @display(description=_("category"), ordering="category")
     def kind(self, preset: Preset) -> str:
         """Return what its category is called."""
-        return visible(telling.category(preset.category), 64)
+        return make_visible(preset_catalog.format_category(preset.category), 64)
 
     @display(description=_("description"))
     def about(self, preset: Preset) -> str:
         """Return what it is."""
-        return visible(telling.description(preset), 1_000)
+        return make_visible(preset_catalog.localize_description(preset), 1_000)
 
     @display(description=_("whose"))
     def whose(self, preset: Preset) -> str:
@@ -223,7 +431,7 @@ class PresetAdmin(ScopedAdmin):
             if switch.enabled
             else _t("Enable for %(organization)s")
         )
-        said = text % {"organization": visible(switch.organization.name, 80)}
+        said = text % {"organization": make_visible(switch.organization.name, 80)}
         # The page is a form already, which sends its token along.
         button = '<button class="bb-button bb-slim" formaction="{}">{}</button>'
         return format_html(button, switch.url, said)
@@ -251,43 +459,43 @@ class PresetAdmin(ScopedAdmin):
     @display(description=_("endpoint"))
     def endpoint(self, preset: Preset) -> SafeString:
         """Return the endpoint with its parameters."""
-        return _code(preset.endpoint_config)
+        return _render_code(preset.endpoint_config)
 
     @display(description=_("sign-in details"))
     def auth(self, preset: Preset) -> SafeString:
         """Return how it signs in."""
-        return _code(preset.auth_config)
+        return _render_code(preset.auth_config)
 
     @display(description=_("parameters"))
     def filled_in(self, preset: Preset) -> SafeString:
         """Return the parameters."""
-        return _code(telling.parameters(preset))
+        return _render_code(preset_catalog.localize_parameters(preset))
 
     @display(description=_("proof"))
     def evidence(self, preset: Preset) -> SafeString:
         """Return where it was found."""
-        return _code(preset.proof)
+        return _render_code(preset.proof)
 
 
-def _code(value: Any) -> SafeString:
-    return format_html('<pre class="bb-code">{}</pre>', highlighted(value))
+def _render_code(value: Any) -> SafeString:
+    return format_html('<pre class="bb-code">{}</pre>', highlight_json(value))
 
 
 def _is_own(preset: Any) -> bool:
     return preset is None or preset.organization_id is not None
 
 
-def _edit_form(
+def _build_edit_form(
     request: HttpRequest, principal: Principal, preset: Preset, *, locked: bool
-) -> PresetPlainForm:
+) -> PresetDetailsForm:
     posted = request.POST if request.method == "POST" else None
     if locked:
-        return PresetPlainForm(posted, initial=initial(preset))
-    return PresetEditForm(principal, posted, initial=initial(preset))
+        return PresetDetailsForm(posted, initial=build_initial(preset))
+    return PresetEditForm(principal, posted, initial=build_initial(preset))
 
 
-def _saved(request: HttpRequest, preset: Preset) -> HttpResponseRedirect:
-    messages.success(request, _t("%(preset)s was saved.") % {"preset": visible(preset.name)})
+def _redirect_after_save(request: HttpRequest, preset: Preset) -> HttpResponseRedirect:
+    messages.success(request, _t("%(preset)s was saved.") % {"preset": make_visible(preset.name)})
     return HttpResponseRedirect(reverse("admin:mcp_servers_preset_change", args=[preset.pk]))
 
 
@@ -298,17 +506,17 @@ class SavePresetForm(forms.Form):
 
 
 @ServerAdmin.add_page("save_preset", needs=Action.MANAGE_SERVERS)
-def save_preset(visit: Visit) -> HttpResponseBase:
+def save_preset(visit: ObjectRequest) -> HttpResponseBase:
     """Show what a preset of this server would hold, or save it."""
     server: Server = visit.object
     posted = visit.request.POST if visit.request.method == "POST" else None
     form = SavePresetForm(posted, initial={"name": server.name})
-    draft = preset_of(visit.principal, server, server.name)
+    draft = build_preset(visit.principal, server, server.name)
     if posted is not None and form.is_valid():
         try:
             preset = save_as_preset(visit.principal, server, form.cleaned_data["name"])
         except Problem as problem:
-            refuse(form, problem)
+            add_problem_to_form(form, problem)
         else:
-            return _saved(visit.request, preset)
+            return _redirect_after_save(visit.request, preset)
     return visit.show("servers/save_preset.html", server=server, form=form, draft=draft)

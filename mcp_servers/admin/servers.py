@@ -1,6 +1,8 @@
-"""The list of servers: what is alive, what waits, and what can be done to many at once."""
+"""Server list, add URLs, test/refresh, uptime bar."""
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from django.contrib import messages
@@ -21,36 +23,184 @@ from django.http.response import HttpResponseBase
 from django.template.loader import render_to_string
 from django.urls import URLPattern, path, reverse
 from django.utils import timezone
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext
 
-from bonobot.lib.admin import (
+from bonobot.accounts.admin_base import ObjectRequest, TabbedAdmin, format_problem
+from bonobot.accounts.current_organization import resolve_principal
+from bonobot.accounts.roles import Action
+from bonobot.accounts.templatetags.display import ago, milliseconds, percent
+from bonobot.core.admin.theme import (
     DropdownFilter,
     MultipleChoicesDropdownFilter,
     action,
     display,
     register,
 )
-from bonobot.lib.untrusted import visible
-from bonobot.tenancy.roles import Action
-from bonobot.tenancy.screens import PagedAdmin, Visit
-from bonobot.tenancy.templatetags.bonobot import ago, milliseconds
-from mcp_servers import registration
-from mcp_servers.admin import bulk, pool, rounds
-from mcp_servers.admin.contact import contact, report
-from mcp_servers.admin.removing import affected_by, confirm_removal
-from mcp_servers.admin.timeline import timeline
-from mcp_servers.history import DAY, first_asked, reaching_into, spans_of, unasked_spans
+from bonobot.core.i18n import localization
+from bonobot.core.problems import Problem
+from bonobot.core.runtime import get_runtime
+from bonobot.core.text.syntax_highlighting import render_sentence
+from bonobot.core.text.untrusted_text import make_visible
+from bonobot.ledger.types import Actor
+from mcp_servers import services
+from mcp_servers.admin import bulk_actions, openapi
+from mcp_servers.admin.add_servers import ServerDestination, add_by_form, choose_preset, fill_preset
+from mcp_servers.admin.bulk_actions import collect_impact, confirm_removal
+from mcp_servers.discovery import DiscoveryResult, discover
+from mcp_servers.health.queries import (
+    DAY,
+    build_outage_condition,
+    find_first_check,
+    list_unmonitored_spans,
+    to_spans,
+)
+from mcp_servers.health.uptime import UptimeSegment, build_uptime_segments
 from mcp_servers.models import Check, Definition, Outage, Round, Server, Unasked
 from mcp_servers.models.definitions import WAITING, DefinitionQuerySet
-from mcp_servers.uptime import segments
+
+BESIDE_EACH_OTHER = 16
+
+
+@dataclass(frozen=True)
+class DiscoveryAttempt:
+    """What came of asking one server: what was found, or the problem."""
+
+    server: Server
+    found: DiscoveryResult | None = None
+    problem: Problem | None = None
+
+
+def discover_servers(
+    servers: Sequence[Server], *, actor: Actor, kind: str
+) -> list[DiscoveryAttempt]:
+    """Ask each server what it offers; a failure is recorded on it and disturbs no other."""
+    return get_runtime().call(_discover_all, servers, actor, kind)
+
+
+async def _discover_all(
+    servers: Sequence[Server], actor: Actor, kind: str
+) -> list[DiscoveryAttempt]:
+    gate = asyncio.Semaphore(BESIDE_EACH_OTHER)
+
+    async def one(server: Server) -> DiscoveryAttempt:
+        async with gate:
+            try:
+                return DiscoveryAttempt(
+                    server, found=await discover(server.pk, actor=actor, kind=kind)
+                )
+            except Problem as problem:
+                return DiscoveryAttempt(server, problem=problem)
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(one(server)) for server in servers]
+    return [task.result() for task in tasks]
+
+
+def report(request: HttpRequest, contacts: Sequence[DiscoveryAttempt]) -> None:
+    """Add a message for each server: what it offers and what waits, or what to do."""
+    for one in contacts:
+        name = make_visible(one.server.name)
+        if one.problem is not None:
+            messages.error(
+                request, render_sentence(f"{name}: {format_problem(one.problem)}", 2_000)
+            )
+        elif one.found is not None:
+            say = messages.warning if one.found.waiting else messages.success
+            say(request, f"{name}: {summarize_discovery(one.found)}")
+
+
+def summarize_discovery(found: DiscoveryResult) -> str:
+    """Return a discovery in one sentence."""
+    tools = len(found.tools)
+    parts = [
+        ngettext("%(n)d tool", "%(n)d tools", tools) % {"n": tools},
+        _t("answered in %(ms)d ms") % {"ms": found.latency_ms},
+    ]
+    counts = (
+        (_t("%(n)d new"), found.new),
+        (_t("%(n)d changed"), found.changed),
+        (_t("%(n)d gone"), found.gone),
+        (_t("%(n)d refused"), found.refused),
+        (_t("%(n)d wait for approval"), found.waiting),
+    )
+    return ", ".join([*parts, *(text % {"n": count} for text, count in counts if count)]) + "."
+
+
+ADDRESSES = {"form": "add"}  # the others are called like the way
+
+
+def _build_add_url(way: str, *args: Any) -> str:
+    return reverse(f"admin:mcp_servers_server_{ADDRESSES.get(way, way)}", args=args)
+
+
+def _build_next_url(server: Server) -> str:
+    page = reverse("admin:mcp_servers_server_change", args=[server.pk])
+    return f"{page}?connect=1" if server.enabled else page
+
+
+POOL = ServerDestination(
+    title=_("Add a server"), needs=Action.MANAGE_SERVERS, url=_build_add_url, after=_build_next_url
+)
+
+
+def form_view(request: HttpRequest) -> HttpResponseBase:
+    """Add by form."""
+    return add_by_form(request, resolve_principal(request), POOL)
+
+
+def choose_pool_preset(request: HttpRequest) -> HttpResponseBase:
+    """Choose a preset."""
+    return choose_preset(request, resolve_principal(request), POOL)
+
+
+def fill_pool_preset(request: HttpRequest, slug: str) -> HttpResponseBase:
+    """Fill a preset."""
+    return fill_preset(request, resolve_principal(request), POOL, slug)
+
+
+def add_pool_api(request: HttpRequest) -> HttpResponseBase:
+    """Add a REST API by its document."""
+    return openapi.add_api(request, resolve_principal(request), POOL)
+
+
+def add_pool_operations(request: HttpRequest) -> HttpResponseBase:
+    """Add an API by an operation that is declared by hand."""
+    return openapi.add_declared(request, resolve_principal(request), POOL)
+
+
+def show_operation_preview(request: HttpRequest) -> HttpResponseBase:
+    """Show what an operation would send."""
+    return openapi.render_operation_preview(request, resolve_principal(request))
+
+
+def render_uptime_bar(pieces: Sequence[UptimeSegment], *, tiny: bool = False) -> SafeString:
+    """Return the pieces as a strip, each with the moment that it begins at.
+
+    A list shows a thousand pieces, so no template is rendered for them.
+    """
+    nobody, words = _t("nobody asked"), {100.0: percent(100)}
+    drawn = []
+    for piece in pieces:
+        up = piece.up
+        said = nobody if up is None else words.get(up) or percent(up)
+        drawn.append((piece.tone, f"{localization.format_datetime(piece.begins)} · {said}"))
+    return format_html(
+        '<div class="bb-strip bb-timeline{}" role="img" aria-label="{}">{}</div>',
+        " bb-tiny" if tiny else "",
+        _t("When the server was there, oldest first"),
+        format_html_join("", '<i data-tone="{}" title="{}"></i>', drawn),
+    )
+
 
 HOURS = 24
 WORDS_SOUGHT = 8
 
 
-class WaitingFilter(DropdownFilter):
+class PendingReviewFilter(DropdownFilter):
     """Servers with definitions that wait for approval."""
 
     title = _("definitions")
@@ -62,13 +212,13 @@ class WaitingFilter(DropdownFilter):
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Server]) -> QuerySet[Server]:
         """Keep what was chosen."""
-        waits = Exists(_waiting())
+        waits = Exists(_query_pending_definitions())
         return {"yes": queryset.filter(waits), "no": queryset.exclude(waits)}.get(
             self.value(), queryset
         )
 
 
-class ScopeFilter(DropdownFilter):
+class ServerScopeFilter(DropdownFilter):
     """The organization's pool, or what belongs to one agent."""
 
     title = _("belongs to")
@@ -87,7 +237,7 @@ class ScopeFilter(DropdownFilter):
 
 
 @register(Server)
-class ServerAdmin(PagedAdmin):
+class ServerAdmin(TabbedAdmin):
     """The registered servers of the active organization."""
 
     needs_to_change = Action.MANAGE_SERVERS
@@ -105,8 +255,8 @@ class ServerAdmin(PagedAdmin):
     list_filter = (
         ("status", MultipleChoicesDropdownFilter),
         ("transport_type", MultipleChoicesDropdownFilter),
-        WaitingFilter,
-        ScopeFilter,
+        PendingReviewFilter,
+        ServerScopeFilter,
     )
     search_fields = ("name", "description")  # and what they offer, see `get_search_results`
     search_help_text = _("Searches names, descriptions and what servers offer.")
@@ -123,12 +273,12 @@ class ServerAdmin(PagedAdmin):
     change_list_template = "admin/servers/list.html"
     # Ways to add a server: route, last part of the name, view. Rooms above add to them.
     ways: ClassVar[tuple[tuple[str, str, Callable[..., HttpResponseBase]], ...]] = (
-        ("add/preset/", "presets", pool.presets_view),
-        ("add/preset/<slug:slug>/", "preset", pool.preset_view),
-        ("rounds/<uuid:round_id>/", "round", rounds.show),
-        ("add/openapi/", "openapi", pool.openapi_view),
-        ("add/operations/", "operations", pool.operations_view),
-        ("add/operations/preview/", "operation_preview", pool.operation_preview_view),
+        ("add/preset/", "presets", choose_pool_preset),
+        ("add/preset/<slug:slug>/", "preset", fill_pool_preset),
+        ("rounds/<uuid:round_id>/", "round", bulk_actions.show),
+        ("add/openapi/", "openapi", add_pool_api),
+        ("add/operations/", "operations", add_pool_operations),
+        ("add/operations/preview/", "operation_preview", show_operation_preview),
     )
 
     def get_urls(self) -> list[URLPattern]:
@@ -143,16 +293,22 @@ class ServerAdmin(PagedAdmin):
         self, request: HttpRequest, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> Any:
         """Show our own form."""
-        return pool.form_view(request)
+        return form_view(request)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Server]:
         """Return the servers; they can be sorted and filtered by the counts that the list shows."""
-        tools, waiting = _definitions().tools().filter(present=True), _waiting()
+        tools, waiting = (
+            _query_definitions().tools().filter(present=True),
+            _query_pending_definitions(),
+        )
         return (
             super()
             .get_queryset(request)
-            .prefetch_related(_outages(), _gaps())
-            .alias(tool_total=_counted(tools), waiting_count=_counted(waiting))
+            .prefetch_related(_build_outage_prefetch(), _build_unmonitored_prefetch())
+            .alias(
+                tool_total=_build_count_subquery(tools),
+                waiting_count=_build_count_subquery(waiting),
+            )
         )
 
     def get_search_results(
@@ -201,15 +357,15 @@ class ServerAdmin(PagedAdmin):
     @display(description=_("server"), ordering="name", header=True)
     def server(self, server: Server) -> tuple[str, str]:
         """Return the name, how it is reached and what it is for."""
-        about = server.description or server.endpoint_config.get("url") or _command(server)
+        about = server.description or server.endpoint_config.get("url") or _format_command(server)
         own = _t("private to an agent · ") if server.private_to_agent else ""
         by = server.get_transport_type_display()
-        return visible(server.name), f"{by} · {own}{visible(about, 80)}"
+        return make_visible(server.name), f"{by} · {own}{make_visible(about, 80)}"
 
     @display(description=_("status"), ordering="status")
     def state(self, server: Server) -> str:
         """Return the badge; its title tells the last error."""
-        return state_badge(server)
+        return render_status_badge(server)
 
     @display(description=_("tools"), ordering="tool_total")
     def tool_count(self, server: Any) -> int:
@@ -225,10 +381,10 @@ class ServerAdmin(PagedAdmin):
     def uptime(self, server: Any) -> str:
         """Return when it was there, as a picture."""
         now = timezone.now()
-        spans, known = spans_of(server.latest_outages), first_asked(server)
-        unknown = unasked_spans(server, now, server.latest_gaps)
-        pieces = segments(spans, now - DAY, now, HOURS, known=known, unknown=unknown)
-        return timeline(pieces, tiny=True)
+        spans, known = to_spans(server.latest_outages), find_first_check(server)
+        unknown = list_unmonitored_spans(server, now, server.latest_gaps)
+        pieces = build_uptime_segments(spans, now - DAY, now, HOURS, known=known, unknown=unknown)
+        return render_uptime_bar(pieces, tiny=True)
 
     @display(description=_("last connected"), ordering="last_connected_at")
     def seen(self, server: Server) -> Any:
@@ -266,7 +422,7 @@ class ServerAdmin(PagedAdmin):
         self, request: HttpRequest, queryset: QuerySet[Server]
     ) -> HttpResponseBase | None:
         """Ask with what waits at the chosen servers; then approve just that."""
-        return bulk.approve_what_waits(self, request, list(queryset))
+        return bulk_actions.approve_what_waits(self, request, list(queryset))
 
     @action(description=_("Switch on"), permissions=["change"])
     def enable_chosen(
@@ -274,10 +430,10 @@ class ServerAdmin(PagedAdmin):
     ) -> HttpResponseBase | None:
         """Switch the chosen servers on."""
         chosen = list(queryset)
-        if len(chosen) > rounds.AT_ONCE:
-            return rounds.set_out(request, Round.Kind.ENABLE, chosen)
+        if len(chosen) > bulk_actions.AT_ONCE:
+            return bulk_actions.set_out(request, Round.Kind.ENABLE, chosen)
         for server in chosen:
-            registration.switch(self.principal(request), server, enabled=True)
+            services.set_server_enabled(self.principal(request), server, enabled=True)
         messages.success(request, _t("%(n)d servers are on.") % {"n": len(chosen)})
         return None
 
@@ -286,7 +442,7 @@ class ServerAdmin(PagedAdmin):
         self, request: HttpRequest, queryset: QuerySet[Server]
     ) -> HttpResponseBase | None:
         """Ask with who loses them; then switch off: it holds on the very next call."""
-        return bulk.switch_off(self, request, list(queryset))
+        return bulk_actions.disable_servers(self, request, list(queryset))
 
     @action(description=_("Remove…"), permissions=["delete"])
     def remove_chosen(
@@ -295,11 +451,11 @@ class ServerAdmin(PagedAdmin):
         """Ask first, with what else goes; then remove."""
         chosen = list(queryset)
         if "confirmed" not in request.POST:
-            return confirm_removal(self, request, [affected_by(server) for server in chosen])
-        if len(chosen) > rounds.AT_ONCE:
-            return rounds.set_out(request, Round.Kind.REMOVE, chosen)
+            return confirm_removal(self, request, [collect_impact(server) for server in chosen])
+        if len(chosen) > bulk_actions.AT_ONCE:
+            return bulk_actions.set_out(request, Round.Kind.REMOVE, chosen)
         for server in chosen:
-            registration.remove(self.principal(request), server)
+            services.remove(self.principal(request), server)
         messages.success(request, _t("%(n)d servers were removed.") % {"n": len(chosen)})
         return HttpResponseRedirect(reverse("admin:mcp_servers_server_changelist"))
 
@@ -311,8 +467,8 @@ class ServerAdmin(PagedAdmin):
         server = self.find(request, object_id)
         principal.require(Action.MANAGE_SERVERS)
         if request.method != "POST":
-            return confirm_removal(self, request, [affected_by(server)])
-        registration.remove(principal, server)
+            return confirm_removal(self, request, [collect_impact(server)])
+        services.remove(principal, server)
         messages.success(request, _t("%(server)s was removed.") % {"server": server})
         return HttpResponseRedirect(reverse("admin:mcp_servers_server_changelist"))
 
@@ -320,67 +476,67 @@ class ServerAdmin(PagedAdmin):
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
     ) -> Any:
         """Show the list with what is being done to many of its servers."""
-        going = rounds.under_way(request)
+        going = bulk_actions.list_running_jobs(request)
         return super().changelist_view(request, {**(extra_context or {}), "rounds": going})
 
     def _contact(
         self, request: HttpRequest, queryset: QuerySet[Server], kind: str, many: str
     ) -> HttpResponseBase | None:
         chosen = list(queryset)
-        if len(chosen) > rounds.AT_ONCE:
-            return rounds.set_out(request, many, chosen)
-        report(request, contact(chosen, actor=self.principal(request).actor, kind=kind))
+        if len(chosen) > bulk_actions.AT_ONCE:
+            return bulk_actions.set_out(request, many, chosen)
+        report(request, discover_servers(chosen, actor=self.principal(request).actor, kind=kind))
         return None
 
 
-def state_badge(server: Server) -> SafeString:
+def render_status_badge(server: Server) -> SafeString:
     """Return the server's status as a badge."""
     context = {"server": server}
     return render_to_string("admin/servers/state.html", context)
 
 
-def _outages() -> Prefetch:
+def _build_outage_prefetch() -> Prefetch:
     """Return what the picture of the last day needs, in one query for all servers."""
-    rows = Outage.objects.filter(reaching_into(timezone.now() - DAY))
+    rows = Outage.objects.filter(build_outage_condition(timezone.now() - DAY))
     return Prefetch("outages", rows, to_attr="latest_outages")
 
 
-def _gaps() -> Prefetch:
+def _build_unmonitored_prefetch() -> Prefetch:
     """Return when nobody asked in the last day, in one query for all servers."""
     rows = Unasked.objects.filter(ended_at__gt=timezone.now() - DAY)
     return Prefetch("unasked", rows, to_attr="latest_gaps")
 
 
-def _definitions() -> DefinitionQuerySet:
+def _query_definitions() -> DefinitionQuerySet:
     """Return the definitions of the server that a query is about."""
     found: DefinitionQuerySet = Definition.objects.filter(server=OuterRef("pk")).order_by()
     return found
 
 
-def _waiting() -> DefinitionQuerySet:
+def _query_pending_definitions() -> DefinitionQuerySet:
     """Return those that wait; with the organization named, for the index of what waits."""
-    return _definitions().waiting().filter(organization=OuterRef("organization"))
+    return _query_definitions().waiting().filter(organization=OuterRef("organization"))
 
 
-def _counted(rows: QuerySet[Definition]) -> Coalesce:
+def _build_count_subquery(rows: QuerySet[Definition]) -> Coalesce:
     counted = rows.values("server").annotate(n=Count("pk")).values("n")
     return Coalesce(Subquery(counted, output_field=IntegerField()), 0)
 
 
-def _command(server: Server) -> str:
+def _format_command(server: Server) -> str:
     config = server.endpoint_config
     return " ".join([config.get("command", ""), *config.get("args", ())])
 
 
 @ServerAdmin.add_deed("test", needs=Action.MANAGE_SERVERS)
-def test(visit: Visit) -> None:
+def test(visit: ObjectRequest) -> None:
     """Ask the server now."""
-    found = contact([visit.object], actor=visit.principal.actor, kind=Check.Kind.TEST)
+    found = discover_servers([visit.object], actor=visit.principal.actor, kind=Check.Kind.TEST)
     report(visit.request, found)
 
 
 @ServerAdmin.add_deed("refresh", needs=Action.MANAGE_SERVERS)
-def refresh(visit: Visit) -> None:
+def refresh(visit: ObjectRequest) -> None:
     """Discover the server again."""
-    found = contact([visit.object], actor=visit.principal.actor, kind=Check.Kind.DISCOVERY)
+    found = discover_servers([visit.object], actor=visit.principal.actor, kind=Check.Kind.DISCOVERY)
     report(visit.request, found)

@@ -7,29 +7,29 @@ from drf_spectacular.utils import OpenApiExample, extend_schema_field, extend_sc
 from rest_framework import serializers
 from rest_framework.response import Response
 
-from bonobot.lib.problems import Invalid, NotFound
-from bonobot.lib.sayings import say
-from bonobot.tenancy.api.filters import Filters, FlagFilter
-from bonobot.tenancy.api.resources import READ, named_in_path
-from bonobot.tenancy.api.schema import operation
-from bonobot.tenancy.api.shapes import Shape, VersionedBody, VersionedShape
-from bonobot.tenancy.roles import Action
-from mcp_servers.api.configurations import JSON_OBJECT
-from mcp_servers.api.servers import ServerResource
-from mcp_servers.approval import approve, switch_definition, withdraw
-from mcp_servers.labelled import origin_of, set_labels, suggestion
-from mcp_servers.labels import Label
+from bonobot.accounts.api.openapi_schema import describe_operation
+from bonobot.accounts.api.resource_view import READ, set_not_found_field
+from bonobot.accounts.roles import Action
+from bonobot.core.api.filters import StrictBooleanFilter, StrictFilterSet
+from bonobot.core.api.serializers import StrictSerializer, VersionedBody, VersionedShape
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import InvalidInput, NotFound
+from mcp_servers.api.serializers import JSON_OBJECT
+from mcp_servers.api.servers import ServerView
+from mcp_servers.definition_reviews import approve, reset_review, set_definition_enabled
+from mcp_servers.flow_labels import FlowLabel
+from mcp_servers.flow_labels.services import load_label_context, set_labels, suggest_labels
 from mcp_servers.models import Definition
 
 DIGEST = "0f343b0931126a20f133d67c2b018a3b1b3c0c1f4a2b8e6d5c4b3a2918070605"
 
 
-class DefinitionFilter(Filters):
+class DefinitionFilter(StrictFilterSet):
     """What definitions are looked for by."""
 
     kind = django_filters.ChoiceFilter(choices=Definition.Kind.choices)
     state = django_filters.ChoiceFilter(choices=Definition.State.choices, method="by_state")
-    enabled = FlagFilter()
+    enabled = StrictBooleanFilter()
     q = django_filters.CharFilter(
         field_name="name", lookup_expr="icontains", label="Part of the name"
     )
@@ -39,7 +39,7 @@ class DefinitionFilter(Filters):
         return rows.in_state(value)
 
 
-class FindingShape(Shape):
+class FindingSerializer(StrictSerializer):
     """Something suspicious in a declaration."""
 
     tier = serializers.CharField()
@@ -50,7 +50,7 @@ class FindingShape(Shape):
     end = serializers.IntegerField(default=0)
 
 
-class DefinitionShape(VersionedShape):
+class DefinitionSerializer(VersionedShape):
     """A definition: what the server declares now, and what a person approved."""
 
     id = serializers.UUIDField()
@@ -68,10 +68,10 @@ class DefinitionShape(VersionedShape):
     approved_by = serializers.CharField(source="pinned_by")
     schema_verdict = serializers.CharField()
     fault = serializers.CharField(help_text="Why it can never be used; blank if it can.")
-    findings = FindingShape(many=True)
+    findings = FindingSerializer(many=True)
     last_seen_at = serializers.DateTimeField(allow_null=True)
     labels = serializers.ListField(
-        child=serializers.ChoiceField([str(label) for label in Label]),
+        child=serializers.ChoiceField([str(label) for label in FlowLabel]),
         allow_null=True,
         help_text="What it does to a flow, as a person set it; null: the suggested ones count.",
     )
@@ -80,11 +80,11 @@ class DefinitionShape(VersionedShape):
     )
 
     @extend_schema_field(
-        {"type": "array", "items": {"type": "string", "enum": [str(label) for label in Label]}}
+        {"type": "array", "items": {"type": "string", "enum": [str(label) for label in FlowLabel]}}
     )
     def get_labels_suggested(self, row: Definition) -> list[str]:
         """Return the labels that we suggest."""
-        return [*suggestion(row, origin_of(row.server))]
+        return [*suggest_labels(row, load_label_context(row.server))]
 
     @extend_schema_field(JSON_OBJECT)
     def get_declaration(self, row: Definition) -> Any:
@@ -97,7 +97,7 @@ class DefinitionShape(VersionedShape):
         return row.pinned
 
 
-class SeenShape(Shape):
+class DefinitionDigestSerializer(StrictSerializer):
     """A definition as somebody has read it."""
 
     id = serializers.UUIDField()
@@ -113,16 +113,16 @@ class SeenShape(Shape):
         OpenApiExample("All that wait", {"all": True}),
     ]
 )
-class ApproveBody(Shape):
+class ApproveDefinitionsBody(StrictSerializer):
     """Which definitions are approved: those that were read, or all that wait."""
 
-    definitions = SeenShape(many=True, required=False)
+    definitions = DefinitionDigestSerializer(many=True, required=False)
     all = serializers.BooleanField(required=False)
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         """Ask for exactly one of the two."""
         if bool(attrs.get("definitions")) == bool(attrs.get("all")):
-            raise Invalid(
+            raise InvalidInput(
                 "Say which definitions are approved.",
                 field="definitions",
                 remedy='Send `{"definitions": [{"id", "digest"}]}`, or `{"all": true}`.',
@@ -131,20 +131,20 @@ class ApproveBody(Shape):
 
 
 @extend_schema_serializer(examples=[OpenApiExample("What was read", {"digest": DIGEST})])
-class ApproveOneBody(Shape):
+class ApproveDefinitionBody(StrictSerializer):
     """The digest that was read."""
 
     digest = serializers.CharField(max_length=64)
 
 
 @extend_schema_serializer(examples=[OpenApiExample("Off", {"enabled": False})])
-class SwitchBody(VersionedBody):
+class EnableDefinitionBody(VersionedBody):
     """A switch."""
 
     enabled = serializers.BooleanField()
 
 
-DefinitionShape.written_as = (SwitchBody,)
+DefinitionSerializer.written_as = (EnableDefinitionBody,)
 
 
 LABELS = serializers.ListField(
@@ -162,7 +162,7 @@ LABELS = serializers.ListField(
         )
     ]
 )
-class LabelsBody(Shape):
+class DefinitionLabelsBody(StrictSerializer):
     """Definitions by kind and own names, and the labels that they get."""
 
     kind = serializers.ChoiceField(Definition.Kind.choices, default=Definition.Kind.TOOL)
@@ -172,7 +172,7 @@ class LabelsBody(Shape):
     labels = LABELS
 
 
-class ApprovalShape(Shape):
+class DefinitionReviewSerializer(StrictSerializer):
     """What an approval did."""
 
     approved = serializers.ListField(child=serializers.CharField())
@@ -187,7 +187,7 @@ class ApprovalShape(Shape):
     waiting = serializers.IntegerField(help_text="How many wait still.")
 
 
-class Definitions(ServerResource):
+class DefinitionListView(ServerView):
     """What a server offers; `kind` narrows it to tools, resources or prompts."""
 
     rules = {"GET": READ}
@@ -197,54 +197,56 @@ class Definitions(ServerResource):
     kinds: tuple[str, ...] = ()
     orderings = ("name", "kind", "title")
 
-    @operation("list_definitions", answer=DefinitionShape(many=True))
+    @describe_operation("list_definitions", answer=DefinitionSerializer(many=True))
     def get(self, request: object, server_id: str) -> Response:
         """List what a server offers, with the state of each definition."""
         rows = self.server(server_id).definitions.all()
         return self.listed(
-            rows.filter(kind__in=self.kinds) if self.kinds else rows, DefinitionShape
+            rows.filter(kind__in=self.kinds) if self.kinds else rows, DefinitionSerializer
         )
 
 
-class Tools(Definitions):
+class ServerToolListView(DefinitionListView):
     """A server's tools."""
 
     kinds = (Definition.Kind.TOOL,)
 
-    @operation("list_server_tools", answer=DefinitionShape(many=True))
+    @describe_operation("list_server_tools", answer=DefinitionSerializer(many=True))
     def get(self, request: object, server_id: str) -> Response:
         """List a server's tools."""
         return super().get(request, server_id)
 
 
-class Resources(Definitions):
+class ServerResourceListView(DefinitionListView):
     """A server's resources and resource templates."""
 
     kinds = (Definition.Kind.RESOURCE, Definition.Kind.RESOURCE_TEMPLATE)
 
-    @operation("list_server_resources", answer=DefinitionShape(many=True))
+    @describe_operation("list_server_resources", answer=DefinitionSerializer(many=True))
     def get(self, request: object, server_id: str) -> Response:
         """List a server's resources and resource templates."""
         return super().get(request, server_id)
 
 
-class Prompts(Definitions):
+class ServerPromptListView(DefinitionListView):
     """A server's prompts."""
 
     kinds = (Definition.Kind.PROMPT,)
 
-    @operation("list_server_prompts", answer=DefinitionShape(many=True))
+    @describe_operation("list_server_prompts", answer=DefinitionSerializer(many=True))
     def get(self, request: object, server_id: str) -> Response:
         """List a server's prompts."""
         return super().get(request, server_id)
 
 
-class ApproveMany(ServerResource):
+class ApproveDefinitionsView(ServerView):
     """Approval of several definitions at once."""
 
     rules = {"POST": Action.APPROVE_DEFINITIONS}
 
-    @operation("approve_definitions", body=ApproveBody, answer=ApprovalShape)
+    @describe_operation(
+        "approve_definitions", body=ApproveDefinitionsBody, answer=DefinitionReviewSerializer
+    )
     def post(self, request: object, server_id: str) -> Response:
         """Approve definitions as they were read.
 
@@ -252,7 +254,7 @@ class ApproveMany(ServerResource):
         `all` leaves out, as `held`, what has findings: that is approved by name only.
         """
         server = self.server(server_id)
-        body = self.read(ApproveBody)
+        body = self.read(ApproveDefinitionsBody)
         listed = body.get("definitions")
         seen = {one["id"]: one["digest"] for one in listed} if listed else None
         done = approve(self.principal, server, seen)
@@ -263,15 +265,15 @@ class ApproveMany(ServerResource):
             "held": done.held,
             "waiting": waiting,
         }
-        return self.shown(answer, ApprovalShape)
+        return self.shown(answer, DefinitionReviewSerializer)
 
 
-class Labels(ServerResource):
+class DefinitionLabelsView(ServerView):
     """The flow labels of a server's definitions."""
 
     rules = {"PUT": Action.APPROVE_DEFINITIONS}
 
-    @operation("label_definitions", body=LabelsBody, answer=LabelsBody)
+    @describe_operation("label_definitions", body=DefinitionLabelsBody, answer=DefinitionLabelsBody)
     def put(self, request: object, server_id: str) -> Response:
         """Say what tools do with what they touch: it holds for the very next call.
 
@@ -279,12 +281,12 @@ class Labels(ServerResource):
         person's yes for a call that sends out.
         """
         server = self.server(server_id)
-        body = self.read(LabelsBody)
+        body = self.read(DefinitionLabelsBody)
         names = body["names"]
         rows = list(server.definitions.filter(kind=body["kind"], name__in=names))
         if missing := sorted({*names} - {row.name for row in rows}):
             raise NotFound(
-                say(
+                format_message(
                     "{server} has no {kind} {missing!r}.",
                     server=server.name,
                     kind=body["kind"],
@@ -293,53 +295,57 @@ class Labels(ServerResource):
                 field="names",
             )
         found = set_labels(self.principal, server, rows, body["labels"])
-        return self.shown(body | {"labels": found}, LabelsBody)
+        return self.shown(body | {"labels": found}, DefinitionLabelsBody)
 
 
-class DefinitionResource(ServerResource):
+class DefinitionView(ServerView):
     """A resource below one definition."""
 
     def definition(self, server_id: str, definition_id: str) -> Definition:
         """Return the definition; raises `NotFound`."""
         rows = self.server(server_id).definitions.all()
-        with named_in_path("definition_id"):
+        with set_not_found_field("definition_id"):
             found: Definition = rows.get_or_404(self.organization_id, pk=definition_id)
         return found
 
 
-class OneDefinition(DefinitionResource):
+class DefinitionDetailView(DefinitionView):
     """One definition."""
 
     rules = {"GET": READ, "PATCH": Action.MANAGE_SERVERS}
 
-    @operation("get_definition", answer=DefinitionShape)
+    @describe_operation("get_definition", answer=DefinitionSerializer)
     def get(self, request: object, server_id: str, definition_id: str) -> Response:
         """Show a definition as declared and as approved."""
-        return self.shown(self.definition(server_id, definition_id), DefinitionShape)
+        return self.shown(self.definition(server_id, definition_id), DefinitionSerializer)
 
-    @operation("switch_definition", body=SwitchBody, answer=DefinitionShape)
+    @describe_operation("switch_definition", body=EnableDefinitionBody, answer=DefinitionSerializer)
     def patch(self, request: object, server_id: str, definition_id: str) -> Response:
         """Switch one definition on or off for everybody."""
         row = self.definition(server_id, definition_id)
-        switch_definition(self.principal, row, enabled=self.read(SwitchBody)["enabled"])
-        return self.shown(self.definition(server_id, definition_id), DefinitionShape)
+        set_definition_enabled(
+            self.principal, row, enabled=self.read(EnableDefinitionBody)["enabled"]
+        )
+        return self.shown(self.definition(server_id, definition_id), DefinitionSerializer)
 
 
-class ApproveOne(DefinitionResource):
+class ApproveDefinitionView(DefinitionView):
     """Approval of one definition."""
 
     rules = {"POST": Action.APPROVE_DEFINITIONS, "DELETE": Action.APPROVE_DEFINITIONS}
 
-    @operation("approve_definition", body=ApproveOneBody, answer=DefinitionShape)
+    @describe_operation(
+        "approve_definition", body=ApproveDefinitionBody, answer=DefinitionSerializer
+    )
     def post(self, request: object, server_id: str, definition_id: str) -> Response:
         """Approve one definition as it was read."""
         row = self.definition(server_id, definition_id)
-        digest = self.read(ApproveOneBody)["digest"]
+        digest = self.read(ApproveDefinitionBody)["digest"]
         approve(self.principal, self.server(server_id), {row.pk: digest})
-        return self.shown(self.definition(server_id, definition_id), DefinitionShape)
+        return self.shown(self.definition(server_id, definition_id), DefinitionSerializer)
 
-    @operation("withdraw_approval", answer=DefinitionShape)
+    @describe_operation("withdraw_approval", answer=DefinitionSerializer)
     def delete(self, request: object, server_id: str, definition_id: str) -> Response:
         """Take an approval back: the definition waits again, and can't be called."""
-        withdraw(self.principal, self.definition(server_id, definition_id))
-        return self.shown(self.definition(server_id, definition_id), DefinitionShape)
+        reset_review(self.principal, self.definition(server_id, definition_id))
+        return self.shown(self.definition(server_id, definition_id), DefinitionSerializer)

@@ -1,15 +1,31 @@
-"""A preview of an OpenAPI document: what could become tools, before anything is added (X12)."""
+"""Document preview and declared operations."""
 
-from drf_spectacular.utils import OpenApiExample, extend_schema_serializer
+from typing import Any
+
+from drf_spectacular.utils import OpenApiExample, extend_schema_field, extend_schema_serializer
 from rest_framework import serializers
 from rest_framework.response import Response
 
-from bonobot.tenancy.api.resources import Resource
-from bonobot.tenancy.api.schema import operation
-from bonobot.tenancy.api.shapes import Shape
-from bonobot.tenancy.roles import Action
-from mcp_servers.openapi.choosing import look_at
-from mcp_servers.openapi.reading import LONGEST_TEXT
+from bonobot.accounts.api.openapi_schema import describe_operation
+from bonobot.accounts.api.resource_view import READ, ResourceView
+from bonobot.accounts.roles import Action
+from bonobot.core.api.pagination import paginate_items
+from bonobot.core.api.serializers import StrictSerializer, VersionedBody, VersionedShape
+from mcp_servers.api.serializers import JSON_OBJECT
+from mcp_servers.api.servers import ServerView
+from mcp_servers.flow_labels import FlowLabel
+from mcp_servers.models import Definition, Server
+from mcp_servers.openapi.declared_operations import BODIES, METHODS, PLACES, SCALARS
+from mcp_servers.openapi.document import LONGEST_TEXT
+from mcp_servers.openapi.select_operations import inspect_document
+from mcp_servers.openapi.services import (
+    add_operation,
+    build_operation_preview,
+    get_declared_operation,
+    list_declared_operations,
+    remove_operation,
+    update_operation,
+)
 
 URL = "https://api.example.com/openapi.json"
 
@@ -20,7 +36,7 @@ URL = "https://api.example.com/openapi.json"
         OpenApiExample("As text", {"document": "openapi: 3.1.0\npaths: {}\n"}, request_only=True),
     ]
 )
-class ApiPreviewBody(Shape):
+class ApiPreviewBody(StrictSerializer):
     """An OpenAPI document, or where it is."""
 
     document = serializers.CharField(
@@ -37,7 +53,7 @@ class ApiPreviewBody(Shape):
     )
 
 
-class ApiAddressShape(Shape):
+class ApiAddressSerializer(StrictSerializer):
     """Where the API is by its own account."""
 
     url = serializers.CharField()
@@ -45,7 +61,7 @@ class ApiAddressShape(Shape):
     private = serializers.BooleanField(help_text="It is a private address.")
 
 
-class ApiOperationShape(Shape):
+class ApiOperationSerializer(StrictSerializer):
     """An operation that could be a tool."""
 
     key = serializers.CharField(help_text="What `operations` names: method and path.")
@@ -61,28 +77,28 @@ class ApiOperationShape(Shape):
     pointer = serializers.CharField(help_text="Where it is, or what is wrong, in the document.")
 
 
-class ApiPreviewShape(Shape):
+class ApiPreviewSerializer(StrictSerializer):
     """What a document offers (text of strangers: don't trust it)."""
 
     openapi = serializers.CharField(help_text="The version it is written in.")
     title = serializers.CharField()
     version = serializers.CharField()
     description = serializers.CharField()
-    base_urls = ApiAddressShape(many=True)
+    base_urls = ApiAddressSerializer(many=True)
     sign_ins = serializers.ListField(
         child=serializers.DictField(child=serializers.CharField()),
         help_text="What the document says of signing in, as `auth_config` has it.",
     )
-    operations = ApiOperationShape(many=True)
+    operations = ApiOperationSerializer(many=True)
     notices = serializers.ListField(child=serializers.CharField())
 
 
-class ApiPreview(Resource):
+class ApiPreviewView(ResourceView):
     """A preview of an OpenAPI document."""
 
     rules = {"POST": Action.MANAGE_SERVERS}
 
-    @operation("preview_api", body=ApiPreviewBody, answer=ApiPreviewShape, asks=True)
+    @describe_operation("preview_api", body=ApiPreviewBody, answer=ApiPreviewSerializer, asks=True)
     def post(self, request: object) -> Response:
         """Read an OpenAPI document and list its operations; nothing is written.
 
@@ -90,10 +106,245 @@ class ApiPreview(Resource):
         chosen), `document` or `document_url`, and `url` where the document doesn't say it.
         """
         body = self.read(ApiPreviewBody)
-        offer = look_at(
+        offer = inspect_document(
             self.principal,
             document=body.get("document"),
             document_url=body.get("document_url", ""),
             allow_private=body.get("allow_private", False),
         )
         return Response(offer.as_dict())
+
+
+STATES = ("undiscovered", *Definition.State.values)
+ONE_OF_THEM = f"^(({'|'.join(SCALARS)})(\\[\\])?|object)$"
+PARAMETER = {
+    "type": "object",
+    "properties": {
+        "name": {
+            "type": "string",
+            "description": "As the API wants it; `customer.email` is a field within a JSON body.",
+        },
+        "in": {
+            "type": "string",
+            "enum": list(PLACES),
+            "description": "Default: `path` where the path names it, else `query`.",
+        },
+        # No enumeration: clients couldn't tell `string` from `string[]` by name.
+        "type": {"type": "string", "pattern": ONE_OF_THEM, "default": "string"},
+        "required": {"type": "boolean", "default": False},
+        "description": {"type": "string"},
+        "default": {"description": "Sent where the model leaves it out."},
+        "enum": {"type": "array", "items": {}, "description": "Nothing else may be given."},
+    },
+    "required": ["name"],
+    "additionalProperties": False,
+}
+EXAMPLE = {
+    "name": "get_order",
+    "description": "Look up an order of a customer by its number.",
+    "method": "GET",
+    "path": "/orders/{id}",
+    "parameters": [
+        {"name": "id", "in": "path", "type": "integer", "description": "The order's number"},
+        {"name": "expand", "type": "string[]", "enum": ["items", "customer"]},
+    ],
+    "result": "data",
+}
+
+
+@extend_schema_field(PARAMETER)
+class OperationParameterField(serializers.DictField):
+    """A parameter, or a field of the body; `declaring` says what holds."""
+
+
+@extend_schema_field({"type": "string", "enum": list(METHODS)})
+class HttpMethodField(serializers.CharField):
+    """A method of HTTP."""
+
+
+@extend_schema_field({"type": "string", "enum": list(BODIES)})
+class BodyFormatField(serializers.CharField):
+    """How fields of a body are written."""
+
+
+@extend_schema_serializer(
+    examples=[OpenApiExample("An operation", EXAMPLE, request_only=True)],
+)
+class OperationBody(VersionedBody):
+    """An HTTP operation as a person declares it."""
+
+    name = serializers.CharField(help_text="The tool's name.")
+    description = serializers.CharField(help_text="A model chooses by it.")
+    method = HttpMethodField(required=False, help_text="Default: GET.")
+    path = serializers.CharField(
+        help_text="Below the server's address; a whole address below it is one, too."
+    )
+    parameters = serializers.ListField(child=OperationParameterField(), required=False)
+    body = BodyFormatField(
+        required=False, help_text="How the fields of the body are sent; default: json."
+    )
+    result = serializers.CharField(
+        required=False,
+        allow_blank=True,
+        help_text="Which part of a JSON answer is the result: `data.items`, or `/data/items`.",
+    )
+    labels = serializers.ListField(
+        child=serializers.CharField(),
+        required=False,
+        help_text=f"What the tool does with what it touches: {', '.join(FlowLabel)}. Approved with "
+        "the tool; left out, they are suggested.",
+    )
+
+
+class OperationSerializer(VersionedShape, OperationBody):  # type: ignore[misc]  # its version is read
+    """A declared operation as it is kept."""
+
+    written_as = (OperationBody,)
+
+    key = serializers.SerializerMethodField(help_text="Method and path, its identity.")
+    state = serializers.SerializerMethodField(help_text="The tool's, at the last discovery.")
+
+    def get_key(self, one: dict[str, Any]) -> str:
+        """Return method and path."""
+        return f"{one['method']} {one['path']}"
+
+    @extend_schema_field({"type": "string", "enum": list(STATES)})
+    def get_state(self, one: dict[str, Any]) -> str:
+        """Return how its tool stands."""
+        found: str = self.context["states"].get(one["name"], STATES[0])
+        return found
+
+
+class HeaderSerializer(StrictSerializer):
+    """A header of a request."""
+
+    name = serializers.CharField()
+    value = serializers.CharField()
+
+
+class ExampleRequestSerializer(StrictSerializer):
+    """A request with made-up arguments, without the sign-in."""
+
+    method = serializers.CharField()
+    url = serializers.CharField()
+    headers = HeaderSerializer(many=True)
+    body = serializers.CharField(help_text="Blank where none is sent.")
+
+
+@extend_schema_serializer(
+    examples=[
+        OpenApiExample(
+            "An operation",
+            {"url": "https://api.example.com/v1", "operation": EXAMPLE},
+            request_only=True,
+        )
+    ],
+)
+class OperationPreviewBody(StrictSerializer):
+    """An operation, and where it would be sent."""
+
+    url = serializers.CharField(max_length=2_048, help_text="The server's address.")
+    operation = OperationBody()
+
+
+class OperationPreviewSerializer(StrictSerializer):
+    """What would be sent, and the tool that it would be."""
+
+    key = serializers.CharField()
+    request = ExampleRequestSerializer()
+    tool = serializers.SerializerMethodField(help_text="The declaration that waits for approval.")
+
+    @extend_schema_field(JSON_OBJECT)
+    def get_tool(self, found: dict[str, Any]) -> dict[str, Any]:
+        """Return the tool's declaration."""
+        return dict(found["tool"])
+
+
+class OperationView(ServerView):
+    """A resource of a server's declared operations."""
+
+    def states(self, server: Server) -> dict[str, str]:
+        """Return how the tools of a server stand, by name."""
+        return {row.name: row.state.value for row in server.definitions.tools()}
+
+    def told(self, server: Server, name: str, *, status: int = 200) -> Response:
+        """Show one operation as it is now."""
+        one = get_declared_operation(server, name)
+        return self.shown(
+            one, OperationSerializer, status=status, owner=server, states=self.states(server)
+        )
+
+
+class OperationListView(OperationView):
+    """The operations that are declared at a server."""
+
+    rules = {"GET": READ, "POST": Action.MANAGE_SERVERS}
+    orderings = ("name",)
+
+    @describe_operation("list_declared_operations", answer=OperationSerializer(many=True))
+    def get(self, request: object, server_id: str) -> Response:
+        """List the operations that are declared by hand, by name; none where a document is."""
+        self.check_parameters()
+        server = self.server(server_id)
+        context = {"states": self.states(server)}
+        return paginate_items(
+            self.request,
+            list_declared_operations(server),
+            lambda one: str(one["name"]),
+            lambda one: OperationSerializer(one, context=context).data,
+        )
+
+    @describe_operation(
+        "add_declared_operation", body=OperationBody, answer=OperationSerializer, status=201
+    )
+    def post(self, request: object, server_id: str) -> Response:
+        """Declare one more operation; its tool waits for approval once it was discovered.
+
+        A new server is added with `endpoint_config`: `url` and `declared`, a list of operations.
+        """
+        server = self.server(server_id)
+        made = add_operation(self.principal, server, self.read(OperationBody))
+        return self.told(server, made.name, status=201)
+
+
+class OperationDetailView(OperationView):
+    """One declared operation."""
+
+    rules = {
+        "GET": READ,
+        "PUT": Action.MANAGE_SERVERS,
+        "DELETE": Action.MANAGE_SERVERS,
+    }
+
+    @describe_operation("get_declared_operation", answer=OperationSerializer)
+    def get(self, request: object, server_id: str, name: str) -> Response:
+        """Show a declared operation."""
+        return self.told(self.server(server_id), name)
+
+    @describe_operation("change_declared_operation", body=OperationBody, answer=OperationSerializer)
+    def put(self, request: object, server_id: str, name: str) -> Response:
+        """Declare an operation anew; what is approved is called until the next discovery."""
+        server = self.server(server_id)
+        made = update_operation(self.principal, server, name, self.read(OperationBody))
+        return self.told(server, made.name)
+
+    @describe_operation("remove_declared_operation", status=204)
+    def delete(self, request: object, server_id: str, name: str) -> Response:
+        """Remove an operation: it isn't called from then on."""
+        remove_operation(self.principal, self.server(server_id), name)
+        return Response(status=204)
+
+
+class OperationPreviewView(ResourceView):
+    """What an operation would send."""
+
+    rules = {"POST": Action.MANAGE_SERVERS}
+
+    @describe_operation(
+        "preview_operation", body=OperationPreviewBody, answer=OperationPreviewSerializer
+    )
+    def post(self, request: object) -> Response:
+        """Show what an operation would send, with made-up arguments; nothing is sent or written."""
+        body = self.read(OperationPreviewBody)
+        found = build_operation_preview(body["operation"], body["url"], field="operation")
+        return self.shown(found, OperationPreviewSerializer)

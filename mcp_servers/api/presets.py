@@ -13,29 +13,29 @@ from drf_spectacular.utils import (
 from rest_framework import serializers
 from rest_framework.response import Response
 
-from bonobot.tenancy.api.filters import Filters
-from bonobot.tenancy.api.resources import READ, Resource, found_or_404
-from bonobot.tenancy.api.schema import operation
-from bonobot.tenancy.api.shapes import VersionedBody, VersionedShape
-from bonobot.tenancy.principals import Principal
-from bonobot.tenancy.roles import Action
-from mcp_servers.api.configurations import (
+from bonobot.accounts.api.openapi_schema import describe_operation
+from bonobot.accounts.api.resource_view import READ, ResourceView, require_row
+from bonobot.accounts.principals import Principal
+from bonobot.accounts.roles import Action
+from bonobot.core.api.filters import StrictFilterSet
+from bonobot.core.api.serializers import VersionedBody, VersionedShape
+from mcp_servers.api.serializers import (
     ENDPOINT_CONFIG,
     JSON_OBJECT,
     UNFILLED_AUTH_CONFIG,
-    AuthConfig,
-    EndpointConfig,
+    AuthConfigField,
+    EndpointConfigField,
 )
 from mcp_servers.models import Preset, Server
-from mcp_servers.presets import telling
+from mcp_servers.presets import catalog as preset_catalog
 from mcp_servers.presets.availability import disable, enable, enabled_ids
-from mcp_servers.presets.declaring import MOST_PARAMETERS
-from mcp_servers.presets.own import PresetSpec, add_preset, alter_in_part, remove_preset
-from mcp_servers.presets.using import preset_named, spec_from
-from mcp_servers.registration import add
+from mcp_servers.presets.instantiate_preset import build_server_spec, get_preset
+from mcp_servers.presets.services import PresetSpec, add_preset, patch_preset, remove_preset
+from mcp_servers.presets.validation import MOST_PARAMETERS
+from mcp_servers.services import add
 
 
-class PresetFilter(Filters):
+class PresetFilter(StrictFilterSet):
     """What presets are looked for by."""
 
     category = django_filters.CharFilter()
@@ -44,7 +44,7 @@ class PresetFilter(Filters):
     )
 
 
-class PresetShape(VersionedShape):
+class PresetSerializer(VersionedShape):
     """A preset with the parameters that a person fills."""
 
     id = serializers.UUIDField()
@@ -71,7 +71,7 @@ class PresetShape(VersionedShape):
 
     def get_description(self, preset: Preset) -> str:
         """Return what it is, in the reader's language."""
-        return telling.description(preset)
+        return preset_catalog.localize_description(preset)
 
     @extend_schema_field(ENDPOINT_CONFIG)
     def get_endpoint_config(self, preset: Preset) -> Any:
@@ -86,7 +86,7 @@ class PresetShape(VersionedShape):
     @extend_schema_field({"type": "array", "items": JSON_OBJECT})
     def get_parameters(self, preset: Preset) -> Any:
         """Return what a person fills: name, label, whether it is secret or required."""
-        return telling.parameters(preset)
+        return preset_catalog.localize_parameters(preset)
 
     def get_own(self, preset: Preset) -> bool:
         """Tell whether the organization made it."""
@@ -125,22 +125,22 @@ class PresetBody(VersionedBody):
     icon = serializers.SlugField(required=False, allow_blank=True, max_length=64)
     documentation_url = serializers.CharField(required=False, allow_blank=True, max_length=500)
     transport_type = serializers.ChoiceField(["stdio", "http"])
-    endpoint_config = EndpointConfig()
-    auth_config = AuthConfig(required=False)
+    endpoint_config = EndpointConfigField()
+    auth_config = AuthConfigField(required=False)
     parameters = serializers.ListField(
         child=serializers.DictField(), required=False, max_length=MOST_PARAMETERS
     )
 
 
-PresetShape.written_as = (PresetBody,)
+PresetSerializer.written_as = (PresetBody,)
 
 
-class PresetResource(Resource):
+class PresetResource(ResourceView):
     """Presets as the caller's organization has them."""
 
     def answer(self, preset: Preset, *, status: int = 200) -> Response:
         """Show a preset as it is now."""
-        return self.shown(preset, PresetShape, status=status, enabled=self.enabled())
+        return self.shown(preset, PresetSerializer, status=status, enabled=self.enabled())
 
     def enabled(self) -> frozenset[UUID]:
         """Return the keys of the presets that the caller's organization may use."""
@@ -153,10 +153,10 @@ class PresetResource(Resource):
             if found := offered.filter(pk=UUID(preset_id)).first():
                 return found
         named = Preset.objects.named(self.organization_id, preset_id)
-        return found_or_404(named, "preset", preset_id, field="preset_id")
+        return require_row(named, "preset", preset_id, field="preset_id")
 
 
-class Presets(PresetResource):
+class PresetListView(PresetResource):
     """The catalogue."""
 
     rules = {"GET": READ, "POST": Action.MANAGE_SERVERS}
@@ -165,37 +165,37 @@ class Presets(PresetResource):
     ordering = ("name", "pk")
     orderings = ("name", "slug", "category")
 
-    @operation("list_presets", answer=PresetShape(many=True))
+    @describe_operation("list_presets", answer=PresetSerializer(many=True))
     def get(self, request: object) -> Response:
         """List the platform's presets and the organization's own."""
         offered = Preset.objects.offered_to(self.organization_id)
-        return self.listed(offered, PresetShape, enabled=self.enabled())
+        return self.listed(offered, PresetSerializer, enabled=self.enabled())
 
-    @operation("add_preset", body=PresetBody, answer=PresetShape, status=201)
+    @describe_operation("add_preset", body=PresetBody, answer=PresetSerializer, status=201)
     def post(self, request: object) -> Response:
         """Make a preset of the organization; those that start a program, platform admins make."""
         preset = add_preset(self.principal, PresetSpec(**self.read(PresetBody)))
         return self.answer(preset, status=201)
 
 
-class OnePreset(PresetResource):
+class PresetDetailView(PresetResource):
     """One preset, by id or slug."""
 
     rules = {"GET": READ, "PATCH": Action.MANAGE_SERVERS, "DELETE": Action.MANAGE_SERVERS}
 
-    @operation("get_preset", answer=PresetShape)
+    @describe_operation("get_preset", answer=PresetSerializer)
     def get(self, request: object, preset_id: str) -> Response:
         """Show a preset."""
         return self.answer(self.preset(preset_id))
 
-    @operation("change_preset", body=PresetBody, answer=PresetShape)
+    @describe_operation("change_preset", body=PresetBody, answer=PresetSerializer)
     def patch(self, request: object, preset_id: str) -> Response:
         """Change a preset of the organization; servers made from it keep what they have."""
         preset = self.preset(preset_id)
-        alter_in_part(self.principal, preset, self.read(PresetBody, partial=True))
+        patch_preset(self.principal, preset, self.read(PresetBody, partial=True))
         return self.answer(preset)
 
-    @operation("remove_preset", status=204)
+    @describe_operation("remove_preset", status=204)
     def delete(self, request: object, preset_id: str) -> Response:
         """Remove a preset of the organization; servers made from it stay."""
         remove_preset(self.principal, self.preset(preset_id))
@@ -207,7 +207,7 @@ class EnablePreset(PresetResource):
 
     rules = {"POST": Action.MANAGE_SERVERS}
 
-    @operation("enable_preset", answer=PresetShape)
+    @describe_operation("enable_preset", answer=PresetSerializer)
     def post(self, request: object, preset_id: str) -> Response:
         """Enable a stdio preset of the catalogue for the organization.
 
@@ -223,7 +223,7 @@ class DisablePreset(PresetResource):
 
     rules = {"POST": Action.MANAGE_SERVERS}
 
-    @operation("disable_preset", answer=PresetShape)
+    @describe_operation("disable_preset", answer=PresetSerializer)
     def post(self, request: object, preset_id: str) -> Response:
         """Disable a stdio preset of the catalogue for the organization; its servers stay.
 
@@ -239,7 +239,7 @@ def add_from_preset(principal: Principal, body: dict[str, Any], **where: Any) ->
 
     Raises `NotFound`, `Invalid`, and `Forbidden` (`preset_not_enabled`).
     """
-    preset = preset_named(principal, body["preset"])
+    preset = get_preset(principal, body["preset"])
     common = {name: body[name] for name in ("name", "enabled") if name in body}
-    spec = spec_from(principal, preset, body.get("parameters", {}), **common)
+    spec = build_server_spec(principal, preset, body.get("parameters", {}), **common)
     return add(principal, spec, preset=preset, **where)

@@ -1,52 +1,107 @@
-"""The pool of servers: add, read, change, switch, test, refresh, remove."""
+"""Servers: CRUD, test, refresh, export."""
 
 from typing import Any
 
 import django_filters
 from django.db.models import Count, IntegerField, OuterRef, Prefetch, QuerySet, Subquery
 from django.db.models.functions import Coalesce
-from drf_spectacular.utils import PolymorphicProxySerializer
+from drf_spectacular.utils import (
+    OpenApiExample,
+    OpenApiParameter,
+    PolymorphicProxySerializer,
+    extend_schema_field,
+    extend_schema_serializer,
+)
+from rest_framework import serializers
 from rest_framework.response import Response
 
-from bonobot.tenancy.api.filters import Filters, FlagFilter
-from bonobot.tenancy.api.resources import READ, Resource, named_in_path
-from bonobot.tenancy.api.schema import operation
-from bonobot.tenancy.api.shapes import Shape
-from bonobot.tenancy.roles import Action
-from mcp_servers.api.contacts import contact
+from bonobot.accounts.api.openapi_schema import describe_operation
+from bonobot.accounts.api.resource_view import READ, ResourceView, set_not_found_field
+from bonobot.accounts.principals import Principal
+from bonobot.accounts.roles import Action
+from bonobot.core.api.filters import StrictBooleanFilter, StrictFilterSet
+from bonobot.core.api.serializers import StrictSerializer
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import InvalidInput, Problem
+from bonobot.core.runtime import get_runtime
 from mcp_servers.api.presets import add_from_preset
-from mcp_servers.api.shapes import (
+from mcp_servers.api.serializers import (
+    JSON_OBJECT,
     TO_ADD,
     TO_CHANGE,
-    NewPresetServerBody,
-    NewServerBody,
-    RefreshShape,
+    CreateServerBody,
+    PresetServerBody,
     ServerBody,
-    ServerDetailShape,
-    ServerShape,
-    TestShape,
-    spec_of,
+    ServerDetailSerializer,
+    ServerRefreshSerializer,
+    ServerSerializer,
+    ServerTestSerializer,
+    build_spec,
 )
+from mcp_servers.discovery import DiscoveryResult, discover
+from mcp_servers.import_export.export_servers import as_client_file
 from mcp_servers.models import Check, Definition, Server
-from mcp_servers.oauth import logins
-from mcp_servers.openapi.choosing import completed
-from mcp_servers.registration import add, alter, remove, switch
+from mcp_servers.oauth_client import authorization_code
+from mcp_servers.openapi.select_operations import complete_spec
+from mcp_servers.services import add, remove, set_server_enabled, update_server
+
+
+def discover_server(
+    principal: Principal, server: Server, *, kind: str = Check.Kind.TEST
+) -> dict[str, Any]:
+    """Discover the server and return the answer of FEATURES A11; a failure is an answer too."""
+    try:
+        found: DiscoveryResult = get_runtime().call(
+            discover, server.pk, actor=principal.actor, kind=kind
+        )
+    except Problem as problem:
+        return _build_failure(problem)
+    tools = server.definitions.tools().filter(present=True).order_by("name")
+    answer: dict[str, Any] = {
+        "status": "connected",
+        "tools_discovered": len(found.tools),
+        "tools": list(tools.values("name", "description")),
+        "latency_ms": found.latency_ms,
+    }
+    if kind == Check.Kind.DISCOVERY:
+        answer |= {
+            "new": found.new,
+            "changed": found.changed,
+            "gone": found.gone,
+            "waiting": found.waiting,
+            "refused": found.refused,
+            "notices": list(found.notices),
+        }
+    return answer
+
+
+def _build_failure(problem: Problem) -> dict[str, Any]:
+    return {
+        "status": "needs_reauth" if problem.code == "needs_reauth" else "error",
+        "tools_discovered": 0,
+        "tools": [],
+        "latency_ms": None,
+        "code": problem.code,
+        "detail": str(problem),
+        "remedy": problem.remedy,
+    }
+
 
 ADDED = PolymorphicProxySerializer(
     component_name="ServerToAdd",
-    serializers=[NewServerBody, NewPresetServerBody],
+    serializers=[CreateServerBody, PresetServerBody],
     resource_type_field_name=None,
 )
 
 
-class ServerFilter(Filters):
+class ServerFilter(StrictFilterSet):
     """What servers are looked for by."""
 
     SCOPES = [("pool", "the pool's"), ("agent", "those private to an agent"), ("all", "both")]
 
     scope = django_filters.ChoiceFilter(choices=SCOPES, method="by_scope", label="Default: pool")
     status = django_filters.ChoiceFilter(choices=Server.Status.choices)
-    enabled = FlagFilter()
+    enabled = StrictBooleanFilter()
     transport_type = django_filters.ChoiceFilter(choices=Server.Transport.choices)
     q = django_filters.CharFilter(
         field_name="name", lookup_expr="icontains", label="Part of the name"
@@ -65,7 +120,7 @@ class ServerFilter(Filters):
         return super().filter_queryset(queryset)
 
 
-def readable_servers(rows: Any, *, tools: bool = False) -> Any:
+def add_server_annotations(rows: Any, *, tools: bool = False) -> Any:
     """Add to a queryset what the shapes of servers show, in a fixed number of queries."""
     offered = Definition.objects.tools().filter(present=True)
     if tools:
@@ -81,22 +136,22 @@ def readable_servers(rows: Any, *, tools: bool = False) -> Any:
     )
 
 
-class ServerResource(Resource):
+class ServerView(ResourceView):
     """A resource below one server, in the pool or private to an agent."""
 
     def server(self, server_id: str) -> Server:
         """Return the server; raises `NotFound`."""
-        with named_in_path("server_id"):
+        with set_not_found_field("server_id"):
             found: Server = Server.objects.get_or_404(self.organization_id, pk=server_id)
         return found
 
     def answer(self, server: Server, *, status: int = 200) -> Response:
         """Show the server as it is now."""
-        rows = readable_servers(Server.objects.filter(pk=server.pk), tools=True)
-        return self.shown(rows.get(), ServerDetailShape, status=status)
+        rows = add_server_annotations(Server.objects.filter(pk=server.pk), tools=True)
+        return self.shown(rows.get(), ServerDetailSerializer, status=status)
 
 
-class Servers(ServerResource):
+class ServerListView(ServerView):
     """All servers."""
 
     rules = {"GET": READ, "POST": Action.MANAGE_SERVERS}
@@ -105,17 +160,22 @@ class Servers(ServerResource):
     ordering = ("name", "pk")
     orderings = ("name", "slug", "status", "created_at", "updated_at")
 
-    @operation("list_servers", answer=ServerShape(many=True))
+    @describe_operation("list_servers", answer=ServerSerializer(many=True))
     def get(self, request: object) -> Response:
         """List the pool's servers.
 
         With `scope=agent` those that are private to an agent, with `scope=all` both.
         """
         rows = Server.objects.for_organization(self.organization_id)
-        return self.listed(readable_servers(rows), ServerShape)
+        return self.listed(add_server_annotations(rows), ServerSerializer)
 
-    @operation(
-        "add_server", body=ADDED, answer=ServerDetailShape, status=201, examples=TO_ADD, asks=True
+    @describe_operation(
+        "add_server",
+        body=ADDED,
+        answer=ServerDetailSerializer,
+        status=201,
+        examples=TO_ADD,
+        asks=True,
     )
     def post(self, request: object) -> Response:
         """Add a server to the pool.
@@ -125,14 +185,14 @@ class Servers(ServerResource):
         ones where they are enabled (else `preset_not_enabled`).
         """
         if "preset" in self.members():
-            server = add_from_preset(self.principal, self.read(NewPresetServerBody))
+            server = add_from_preset(self.principal, self.read(PresetServerBody))
         else:
-            spec = completed(self.principal, spec_of(self.read(NewServerBody)))
+            spec = complete_spec(self.principal, build_spec(self.read(CreateServerBody)))
             server = add(self.principal, spec)
         return self.answer(server, status=201)
 
 
-class OneServer(ServerResource):
+class ServerDetailView(ServerView):
     """One server."""
 
     rules = {
@@ -142,106 +202,112 @@ class OneServer(ServerResource):
         "DELETE": Action.MANAGE_SERVERS,
     }
 
-    @operation("get_server", answer=ServerDetailShape)
+    @describe_operation("get_server", answer=ServerDetailSerializer)
     def get(self, request: object, server_id: str) -> Response:
         """Show a server with the tools of its last discovery; secrets are masked."""
         return self.answer(self.server(server_id))
 
-    @operation("replace_server", body=NewServerBody, answer=ServerDetailShape, asks=True)
+    @describe_operation(
+        "replace_server", body=CreateServerBody, answer=ServerDetailSerializer, asks=True
+    )
     def put(self, request: object, server_id: str) -> Response:
         """Change a server's configuration.
 
         Masked values and an `auth_config` that is left out keep what is stored.
         """
-        return self._alter(server_id, NewServerBody, partial=False)
+        return self._alter(server_id, CreateServerBody, partial=False)
 
-    @operation(
-        "change_server", body=ServerBody, answer=ServerDetailShape, examples=[TO_CHANGE], asks=True
+    @describe_operation(
+        "change_server",
+        body=ServerBody,
+        answer=ServerDetailSerializer,
+        examples=[TO_CHANGE],
+        asks=True,
     )
     def patch(self, request: object, server_id: str) -> Response:
         """Change parts of a server's configuration."""
         return self._alter(server_id, ServerBody, partial=True)
 
-    @operation("remove_server", status=204)
+    @describe_operation("remove_server", status=204)
     def delete(self, request: object, server_id: str) -> Response:
         """Remove a server, its definitions and secrets; the audit keeps its name."""
         remove(self.principal, self.server(server_id))
         return Response(status=204)
 
-    def _alter(self, server_id: str, shape: type[Shape], *, partial: bool) -> Response:
+    def _alter(self, server_id: str, shape: type[StrictSerializer], *, partial: bool) -> Response:
         server = self.server(server_id)
-        spec = spec_of(self.read(shape, partial=partial), server)
-        spec = completed(self.principal, spec, server)
-        return self.answer(alter(self.principal, server, spec))
+        spec = build_spec(self.read(shape, partial=partial), server)
+        spec = complete_spec(self.principal, spec, server)
+        return self.answer(update_server(self.principal, server, spec))
 
 
-class TestServer(ServerResource):
+class TestServerView(ServerView):
     """A test of one server."""
 
     __test__ = False
     rules = {"POST": Action.MANAGE_SERVERS}
 
-    @operation("test_server", answer=TestShape)
+    @describe_operation("test_server", answer=ServerTestSerializer)
     def post(self, request: object, server_id: str) -> Response:
         """Connect to a server now.
 
         A server that doesn't answer is no error of this request: the answer is 200 with the
         status `error` or `needs_reauth`, the code, and what to do.
         """
-        return Response(contact(self.principal, self.server(server_id)))
+        return Response(discover_server(self.principal, self.server(server_id)))
 
 
-class RefreshServer(ServerResource):
+class RefreshServerView(ServerView):
     """A discovery of one server."""
 
     rules = {"POST": Action.MANAGE_SERVERS}
 
-    @operation("refresh_server", answer=RefreshShape)
+    @describe_operation("refresh_server", answer=ServerRefreshSerializer)
     def post(self, request: object, server_id: str) -> Response:
         """Ask a server anew what it offers; what is new or changed waits for approval."""
         server = self.server(server_id)
-        return Response(contact(self.principal, server, kind=Check.Kind.DISCOVERY))
+        return Response(discover_server(self.principal, server, kind=Check.Kind.DISCOVERY))
 
 
-class SignIn(ServerResource):
+class ServerSignInView(ServerView):
     """A sign-in at one server."""
 
     rules = {"DELETE": (Action.MANAGE_SERVERS, Action.CALL_TOOLS, Action.USE_TOOLS)}
 
-    @operation("sign_out_server", status=204)
+    @describe_operation("sign_out_server", status=204)
     def delete(self, request: object, server_id: str) -> Response:
         """Sign out of a server: its tokens are forgotten, and withdrawn where they were given.
 
         The organization's, by those who manage servers; where each person signs in, one's own.
         Problems: `no_login`.
         """
-        logins.forget(self.principal, self.server(server_id))
+        authorization_code.forget(self.principal, self.server(server_id))
         return Response(status=204)
 
 
-class EnableServer(ServerResource):
+class EnableServerView(ServerView):
     """A server's switch, on."""
 
     rules = {"POST": Action.MANAGE_SERVERS}
 
-    @operation("enable_server", answer=ServerDetailShape)
+    @describe_operation("enable_server", answer=ServerDetailSerializer)
     def post(self, request: object, server_id: str) -> Response:
         """Switch a server on for everybody."""
         server = self.server(server_id)
-        switch(self.principal, server, enabled=True)
+        set_server_enabled(self.principal, server, enabled=True)
         return self.answer(server)
 
 
-class DisableServer(ServerResource):
+class DisableServerView(ServerView):
     """A server's switch, off."""
 
     rules = {"POST": Action.MANAGE_SERVERS}
 
-    @operation("disable_server", answer=ServerDetailShape)
+    @describe_operation("disable_server", answer=ServerDetailSerializer)
     def post(self, request: object, server_id: str) -> Response:
         """Switch a server off for everybody; it holds on the very next call."""
         server = self.server(server_id)
-        switch(self.principal, server, enabled=False)
+        set_server_enabled(self.principal, server, enabled=False)
         return self.answer(server)
 
 
@@ -249,3 +315,55 @@ def _count(rows: QuerySet) -> Any:
     counted = rows.filter(server=OuterRef("pk")).order_by().values("server")
     number = Subquery(counted.annotate(n=Count("pk")).values("n"), output_field=IntegerField())
     return Coalesce(number, 0)
+
+
+NAMES = OpenApiParameter(
+    "name", str, many=True, description="Only the servers of this name; repeat it for several."
+)
+EXAMPLE = {
+    "docs": {
+        "type": "http",
+        "url": "https://mcp.example.com/mcp",
+        "headers": {"Authorization": "Bearer ${DOCS_TOKEN}"},
+    }
+}
+
+
+@extend_schema_field({"type": "object", "additionalProperties": JSON_OBJECT})
+class ServerConfigurationsField(serializers.JSONField):
+    """Servers by name, each in the members that MCP clients read."""
+
+
+@extend_schema_serializer(
+    examples=[OpenApiExample("One server with a token", {"mcpServers": EXAMPLE})]
+)
+class ServerExportSerializer(StrictSerializer):
+    """A file for MCP clients; `POST /api/mcp-servers/import` reads it, too."""
+
+    mcpServers = ServerConfigurationsField()
+
+
+class ServerExportView(ResourceView):
+    """Export of the pool."""
+
+    rules = {"GET": READ}
+
+    @describe_operation("export_servers", answer=ServerExportSerializer, parameters=[NAMES])
+    def get(self, request: object) -> Response:
+        """Return the pool's servers as MCP clients keep them.
+
+        No secret is in it: `${NAME}` stands where one belongs.
+        """
+        pool = Server.objects.for_organization(self.principal.organization_id).pool()
+        if names := set(self.request.query_params.getlist("name")):
+            pool = pool.filter(name__in=names)
+            if missing := sorted(names - set(pool.values_list("name", flat=True))):
+                raise InvalidInput(
+                    format_message(
+                        "There is no server {missing!r} in the pool.", missing=missing[0]
+                    ),
+                    code="unknown_server",
+                    field="name",
+                    remedy="List the servers: GET /api/mcp-servers.",
+                )
+        return Response(as_client_file(pool.prefetch_related("secrets")))

@@ -3,23 +3,23 @@
 from rest_framework import serializers
 from rest_framework.response import Response
 
-from bonobot.tenancy.api.resources import READ
-from bonobot.tenancy.api.schema import operation
-from bonobot.tenancy.api.shapes import Shape
-from bonobot.tenancy.roles import Action
-from mcp_servers.api.servers import ServerResource
-from mcp_servers.labels import Label
-from mcp_servers.store_labels import (
+from bonobot.accounts.api.openapi_schema import describe_operation
+from bonobot.accounts.api.resource_view import READ
+from bonobot.accounts.roles import Action
+from bonobot.core.api.serializers import StrictSerializer
+from mcp_servers.api.servers import ServerView
+from mcp_servers.flow_labels import FlowLabel
+from mcp_servers.flow_labels.store_labels import (
     SHOWN_AT_MOST,
     clear_store_labels,
     list_written_labels,
     store_labels_of,
 )
 
-TAINTING = [str(Label.PRIVATE_DATA), str(Label.UNTRUSTED_CONTENT)]
+TAINTING = [str(FlowLabel.PRIVATE_DATA), str(FlowLabel.UNTRUSTED_CONTENT)]
 
 
-class WrittenLabelsShape(Shape):
+class WrittenLabelsShape(StrictSerializer):
     """Labels that one call left in a store."""
 
     labels = serializers.ListField(child=serializers.ChoiceField(TAINTING))
@@ -32,26 +32,26 @@ class WrittenLabelsShape(Shape):
     cleared_by = serializers.CharField()
 
 
-class ServerStoreLabelsShape(Shape):
+class ServerStoreLabelsShape(StrictSerializer):
     """What reading from a server brings beside its tools' own labels."""
 
     labels = serializers.ListField(child=serializers.ChoiceField(TAINTING))
     written = WrittenLabelsShape(many=True, help_text=f"The latest {SHOWN_AT_MOST}.")
 
 
-class ServerStoreLabels(ServerResource):
+class ServerStoreLabels(ServerView):
     """The labels of what a server keeps."""
 
     rules = {"GET": READ, "DELETE": Action.APPROVE_DEFINITIONS}
 
-    @operation("get_server_store_labels", answer=ServerStoreLabelsShape)
+    @describe_operation("get_server_store_labels", answer=ServerStoreLabelsShape)
     def get(self, request: object, server_id: str) -> Response:
         """Show which labels a server's data carries, and which calls left them there."""
         server = self.server(server_id)
         found = {"labels": store_labels_of(server), "written": list_written_labels(server)}
         return self.shown(found, ServerStoreLabelsShape)
 
-    @operation("clear_server_store_labels", status=204)
+    @describe_operation("clear_server_store_labels", status=204)
     def delete(self, request: object, server_id: str) -> Response:
         """Clear the labels of a server's data: effective for the very next call; audited."""
         clear_store_labels(self.principal, self.server(server_id))

@@ -1,4 +1,4 @@
-import bonobot.lib.sealed
+import bonobot.core.crypto.encrypted_fields
 import django.core.validators
 import django.db.models.deletion
 import uuid
@@ -39,11 +39,11 @@ class Migration(migrations.Migration):
                 ('issuer', models.CharField(max_length=500)),
                 ('redirect_uri', models.CharField(max_length=500)),
                 ('client_id', models.CharField(max_length=2048)),
-                ('client_secret', bonobot.lib.sealed.SealedTextField(blank=True, default='')),
+                ('client_secret', bonobot.core.crypto.encrypted_fields.SealedTextField(blank=True, default='')),
                 ('method', models.CharField(default='none', max_length=32)),
                 ('expires_at', models.DateTimeField(null=True)),
                 ('registration_url', models.CharField(blank=True, default='', max_length=2048)),
-                ('registration_token', bonobot.lib.sealed.SealedTextField(blank=True, default='')),
+                ('registration_token', bonobot.core.crypto.encrypted_fields.SealedTextField(blank=True, default='')),
             ],
             options={
                 'verbose_name': 'OAuth client',
@@ -281,8 +281,8 @@ class Migration(migrations.Migration):
                 ('issuer', models.CharField(blank=True, default='', max_length=500, verbose_name='issuer')),
                 ('client_id', models.CharField(blank=True, default='', max_length=2048, verbose_name='client id')),
                 ('authority', models.JSONField(default=dict)),
-                ('access_token', bonobot.lib.sealed.SealedTextField(blank=True, default='')),
-                ('refresh_token', bonobot.lib.sealed.SealedTextField(blank=True, default='')),
+                ('access_token', bonobot.core.crypto.encrypted_fields.SealedTextField(blank=True, default='')),
+                ('refresh_token', bonobot.core.crypto.encrypted_fields.SealedTextField(blank=True, default='')),
                 ('expires_at', models.DateTimeField(null=True, verbose_name='expires')),
                 ('scope', models.TextField(blank=True, default='', verbose_name='scope')),
                 ('wanted_scope', models.TextField(blank=True, default='')),
@@ -312,7 +312,7 @@ class Migration(migrations.Migration):
                 ('binding', models.CharField(max_length=64)),
                 ('state_digest', models.CharField(max_length=64, unique=True)),
                 ('session_digest', models.CharField(max_length=64)),
-                ('verifier', bonobot.lib.sealed.SealedTextField()),
+                ('verifier', bonobot.core.crypto.encrypted_fields.SealedTextField()),
                 ('authority', models.JSONField(default=dict)),
                 ('client_id', models.CharField(max_length=2048)),
                 ('redirect_uri', models.CharField(max_length=2048)),
@@ -357,7 +357,7 @@ class Migration(migrations.Migration):
                 ('server', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='secrets', to='mcp_servers.server')),
                 ('placement', models.CharField(choices=[('header', 'HTTP header'), ('env', 'environment variable'), ('auth', 'credential')], max_length=8)),
                 ('name', models.CharField(max_length=255)),
-                ('value', bonobot.lib.sealed.SealedTextField()),
+                ('value', bonobot.core.crypto.encrypted_fields.SealedTextField()),
                 ('set_at', models.DateTimeField(null=True, verbose_name='set')),
                 ('set_by', models.CharField(blank=True, db_default='', default='', max_length=255, verbose_name='set by')),
             ],

@@ -6,7 +6,7 @@ from django.db import models
 from django.db.models import F, Q
 from django.utils.translation import gettext_lazy as _
 
-from bonobot.tenancy.scoped import GovernedModel, GovernedQuerySet
+from bonobot.accounts.models.abstract_models import GovernedModel, GovernedQuerySet
 
 NAME_LENGTH = 512
 # Declared, and not what a person pinned; `fault` is looked at beside it (a text of any length has

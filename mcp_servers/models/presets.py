@@ -8,7 +8,7 @@ from django.core.validators import URLValidator
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from bonobot.tenancy.scoped import Governed, GovernedQuerySet
+from bonobot.accounts.models.abstract_models import Governed, GovernedQuerySet
 
 STDIO = "stdio"
 

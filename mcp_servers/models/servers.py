@@ -1,5 +1,7 @@
-"""Server and Secret: how to reach an MCP server, and what must not be read back."""
+"""Server, Secret, Launcher, ApiDocument."""
 
+import hashlib
+import uuid
 from typing import Any, ClassVar
 
 from django.core.validators import MinValueValidator
@@ -7,8 +9,12 @@ from django.db import models
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
-from bonobot.lib.sealed import SealedTextField
-from bonobot.tenancy.scoped import GovernedModel, GovernedQuerySet
+from bonobot.accounts.models.abstract_models import (
+    GovernedModel,
+    GovernedQuerySet,
+    OrganizationModel,
+)
+from bonobot.core.crypto.encrypted_fields import SealedTextField
 
 
 class ServerQuerySet(GovernedQuerySet):
@@ -297,3 +303,70 @@ class Secret(GovernedModel):
 
     def __str__(self) -> str:
         return f"{self.placement} {self.name}"
+
+
+class ApiDocument(OrganizationModel):
+    """The text of a document as it was given or fetched, at most 4 MiB; lists never read it.
+
+    What is called is in the definitions that were approved: a change here changes no request.
+    """
+
+    server = models.OneToOneField(Server, on_delete=models.CASCADE, related_name="document")
+    text = models.TextField()
+    digest = models.CharField(max_length=64)
+    etag = models.CharField(max_length=255, blank=True, default="")
+    fetched_at = models.DateTimeField(_("fetched"))
+
+    class Meta:
+        verbose_name = _("OpenAPI document")
+        verbose_name_plural = _("OpenAPI documents")
+
+    def __str__(self) -> str:
+        return f"document of {self.server_id}"
+
+
+def keep_document(server: Server, text: str | None, etag: str = "") -> None:
+    """Write a server's document; None keeps what is stored."""
+    if text is not None:
+        ApiDocument.objects.update_or_create(
+            server=server,
+            defaults={
+                "organization_id": server.organization_id,
+                "text": text,
+                "digest": hash_document(text),
+                "etag": etag,
+                "fetched_at": timezone.now(),
+            },
+        )
+
+
+def find_document(server: Server) -> ApiDocument | None:
+    """Return a server's document, if it has one yet."""
+    found: ApiDocument | None = ApiDocument.objects.filter(server=server).first()
+    return found
+
+
+def hash_document(text: str) -> str:
+    """Return SHA-256 over a document's text."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+class Launcher(models.Model):
+    """One entry of the platform's allow-list, beside those of `BONOBOT_LAUNCHERS`.
+
+    Whoever may choose a program can run code on this host, so only a platform administrator adds
+    one (DESIGN section 6).
+    """
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    command = models.CharField(_("command"), max_length=255, unique=True)
+    note = models.CharField(_("note"), max_length=255, blank=True, default="")
+    created_at = models.DateTimeField(_("created"), auto_now_add=True)
+
+    class Meta:
+        ordering = ("command",)
+        verbose_name = _("launcher")
+        verbose_name_plural = _("launchers")
+
+    def __str__(self) -> str:
+        return self.command

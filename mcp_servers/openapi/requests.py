@@ -14,9 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote, unquote
 
-from bonobot.lib.sayings import say
-from mcp_servers.openapi.extensions import with_defaults
-from mcp_servers.openapi.parameters import FORM, MULTIPART
+from bonobot.core.i18n.messages import format_message
+from mcp_servers.openapi.operations import FORM, MULTIPART, with_defaults
 from mcp_servers.schemas import InvalidArguments
 
 LONGEST_URL = 8_000
@@ -29,7 +28,7 @@ Pair = tuple[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prepared:
+class PreparedRequest:
     """A request as it will be sent; `headers` are those of its arguments and body."""
 
     method: str
@@ -45,7 +44,7 @@ def prepare(
     arguments: Mapping[str, Any],
     *,
     query: Iterable[Pair] = (),
-) -> Prepared:
+) -> PreparedRequest:
     """Return the request of an operation; raises `InvalidArguments`.
 
     `query` is ours (a sign-in): no argument gets to write a member of that name.
@@ -66,42 +65,42 @@ def prepare(
         elif parameter["in"] == "query":
             parts += [f"{n}={v}" for n, v in _query(parameter, value) if n not in taken]
         elif parameter["in"] == "header":
-            headers.append((parameter["name"], _header(parameter, value)))
+            headers.append((parameter["name"], _format_header(parameter, value)))
         else:
             cookies += _query(parameter, value)
     parts += [f"{quote(name, safe='')}={quote(value, safe='')}" for name, value in own]
     # What stands behind the base's `?` is its own; the path goes before it.
     base, _, kept = base_url.partition("?")
     asked = "&".join(filter(None, [kept, *parts]))
-    url = base.rstrip("/") + _path(plan["path"], values) + (f"?{asked}" if asked else "")
+    url = base.rstrip("/") + _build_path(plan["path"], values) + (f"?{asked}" if asked else "")
     if len(url) > LONGEST_URL:
-        raise _refused("$", "The arguments make a URL that is too long.", "Send less.")
-    body, kind = _body(plan.get("body"), arguments)
+        raise _build_argument_error("$", "The arguments make a URL that is too long.", "Send less.")
+    body, kind = _build_body(plan.get("body"), arguments)
     if kind:
         headers.append(("Content-Type", kind))
-    return Prepared(
+    return PreparedRequest(
         method=plan["method"], url=url, headers=tuple(headers), cookies=tuple(cookies), body=body
     )
 
 
-def _path(template: str, values: Mapping[str, tuple[Mapping[str, Any], Any]]) -> str:
+def _build_path(template: str, values: Mapping[str, tuple[Mapping[str, Any], Any]]) -> str:
     segments = []
     for segment in template.split("/"):
         names = _TEMPLATE.findall(segment)
-        written = [_in_path(*values[name]) for name in names]
+        written = [_encode_path_value(*values[name]) for name in names]
         fixed = [quote(text, safe="%:@!$&'()*+,;=~") for text in _TEMPLATE.split(segment)[::2]]
         whole = fixed[0] + "".join(
             value + text for value, text in zip(written, fixed[1:], strict=True)
         )
-        if names and not _stays(whole):
+        if names and not _is_safe_segment(whole):
             argument = values[names[0]][0]["argument"]
-            detail = say("`{argument}` would lead to another path.", argument=argument)
-            raise _refused(f"$.{argument}", detail, "Give a name without `..` in it.")
+            detail = format_message("`{argument}` would lead to another path.", argument=argument)
+            raise _build_argument_error(f"$.{argument}", detail, "Give a name without `..` in it.")
         segments.append(whole)
     return "/".join(segments)
 
 
-def _stays(segment: str) -> bool:
+def _is_safe_segment(segment: str) -> bool:
     """Tell whether a segment is one whoever decodes it: neither empty nor a way up."""
     if not segment:
         return False
@@ -116,30 +115,34 @@ def _stays(segment: str) -> bool:
     return True
 
 
-def _in_path(parameter: Mapping[str, Any], value: Any) -> str:
+def _encode_path_value(parameter: Mapping[str, Any], value: Any) -> str:
     argument, name = parameter["argument"], quote(parameter["name"], safe="")
     if value is None or value in ("", [], {}):
-        raise _refused(
-            f"$.{argument}", say("`{argument}` is empty.", argument=argument), "Give a value."
+        raise _build_argument_error(
+            f"$.{argument}",
+            format_message("`{argument}` is empty.", argument=argument),
+            "Give a value.",
         )
     if parameter.get("json"):
-        return _encoded(_json(value))
+        return _quote_text(_dump_json(value))
     style, explode = parameter["style"], parameter["explode"]
     mark = {"simple": "", "label": ".", "matrix": ";"}[style]
     between = {"simple": ",", "label": ".", "matrix": ";"}[style] if explode else ","
     if isinstance(value, dict):
         if explode:
             return mark + between.join(
-                f"{_encoded(k)}={_encoded(_text(v))}" for k, v in value.items()
+                f"{_quote_text(k)}={_quote_text(_format_text(v))}" for k, v in value.items()
             )
-        listed = ",".join(f"{_encoded(k)},{_encoded(_text(v))}" for k, v in value.items())
+        listed = ",".join(
+            f"{_quote_text(k)},{_quote_text(_format_text(v))}" for k, v in value.items()
+        )
         return f";{name}={listed}" if style == "matrix" else mark + listed
     items = value if isinstance(value, list) else [value]
-    written = [_encoded(_text(item)) for item in items]
+    written = [_quote_text(_format_text(item)) for item in items]
     if not all(written):
-        raise _refused(
+        raise _build_argument_error(
             f"$.{argument}",
-            say("`{argument}` has an empty part.", argument=argument),
+            format_message("`{argument}` has an empty part.", argument=argument),
             "Give a value.",
         )
     if style == "matrix":
@@ -151,72 +154,78 @@ def _in_path(parameter: Mapping[str, Any], value: Any) -> str:
 
 def _query(parameter: Mapping[str, Any], value: Any) -> Iterator[Pair]:
     """Yield the members that a value makes in a query or a cookie, encoded."""
-    name = _encoded(parameter["name"])
+    name = _quote_text(parameter["name"])
     if parameter.get("json"):
-        yield name, _encoded(_json(value))
+        yield name, _quote_text(_dump_json(value))
     elif parameter["style"] == "deepObject":
-        yield from _deep(name, value)
+        yield from _encode_deep_object(name, value)
     elif isinstance(value, dict):
-        pairs = [(_encoded(key), _encoded(_text(inner))) for key, inner in value.items()]
+        pairs = [
+            (_quote_text(key), _quote_text(_format_text(inner))) for key, inner in value.items()
+        ]
         if parameter["explode"]:
             yield from pairs
         else:
             separator = SEPARATORS[parameter["style"]]
             yield name, separator.join(part for pair in pairs for part in pair)
     elif isinstance(value, list):
-        items = [_encoded(_text(item)) for item in value]
+        items = [_quote_text(_format_text(item)) for item in value]
         if parameter["explode"]:
             yield from ((name, item) for item in items)
         else:
             yield name, SEPARATORS[parameter["style"]].join(items)
     else:
-        yield name, _encoded(_text(value))
+        yield name, _quote_text(_format_text(value))
 
 
-def _deep(name: str, value: Any) -> Iterator[Pair]:
+def _encode_deep_object(name: str, value: Any) -> Iterator[Pair]:
     if isinstance(value, dict):
         for key, inner in value.items():
-            yield from _deep(f"{name}%5B{_encoded(key)}%5D", inner)
+            yield from _encode_deep_object(f"{name}%5B{_quote_text(key)}%5D", inner)
     elif isinstance(value, list):
         for inner in value:
-            yield from _deep(name, inner)
+            yield from _encode_deep_object(name, inner)
     elif value is not None:
-        yield name, _encoded(_text(value))
+        yield name, _quote_text(_format_text(value))
 
 
-def _header(parameter: Mapping[str, Any], value: Any) -> str:
+def _format_header(parameter: Mapping[str, Any], value: Any) -> str:
     if parameter.get("json"):
-        text = _json(value)
+        text = _dump_json(value)
     elif isinstance(value, dict):
         joint = "=" if parameter["explode"] else ","
-        text = ",".join(f"{key}{joint}{_text(inner)}" for key, inner in value.items())
+        text = ",".join(f"{key}{joint}{_format_text(inner)}" for key, inner in value.items())
     elif isinstance(value, list):
-        text = ",".join(map(_text, value))
+        text = ",".join(map(_format_text, value))
     else:
-        text = _text(value)
+        text = _format_text(value)
     if _CONTROL.search(text) or not text.isascii():
         argument = parameter["argument"]
-        detail = say(
+        detail = format_message(
             "`{argument}` goes into a header, which is one line of ASCII.", argument=argument
         )
-        raise _refused(f"$.{argument}", detail, "Leave line ends and other characters out.")
+        raise _build_argument_error(
+            f"$.{argument}", detail, "Leave line ends and other characters out."
+        )
     return text.strip()
 
 
-def _body(put: Mapping[str, Any] | None, arguments: Mapping[str, Any]) -> tuple[bytes | None, str]:
+def _build_body(
+    put: Mapping[str, Any] | None, arguments: Mapping[str, Any]
+) -> tuple[bytes | None, str]:
     if put is None or put["argument"] not in arguments:
         return None, ""
     value, kind = arguments[put["argument"]], put["type"]
     if put["as"] == "json":
-        return _json(value).encode(), kind
+        return _dump_json(value).encode(), kind
     if put["as"] == "text":
-        text = value if isinstance(value, str) else _json(value)
+        text = value if isinstance(value, str) else _dump_json(value)
         return text.encode(), f"{kind.partition(';')[0]}; charset=utf-8"
     if not isinstance(value, dict):
         where = f"$.{put['argument']}"
-        raise _refused(
+        raise _build_argument_error(
             where,
-            say("`{argument}` is a form.", argument=put["argument"]),
+            format_message("`{argument}` is a form.", argument=put["argument"]),
             "Send an object of its fields.",
         )
     fields = [
@@ -226,13 +235,15 @@ def _body(put: Mapping[str, Any] | None, arguments: Mapping[str, Any]) -> tuple[
         if inner is not None
     ]
     if put["as"] == FORM:
-        form = "&".join(f"{_encoded(name)}={_encoded(_text(inner))}" for name, inner in fields)
+        form = "&".join(
+            f"{_quote_text(name)}={_quote_text(_format_text(inner))}" for name, inner in fields
+        )
         return form.encode(), FORM
-    return _multipart(fields)
+    return _encode_multipart(fields)
 
 
-def _multipart(fields: list[tuple[str, Any]]) -> tuple[bytes, str]:
-    whole = _json(fields).encode()
+def _encode_multipart(fields: list[tuple[str, Any]]) -> tuple[bytes, str]:
+    whole = _dump_json(fields).encode()
     boundary = hashlib.sha256(whole).hexdigest()
     while boundary.encode() in whole:
         boundary = hashlib.sha256(boundary.encode()).hexdigest()
@@ -242,27 +253,27 @@ def _multipart(fields: list[tuple[str, Any]]) -> tuple[bytes, str]:
         head = f'--{boundary}\r\nContent-Disposition: form-data; name="{plain}"\r\n'
         if isinstance(value, dict | list):
             head += "Content-Type: application/json\r\n"
-        parts.append(f"{head}\r\n{_text(value)}\r\n")
+        parts.append(f"{head}\r\n{_format_text(value)}\r\n")
     parts.append(f"--{boundary}--\r\n")
     return "".join(parts).encode(), f"{MULTIPART}; boundary={boundary}"
 
 
-def _text(value: Any) -> str:
+def _format_text(value: Any) -> str:
     """Return a value as it is written outside of JSON."""
     if isinstance(value, str):
         return value
     if isinstance(value, float) and math.isfinite(value) and value.is_integer():
         return str(int(value))  # 5.0 is the integer 5 to JSON Schema, and to whoever reads a path
-    return "" if value is None else _json(value)
+    return "" if value is None else _dump_json(value)
 
 
-def _json(value: Any) -> str:
+def _dump_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
-def _encoded(text: str) -> str:
+def _quote_text(text: str) -> str:
     return quote(text, safe="", errors="replace")
 
 
-def _refused(where: str, detail: str, remedy: str) -> InvalidArguments:
+def _build_argument_error(where: str, detail: str, remedy: str) -> InvalidArguments:
     return InvalidArguments(detail, field=where, remedy=remedy)

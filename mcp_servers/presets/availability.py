@@ -7,11 +7,11 @@ own stdio presets were written by a platform administrator: both need nothing.
 
 from uuid import UUID
 
-from bonobot.ledger.changes import change
-from bonobot.lib.problems import Forbidden, Invalid
-from bonobot.lib.sayings import say
-from bonobot.tenancy.models import Organization
-from bonobot.tenancy.principals import Principal
+from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.principals import Principal
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import Forbidden, InvalidInput
+from bonobot.ledger.audit.admin_changes import record_change
 from mcp_servers.models import Preset
 
 
@@ -38,11 +38,13 @@ def check_enabled(principal: Principal, preset: Preset) -> None:
     if may_use(principal, preset):
         return
     raise Forbidden(
-        say("The preset `{slug}` isn't enabled for this organization.", slug=preset.slug),
+        format_message(
+            "The preset `{slug}` isn't enabled for this organization.", slug=preset.slug
+        ),
         code="preset_not_enabled",
         field="preset",
         rule="presets",
-        remedy=say(
+        remedy=format_message(
             "It starts a program on this host, so a platform administrator has to enable it: on "
             "the preset's page, or with `bonobot mcp enable-preset {slug}`.",
             slug=preset.slug,
@@ -77,8 +79,8 @@ def _switch(principal: Principal, preset: Preset, *, enabled: bool) -> None:
             remedy="Ask a platform administrator.",
         )
     if not preset.needs_enabling:
-        raise Invalid(
-            say("The preset `{slug}` is always enabled.", slug=preset.slug),
+        raise InvalidInput(
+            format_message("The preset `{slug}` is always enabled.", slug=preset.slug),
             code="preset_always_enabled",
             field="preset",
             remedy="Only the catalogue's stdio presets are enabled for each organization.",
@@ -87,7 +89,7 @@ def _switch(principal: Principal, preset: Preset, *, enabled: bool) -> None:
         return
     organization = Organization.objects.get(pk=principal.organization_id)
     action = "preset_enabled" if enabled else "preset_disabled"
-    with change(
+    with record_change(
         organization_id=organization.pk,
         actor=principal.actor,
         action=action,

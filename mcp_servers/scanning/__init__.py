@@ -1,19 +1,19 @@
 """Scanning: what strangers' text hides. Lexical findings rank and refuse; they are no boundary."""
 
-from mcp_servers.scanning.characters import Hidden, hidden
 from mcp_servers.scanning.definitions import scan
-from mcp_servers.scanning.findings import Finding
-from mcp_servers.scanning.injected import injections
-from mcp_servers.scanning.results import Cleaned, Inspected, clean_result, inspect_result
+from mcp_servers.scanning.findings import ScanFinding
+from mcp_servers.scanning.hidden_characters import HiddenRun, find_hidden_runs
+from mcp_servers.scanning.prompt_injection import find_injections
+from mcp_servers.scanning.results import CleanedText, InspectedText, clean_result, inspect_result
 
 __all__ = [
-    "Cleaned",
-    "Finding",
-    "Hidden",
-    "Inspected",
+    "CleanedText",
+    "HiddenRun",
+    "InspectedText",
+    "ScanFinding",
     "clean_result",
-    "hidden",
-    "injections",
+    "find_hidden_runs",
+    "find_injections",
     "inspect_result",
     "scan",
 ]

@@ -15,8 +15,8 @@ from itertools import pairwise
 from struct import Struct
 from typing import Final, NamedTuple
 
-from mcp_servers.scanning.letters import MARK, Letters
-from mcp_servers.scanning.signals import Hit
+from mcp_servers.scanning.letters_only import MARK, Letters
+from mcp_servers.scanning.signals import SignalHit
 
 BITS: Final = 17
 BUCKETS: Final = 1 << BITS
@@ -100,7 +100,7 @@ def rule_bucket(rule: str) -> int:
     return zlib.crc32(b"\xff" + rule.encode()) & (BUCKETS - 1)
 
 
-def windows(letters: Letters, hits: Sequence[Hit], size: int) -> Iterator[Window]:
+def windows(letters: Letters, hits: Sequence[SignalHit], size: int) -> Iterator[Window]:
     """Yield the stretches of a text that are judged, at most 4,000 of them."""
     whole, stride = len(letters.raw), size // 2
     starts = range(0, max(whole - size, 0) + stride, stride)[:MOST_WINDOWS]
@@ -114,7 +114,9 @@ def windows(letters: Letters, hits: Sequence[Hit], size: int) -> Iterator[Window
         yield Window(start, end, tuple(rules.items()))
 
 
-def features(letters: Letters, hits: Sequence[Hit], size: int) -> Iterator[tuple[Window, set[int]]]:
+def features(
+    letters: Letters, hits: Sequence[SignalHit], size: int
+) -> Iterator[tuple[Window, set[int]]]:
     """Yield each window with the buckets of its runs."""
     runs = [(length, hash_runs(letters.raw, length)) for length in LENGTHS]
     for window in windows(letters, hits, size):
@@ -132,7 +134,7 @@ def share(runs: int) -> float:
 def score(
     model: Model,
     letters: Letters,
-    hits: Sequence[Hit],
+    hits: Sequence[SignalHit],
     *,
     marked: bool = False,
     aside: int | None = None,

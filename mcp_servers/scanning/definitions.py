@@ -1,16 +1,107 @@
-"""Scan a definition: every string of it, keys too, wherever it stands (reference T16, T22)."""
+"""Scan a definition; Finding; rules version (pure).
+
+A parameter says what a model shall fill in by its mere name. `conversation_history` without a word
+about whose it is asks for ours; an honest tool describes it ("of the assistant to create").
+
+Each definition says with which version it was read; one read with an older version is read again in
+the background (`mcp_servers.scanning.services`).
+"""
 
 import re
 from collections.abc import Collection, Iterator
 from typing import Any, Final
 
-from bonobot.lib.untrusted import visible
-from mcp_servers.json_paths import step
-from mcp_servers.scanning.characters import hidden
-from mcp_servers.scanning.findings import Finding, Tier
-from mcp_servers.scanning.instructions import ENOUGH, named, orders
-from mcp_servers.scanning.parameters import asked
-from mcp_servers.scanning.resemblance import judge
+from bonobot.core.text.linear_regex import ROOMY, LinearPattern
+from bonobot.core.text.untrusted_text import format_path_step, make_visible
+from mcp_servers.scanning.attack_resemblance import judge
+from mcp_servers.scanning.deobfuscation import fold, split_identifier
+from mcp_servers.scanning.findings import ScanFinding, Tier
+from mcp_servers.scanning.hidden_characters import find_hidden_runs
+from mcp_servers.scanning.prompt_injection import (
+    DEFINITION_THRESHOLD,
+    find_instructions,
+    find_name_instructions,
+)
+from mcp_servers.scanning.signals import PARTS
+
+# A description of fewer letters describes nothing.
+SHORTEST: Final = 12
+_WHOLE: Final = (
+    "(?:full|entire|complete|whole|current|all|previous|prior|past|recent|last|user|raw)"
+)
+_CONTEXT: Final = LinearPattern(
+    rf"^(?:{_WHOLE} )*(?:"
+    r"(?:system|developer|initial|hidden|original|assistant|llm|agent|model) (?:prompts?|messages?"
+    r"|instructions?|context)"
+    r"|(?:conversation|chat|dialogue?|session|message|prompt|thread) (?:history|context|transcript"
+    r"|log|so far|memory|contents?|dump)"
+    r"|(?:tool|function) (?:call )?(?:history|list|definitions|outputs|results)"
+    r"|(?:available|other|known) tools(?: list)?|tools (?:list|you .*|available)|list of tools"
+    r"|chain of thought|(?:internal |hidden )?(?:reasoning|thoughts?)(?: trace| process| chain)?"
+    r"|context window|(?:model|assistant|agent|llm) memory|everything .*"
+    r")$",
+    ROOMY,
+)
+# What says plainly that it is ours, whatever else is said about it.
+_FILES: Final = (
+    "(?:ssh|id rsa|id ed25519|passwd|shadow|aws|netrc|kube|keychain|wallet|env file|private key)"
+)
+_OURS: Final = LinearPattern(
+    r"\b(?:all|previous|prior|entire|full|your|hidden|earlier)(?: \w+){0,2} (?:user )?"
+    r"(?:messages|prompts?|conversation|chat|instructions|reasoning|tool calls)(?: text| log)?$"
+    rf"|\bcontents? (?:of|from)\b.*\b(?:{_FILES}|env|credentials?|secrets?|config)\b"
+    rf"|\b(?:read|open|cat|fetch|get|dump|send|leak|steal)(?:ing)? (?:\w+ ){{0,3}}{_FILES}\b",
+    ROOMY,
+)
+# A description that begins with the thing asks for it; "number of previous messages" doesn't.
+_NOUN: Final = LinearPattern(
+    r"^(?:(?:the|your|a|an|full|copy of|text of|contents? of|verbatim|complete|exact|hidden"
+    rf"|json|optional|required)[ :]+)*(?:{PARTS['session']})",
+    ROOMY,
+)
+_ELSEWHERE: Final = re.compile(r" ?(?:of|from|in|to|for|by|on) (?:the|an?|this|your|each|which) ")
+
+
+def scan_parameter_names(payload: Any) -> Iterator[tuple[str, str]]:
+    """Yield (JSON path, name) of parameters whose name asks for the conversation or for secrets."""
+    if not isinstance(payload, dict):
+        return
+    schema = payload.get("inputSchema")
+    waiting: list[tuple[str, Any]] = [("$.inputSchema", schema)]
+    while waiting:
+        path, value = waiting.pop()
+        if isinstance(value, list):
+            waiting.extend((f"{path}[{i}]", one) for i, one in enumerate(value))
+        if not isinstance(value, dict):
+            continue
+        members = value.get("properties")
+        named = members if isinstance(members, dict) else {}
+        for name, member in named.items():
+            if _is_suspicious_parameter(str(name), member):
+                yield f"{path}.properties{format_path_step(str(name))} (key)", str(name)
+        required = value.get("required")
+        for i, name in enumerate(required if isinstance(required, list) else ()):
+            if isinstance(name, str) and name not in named and _is_suspicious_parameter(name, None):
+                yield f"{path}.required[{i}]", name
+        waiting.extend((f"{path}{format_path_step(str(key))}", one) for key, one in value.items())
+
+
+def _is_suspicious_parameter(name: str, member: Any) -> bool:
+    words = fold(re.sub(r"\W+", " ", split_identifier(name[:128]))).strip()
+    if _OURS.search(words):
+        return True
+    said = member.get("description") if isinstance(member, dict) else None
+    if isinstance(said, str) and _is_ours(fold(said[:512]).strip()):
+        return True
+    described = isinstance(said, str) and sum(map(str.isalpha, said)) >= SHORTEST
+    return not described and _CONTEXT.search(words) is not None
+
+
+def _is_ours(said: str) -> bool:
+    """Tell whether a description begins with a thing of ours, and not of something else."""
+    found = _NOUN.search(said)
+    return found is not None and not _ELSEWHERE.match(said[found.end() :])
+
 
 MOST_FINDINGS = 50
 _AROUND = 24
@@ -27,7 +118,7 @@ _DISTINCT = re.compile(r"[A-Za-z0-9][_-][A-Za-z0-9]|[a-z][A-Z]", re.A)
 
 def scan(
     payload: Any, *, own: Collection[str] = (), peers: Collection[str] = ()
-) -> tuple[Finding, ...]:
+) -> tuple[ScanFinding, ...]:
     """Return what a definition hides (hard) and what of it orders the model about (soft).
 
     `own` are the names of the server's own tools, `peers` those of other servers: what a definition
@@ -42,18 +133,22 @@ def scan(
 
 def scan_by_rules(
     payload: Any, *, own: Collection[str] = (), peers: Collection[str] = ()
-) -> tuple[Finding, ...]:
+) -> tuple[ScanFinding, ...]:
     """Return what the rules find, without the classifier's judgement."""
-    found: dict[tuple[str, str], Finding] = {}
+    found: dict[tuple[str, str], ScanFinding] = {}
     foreign = frozenset(name for name in peers if len(name) >= 6 and _DISTINCT.search(name))
     foreign -= frozenset(own)
-    for path, name in asked(payload):
-        shown = visible(name, _LONGEST_EXCERPT)
-        found["asks_for_context", path] = Finding(
+    for path, name in scan_parameter_names(payload):
+        shown = make_visible(name, _LONGEST_EXCERPT)
+        found["asks_for_context", path] = ScanFinding(
             "soft", "asks_for_context", path, shown, 0, len(name)
         )
-    for path, text in _strings(payload):
-        for finding in (*_hidden(path, text), *_spoken(path, text), *_named(path, text, foreign)):
+    for path, text in _walk_strings(payload):
+        for finding in (
+            *_scan_hidden_text(path, text),
+            *_scan_instructions(path, text),
+            *_scan_tool_names(path, text, foreign),
+        ):
             found.setdefault((finding.rule, finding.path), finding)
         if len(found) >= MOST_FINDINGS:
             break
@@ -61,34 +156,37 @@ def scan_by_rules(
     return tuple(ordered[:MOST_FINDINGS])
 
 
-def _hidden(path: str, text: str) -> Iterator[Finding]:
-    for run in hidden(text):
-        shown = _excerpt(text, run.start, run.end)
-        yield Finding("hard", run.rule, path, shown, run.start, run.end)
+def _scan_hidden_text(path: str, text: str) -> Iterator[ScanFinding]:
+    for run in find_hidden_runs(text):
+        shown = _cut_excerpt(text, run.start, run.end)
+        yield ScanFinding("hard", run.rule, path, shown, run.start, run.end)
 
 
-def _spoken(path: str, text: str) -> Iterator[Finding]:
+def _scan_instructions(path: str, text: str) -> Iterator[ScanFinding]:
     """Yield what gives orders: a sentence, or an identifier read as words."""
     identifier = path.endswith("(key)") or " " not in text
-    enough = ENOUGH_OF_A_VALUE if _VALUE.search(path) else ENOUGH
-    for order in (*orders(text, enough=enough), *(named(text[:512]) if identifier else ())):
+    enough = ENOUGH_OF_A_VALUE if _VALUE.search(path) else DEFINITION_THRESHOLD
+    for order in (
+        *find_instructions(text, enough=enough),
+        *(find_name_instructions(text[:512]) if identifier else ()),
+    ):
         tier: Tier = "hard" if order.disguise else "soft"
-        shown = visible(text[order.start : order.end], _LONGEST_EXCERPT)
-        yield Finding(tier, order.disguise or order.rule, path, shown, order.start, order.end)
+        shown = make_visible(text[order.start : order.end], _LONGEST_EXCERPT)
+        yield ScanFinding(tier, order.disguise or order.rule, path, shown, order.start, order.end)
 
 
-def _named(path: str, text: str, foreign: frozenset[str]) -> Iterator[Finding]:
+def _scan_tool_names(path: str, text: str, foreign: frozenset[str]) -> Iterator[ScanFinding]:
     """Yield where a tool of another server is named; a schema's own members may be called so."""
     if not foreign or path.endswith(("(key)", "$.name")):
         return
     for match in _WORD.finditer(text):
         if match.group() in foreign:
-            shown = _excerpt(text, match.start(), match.end())
-            yield Finding("soft", "other_tool_named", path, shown, match.start(), match.end())
+            shown = _cut_excerpt(text, match.start(), match.end())
+            yield ScanFinding("soft", "other_tool_named", path, shown, match.start(), match.end())
             return
 
 
-def _strings(payload: Any) -> Iterator[tuple[str, str]]:
+def _walk_strings(payload: Any) -> Iterator[tuple[str, str]]:
     """Yield (JSON path, text) of every string; iterative, because payloads nest as they like."""
     waiting: list[tuple[str, Any]] = [("$", payload)]
     while waiting:
@@ -97,13 +195,18 @@ def _strings(payload: Any) -> Iterator[tuple[str, str]]:
             yield path, value
         elif isinstance(value, dict):
             for key in value:
-                yield f"{path}{step(str(key))} (key)", str(key)
-            waiting.extend((f"{path}{step(str(key))}", value[key]) for key in reversed(value))
+                yield f"{path}{format_path_step(str(key))} (key)", str(key)
+            waiting.extend(
+                (f"{path}{format_path_step(str(key))}", value[key]) for key in reversed(value)
+            )
         elif isinstance(value, list | tuple):
             waiting.extend((f"{path}[{i}]", value[i]) for i in range(len(value) - 1, -1, -1))
 
 
-def _excerpt(text: str, start: int, end: int) -> str:
+def _cut_excerpt(text: str, start: int, end: int) -> str:
     head = "…" if start > _AROUND else ""
-    shown = visible(text[max(start - _AROUND, 0) : end + _AROUND], _LONGEST_EXCERPT)
+    shown = make_visible(text[max(start - _AROUND, 0) : end + _AROUND], _LONGEST_EXCERPT)
     return head + shown + ("…" if end + _AROUND < len(text) and not shown.endswith("…") else "")
+
+
+RULES: Final = 4

@@ -7,7 +7,7 @@ Tier = Literal["hard", "soft"]
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ScanFinding:
     """Hard: never callable. Soft: waits for a person.
 
     `path` is a JSON path (a key's own text: `… (key)`), `start` and `end` count characters in the

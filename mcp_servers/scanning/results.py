@@ -1,18 +1,24 @@
-"""Clean a result before a model reads it: what hides or runs goes, the rest stays as it is."""
+"""Clean a result (pure).
+
+Other agents get a server's JSON as it is: their own frames and rules are theirs. Only characters
+that nobody can see have no business in it.
+"""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any, Final
 
-from mcp_servers.scanning.active import without_active
-from mcp_servers.scanning.characters import (
-    Hidden,
-    hidden,
-    suspects,
-    suspicious,
-    without_suspects,
+from bonobot.core.text.untrusted_text import format_path_step, make_visible
+from mcp_servers.scanning.active_content import strip_active_content
+from mcp_servers.scanning.hidden_characters import (
+    HiddenRun,
+    count_suspicious_characters,
+    find_hidden_runs,
+    has_suspicious_characters,
+    strip_suspicious_characters,
 )
-from mcp_servers.scanning.injected import flagged
+from mcp_servers.scanning.prompt_injection import count_injections
 
 # Removing one run may bring two others together, so the rest is looked at again.
 _PASSES = 2
@@ -21,7 +27,7 @@ _MOST_SUSPECTS = 4_096
 
 
 @dataclass(frozen=True, slots=True)
-class Cleaned:
+class CleanedText:
     """A text without what hid in it, and how many characters went by which rule."""
 
     text: str
@@ -34,7 +40,7 @@ class Cleaned:
 
 
 @dataclass(frozen=True, slots=True)
-class Inspected:
+class InspectedText:
     """A text as our own models may read it.
 
     `sanitized` counts by rule the characters that were removed and the places that were made inert,
@@ -46,38 +52,38 @@ class Inspected:
     flagged: dict[str, int]
 
 
-def clean_result(text: str) -> Cleaned:
+def clean_result(text: str) -> CleanedText:
     """Return `text` without hidden characters and terminal sequences.
 
     Takes up to 0.3 s for 256 KiB made for the purpose: keep more than 16 KiB off the loop.
     """
-    if not suspicious(text):
-        return Cleaned(text, {})
+    if not has_suspicious_characters(text):
+        return CleanedText(text, {})
     removed: Counter[str] = Counter()
-    flooded = suspects(text) > max(_MOST_SUSPECTS, len(text) // 6)
+    flooded = count_suspicious_characters(text) > max(_MOST_SUSPECTS, len(text) // 6)
     for _ in range(0 if flooded else _PASSES):
-        text, gone = _without(text, hidden(text))
+        text, gone = _remove_runs(text, find_hidden_runs(text))
         if not gone:
-            return Cleaned(text, dict(removed))
+            return CleanedText(text, dict(removed))
         removed += gone
     # Still not at rest, or far too many: nothing invisible is excused.
-    cleaned = without_suspects(text)
+    cleaned = strip_suspicious_characters(text)
     removed["flood"] = len(text) - len(cleaned)
-    return Cleaned(cleaned, dict(+removed))
+    return CleanedText(cleaned, dict(+removed))
 
 
-def inspect_result(text: str) -> Inspected:
+def inspect_result(text: str) -> InspectedText:
     """Return `text` as our own models may read it: nothing hides in it, nothing runs or loads.
 
     What does is removed with a note in its place, or written so that nothing obeys it (`active`).
     Takes up to 1 s for 256 KiB made for the purpose: keep more than 16 KiB off the loop.
     """
     cleaned = clean_result(text)
-    inert, found = without_active(cleaned.text)
-    return Inspected(inert, {**cleaned.removed, **found}, flagged(cleaned.text))
+    inert, found = strip_active_content(cleaned.text)
+    return InspectedText(inert, {**cleaned.removed, **found}, count_injections(cleaned.text))
 
 
-def _without(text: str, runs: Iterable[Hidden]) -> tuple[str, Counter[str]]:
+def _remove_runs(text: str, runs: Iterable[HiddenRun]) -> tuple[str, Counter[str]]:
     removed: Counter[str] = Counter()
     kept: list[str] = []
     at = 0
@@ -86,3 +92,94 @@ def _without(text: str, runs: Iterable[Hidden]) -> tuple[str, Counter[str]]:
         removed[run.rule] += run.end - run.start
         at = run.end
     return "".join((*kept, text[at:])) if removed else text, removed
+
+
+MOST_PLACES: Final = 50
+# Base64 is no text.
+_BINARY: Final = {"image": "data", "audio": "data"}
+
+
+@dataclass(frozen=True, slots=True)
+class StrippedValue:
+    """A JSON value without what hid in it.
+
+    `removed` counts characters by rule; `places` are the JSON paths of the first fifty strings that
+    were changed, with the rules (a key's own text: `… (key)`).
+    """
+
+    value: Any
+    removed: dict[str, int]
+    places: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+    @property
+    def changed(self) -> bool:
+        """Tell whether anything was removed."""
+        return bool(self.removed)
+
+
+def strip(value: Any) -> StrippedValue:
+    """Return a JSON value without hidden characters in any string of it, keys included.
+
+    The value itself comes back where nothing hides; else a copy, as deep as need be. Binary parts
+    (`data` of images and audio, `blob`) are left as they are, and so are a list's order and an
+    object's. Linear in its size: keep what is larger than 16 KiB off the loop (`scans.stripped`).
+    """
+    removed: Counter[str] = Counter()
+    places: list[tuple[str, tuple[str, ...]]] = []
+    root: list[Any] = [value]
+    waiting: list[tuple[Any, Any, str]] = [(root, 0, "$")]
+    while waiting:
+        holder, key, path = waiting.pop()
+        held = holder[key]
+        if isinstance(held, str):
+            cleaned = _clean_text(held, path, removed, places)
+            if cleaned is not held:
+                holder[key] = cleaned
+        elif isinstance(held, Mapping):
+            own = holder[key] = dict(_clean_keys(held, path, removed, places))
+            waiting.extend(
+                (own, name, f"{path}{format_path_step(name)}")
+                for name in reversed(_list_text_fields(own))
+            )
+        elif isinstance(held, list | tuple):
+            own_list = holder[key] = list(held)
+            waiting.extend((own_list, i, f"{path}[{i}]") for i in reversed(range(len(own_list))))
+    return StrippedValue(root[0] if removed else value, dict(removed), tuple(places))
+
+
+def _list_text_fields(holder: Mapping[str, Any]) -> list[str]:
+    """Return the members that hold text or more of it."""
+    binary = _BINARY.get(str(holder.get("type")), "")
+    return [name for name in holder if name not in ("blob", binary)]
+
+
+def _clean_keys(
+    held: Mapping[Any, Any],
+    path: str,
+    removed: Counter[str],
+    places: list[tuple[str, tuple[str, ...]]],
+) -> Iterator[tuple[str, Any]]:
+    """Yield members under names without what hides; one that another has already shows it."""
+    names = {str(name) for name in held}
+    for name, member in held.items():
+        text = str(name)
+        cleaned = _clean_text(text, f"{path}{format_path_step(text)} (key)", removed, places)
+        if cleaned != text and cleaned in names:
+            cleaned = make_visible(text)
+        names.add(cleaned)
+        yield cleaned, member
+
+
+def _clean_text(
+    text: str,
+    path: str,
+    removed: Counter[str],
+    places: list[tuple[str, tuple[str, ...]]],
+) -> str:
+    cleaned = clean_result(text)
+    if not cleaned.removed:
+        return text
+    removed.update(cleaned.removed)
+    if len(places) < MOST_PLACES:
+        places.append((path, tuple(sorted(cleaned.removed))))
+    return cleaned.text

@@ -2,6 +2,11 @@
 
 No signal is a phrase of a known attack. One alone is often honest; two or three close together
 are what a person should read. Weights add up over a window of the folded text.
+
+Words that an attack on a model cannot do without, as stems by concept and language (R16).
+
+Stems are patterns for google-re2 over folded text: lower case, without accents, single spaces.
+Scripts with spaces get a boundary before each stem; the others have none to look for.
 """
 
 import re
@@ -11,13 +16,38 @@ from collections.abc import Callable, Iterator
 from importlib.resources import files
 from typing import Any, Final, NamedTuple
 
-from mcp_servers.scanning.patterns import ROOMY, Pattern
-from mcp_servers.scanning.words import CYRILLIC, LATIN, OTHERS, SMALL_WORDS, pattern
+from bonobot.core.text.linear_regex import ROOMY, LinearPattern
+
+_DATA: Final = tomllib.loads(files(__package__).joinpath("words.toml").read_text(encoding="utf-8"))
+STEMS: Final[dict[str, dict[str, str]]] = {
+    concept: {
+        language: "".join(line.strip() for line in said.splitlines())
+        for language, said in languages.items()
+    }
+    for concept, languages in _DATA["stems"].items()
+}
+# What shows that Latin letters are not English.
+SMALL_WORDS: Final = "".join(line.strip() for line in _DATA["small_words"].splitlines())
+# Latin letters carry several languages at once; a boundary before a stem keeps it a beginning.
+_SPACED: Final = frozenset({"en", "de", "fr", "es", "pt", "it", "nl", "pl", "ru", "uk", "tr"})
+LATIN: Final = ("de", "fr", "es", "pt", "it", "nl", "pl", "tr")
+CYRILLIC: Final = ("ru", "uk")
+OTHERS: Final = ("ar", "he", "hi", "zh", "ja", "ko")
+
+
+def build_concept_pattern(concept: str, languages: tuple[str, ...]) -> LinearPattern:
+    """Return a concept's stems in some languages as one pattern of linear time."""
+    stems = STEMS[concept]
+    spaced = [stems[one] for one in languages if one in _SPACED and one in stems]
+    plain = [stems[one] for one in languages if one not in _SPACED and one in stems]
+    parts = [rf"(?:^|[^\pL])(?:{'|'.join(spaced)})"] if spaced else []
+    return LinearPattern("|".join((*parts, *plain)), ROOMY)
+
 
 WINDOW: Final = 420
 
 
-class Hit(NamedTuple):
+class SignalHit(NamedTuple):
     """A signal in a folded text."""
 
     start: int
@@ -26,12 +56,12 @@ class Hit(NamedTuple):
     weight: float
 
 
-def _few(most: str) -> str:
+def _build_gap_pattern(most: str) -> str:
     """Return a pattern for up to `most` words of the same sentence."""
     return rf"(?:[^\s!?;]*[^\s.!?;] ){{0,{most}}}"
 
 
-def _joined(said: str) -> str:
+def _join_lines(said: str) -> str:
     return "".join(line.strip() for line in said.splitlines())
 
 
@@ -40,16 +70,16 @@ def _read(file: str) -> dict[str, Any]:
 
 
 _ENGLISH: Final = _read("english.toml")
-PARTS: Final = {name: _joined(said) for name, said in _ENGLISH["parts"].items()}
+PARTS: Final = {name: _join_lines(said) for name, said in _ENGLISH["parts"].items()}
 # What a negation turns round: "never include passwords" asks for nothing.
 _TURNED: Final = frozenset(
     {"asks_for_secrets", "passes_data_on", "sensitive_data", "disables_safety", "override_rules"}
 )
-_NEGATION: Final = Pattern(PARTS["negation"] + "[^.!?;]{0,90}$", ROOMY)
-_EXCUSED: Final = Pattern(PARTS["negated"] + r" (?:[^\s.!?;]+ ){0,12}$", ROOMY)
+_NEGATION: Final = LinearPattern(PARTS["negation"] + "[^.!?;]{0,90}$", ROOMY)
+_EXCUSED: Final = LinearPattern(PARTS["negated"] + r" (?:[^\s.!?;]+ ){0,12}$", ROOMY)
 
 
-class Signals:
+class SignalSet:
     """A set of signals: those in English from a file, those in other languages from `words`.
 
     `mention` is what stands before an opening quotation mark where words are only spoken of.
@@ -61,19 +91,19 @@ class Signals:
     ) -> None:
         self._mention = mention
         self._long = long
-        self._parts = PARTS | {name: _joined(said) for name, said in data["parts"].items()}
+        self._parts = PARTS | {name: _join_lines(said) for name, said in data["parts"].items()}
         self._patterns = tuple(
-            (one["rule"], one["weight"], Pattern(self._filled(one["pattern"]), ROOMY))
+            (one["rule"], one["weight"], LinearPattern(self._filled(one["pattern"]), ROOMY))
             for one in data["signal"]
         )
 
-    def of(self, folded: str) -> list[Hit]:
+    def of(self, folded: str) -> list[SignalHit]:
         """Return all signals of a folded text, in order, by its characters."""
         raw = folded.encode(errors="replace")
-        hits = sorted([*self._english(raw), *_foreign(raw, around=self._long)])
+        hits = sorted([*self._english(raw), *_find_foreign(raw, around=self._long)])
         if len(raw) == len(folded):
             return hits
-        placed: list[Hit] = []
+        placed: list[SignalHit] = []
         at, passed = 0, 0
         for hit in hits:
             passed += len(raw[at : hit.start].decode(errors="ignore"))
@@ -87,12 +117,14 @@ class Signals:
         return self._mention.search(before[-80:]) is not None
 
     def _filled(self, said: str) -> str:
-        whole = re.sub("«few ([0-9]+)»", lambda match: _few(match.group(1)), _joined(said))
+        whole = re.sub(
+            "«few ([0-9]+)»", lambda match: _build_gap_pattern(match.group(1)), _join_lines(said)
+        )
         while "«" in whole:
             whole = re.sub("«([a-z]+)»", lambda match: self._parts[match.group(1)], whole)
         return whole
 
-    def _english(self, raw: bytes) -> Iterator[Hit]:
+    def _english(self, raw: bytes) -> Iterator[SignalHit]:
         """Yield signals in English, by bytes."""
         for rule, weight, said in self._patterns:
             for match in said.finditer(raw):
@@ -100,12 +132,12 @@ class Signals:
                 before = raw[max(start - 110, 0) : start]
                 if rule in _TURNED and _NEGATION.search(before):
                     continue
-                if rule == "keep_from_user" and _excuses(before, raw[start:end]):
+                if rule == "keep_from_user" and _is_excused(before, raw[start:end]):
                     continue
-                yield Hit(start, end, rule, weight)
+                yield SignalHit(start, end, rule, weight)
 
 
-def _excuses(before: bytes, said: bytes) -> bool:
+def _is_excused(before: bytes, said: bytes) -> bool:
     """Tell whether a second negation asks for the user: "never delete without asking the user"."""
     return said.startswith(b"without") and _EXCUSED.search(before) is not None
 
@@ -123,17 +155,17 @@ _CONCEPTS: Final = (
     "other",
 )
 _FOREIGN: Final = tuple(
-    (family, {concept: pattern(concept, family) for concept in _CONCEPTS})
+    (family, {concept: build_concept_pattern(concept, family) for concept in _CONCEPTS})
     for family in (LATIN, CYRILLIC, OTHERS)
 )
 _LETTERS_OF: Final = (
-    Pattern(r"[a-z]{3}"),
-    Pattern(r"\p{Cyrillic}{2}"),
-    Pattern(r"[\p{Arabic}\p{Hebrew}\p{Devanagari}\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}]"),
+    LinearPattern(r"[a-z]{3}"),
+    LinearPattern(r"\p{Cyrillic}{2}"),
+    LinearPattern(r"[\p{Arabic}\p{Hebrew}\p{Devanagari}\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}]"),
 )
-_LATIN_WORDS: Final = Pattern(rf"(?:^|[^a-z])(?:{SMALL_WORDS})(?:[^a-z]|$)")
+_LATIN_WORDS: Final = LinearPattern(rf"(?:^|[^a-z])(?:{SMALL_WORDS})(?:[^a-z]|$)")
 # In a long text, words of two sentences have little to do with each other.
-_ENDED: Final = Pattern(r"[.!?] |[\x{3002}\x{ff01}\x{ff1f}\x{0964}]", ROOMY)
+_ENDED: Final = LinearPattern(r"[.!?] |[\x{3002}\x{ff01}\x{ff1f}\x{0964}]", ROOMY)
 # Small words within so many bytes of a hit, so that it is read in another language.
 _AROUND: Final = 60
 _SMALL_AROUND: Final = 2
@@ -159,26 +191,28 @@ _MANY: Final = 4
 _SHORT: Final = 16
 # In bytes: letters take one, two and three of them.
 _REACH: Final = {LATIN: 60, CYRILLIC: 120, OTHERS: 90}
-_FILES: Final = Pattern(PARTS["paths"], ROOMY)
-_PLACES: Final = Pattern(PARTS["where"], ROOMY)
+_FILES: Final = LinearPattern(PARTS["paths"], ROOMY)
+_PLACES: Final = LinearPattern(PARTS["where"], ROOMY)
 
 
-def _foreign(raw: bytes, *, around: bool = False) -> Iterator[Hit]:
+def _find_foreign(raw: bytes, *, around: bool = False) -> Iterator[SignalHit]:
     """Yield signals in other languages: concepts that stand close together, in any order."""
     for letters, (family, concepts) in zip(_LETTERS_OF, _FOREIGN, strict=True):
         if not letters.search(raw):
             continue
-        if family is LATIN and not around and not _other_latin(raw):
+        if family is LATIN and not around and not _is_other_latin(raw):
             continue
-        spoken = _spoken(raw) if around and family is LATIN else None
-        for hit in _of_family(raw, family, concepts):
+        spoken = _build_language_test(raw) if around and family is LATIN else None
+        for hit in _find_in_family(raw, family, concepts):
             if around and _ENDED.search(raw[hit.start : hit.end]):
                 continue
             if spoken is None or spoken(hit):
                 yield hit
 
 
-def _of_family(raw: bytes, family: tuple[str, ...], concepts: dict[str, Pattern]) -> Iterator[Hit]:
+def _find_in_family(
+    raw: bytes, family: tuple[str, ...], concepts: dict[str, LinearPattern]
+) -> Iterator[SignalHit]:
     at = {name: [one.span() for one in said.finditer(raw)] for name, said in concepts.items()}
     files = [one.span() for one in _FILES.finditer(raw)]
     places = [one.span() for one in _PLACES.finditer(raw)]
@@ -190,29 +224,29 @@ def _of_family(raw: bytes, family: tuple[str, ...], concepts: dict[str, Pattern]
         ("asks_for_secrets", 0.5, at["read"], secrets, reach),
         ("passes_data_on", 0.5, at["send"], secrets, reach * 2),
         ("passes_data_on", 0.5, at["send"], places, reach * 3),
-        ("passes_data_on", 1.0, _near(at["send"], secrets, reach * 2), places, reach),
+        ("passes_data_on", 1.0, _match_nearby_spans(at["send"], secrets, reach * 2), places, reach),
         (
             "other_tools_first",
             0.7,
             at["always"],
-            _near(at["other"], at["tool"], reach // 3),
+            _match_nearby_spans(at["other"], at["tool"], reach // 3),
             reach,
         ),
         ("other_tools_first", 0.4, at["always"], at["tool"], reach),
         ("orders_the_model", 0.3, at["always"], sorted(at["send"] + at["read"]), reach * 2),
     ):
-        for start, end in _near(first, second, gap):
-            yield Hit(start, end, rule, weight)
-    yield from (Hit(start, end, "keep_from_user", 0.4) for start, end in at["hide"])
+        for start, end in _match_nearby_spans(first, second, gap):
+            yield SignalHit(start, end, rule, weight)
+    yield from (SignalHit(start, end, "keep_from_user", 0.4) for start, end in at["hide"])
 
 
-def _spoken(raw: bytes) -> Callable[[Hit], bool]:
+def _build_language_test(raw: bytes) -> Callable[[SignalHit], bool]:
     """Return what tells whether small words of another language than English stand around a hit."""
     places = [
         one.start() for one in _LATIN_WORDS.finditer(raw) if one.group().strip() not in _ENGLISH_TOO
     ]
 
-    def tell(hit: Hit) -> bool:
+    def tell(hit: SignalHit) -> bool:
         first = bisect_left(places, hit.start - _AROUND)
         found = bisect_left(places, hit.end + _AROUND) - first
         return found >= (1 if hit.weight >= 1 else _SMALL_AROUND)
@@ -220,7 +254,7 @@ def _spoken(raw: bytes) -> Callable[[Hit], bool]:
     return tell
 
 
-def _other_latin(raw: bytes) -> bool:
+def _is_other_latin(raw: bytes) -> bool:
     """Tell whether Latin letters here look like another language than English."""
     found = sum(1 for _ in _LATIN_WORDS.finditer(raw))
     spaces = raw.count(b" ")
@@ -229,7 +263,7 @@ def _other_latin(raw: bytes) -> bool:
     )
 
 
-def _near(
+def _match_nearby_spans(
     first: list[tuple[int, int]], second: list[tuple[int, int]], gap: int
 ) -> list[tuple[int, int]]:
     """Return spans over a `first` and the nearest `second` within `gap`; both lists are sorted."""
@@ -249,13 +283,13 @@ def _near(
 # A scanner says "strings such as 'ignore all previous instructions'"; in a document any sentence
 # may quote. The strings of JSON are what they say.
 _QUOTE: Final = "[\"'`\u201c\u2018\u00ab]"
-IN_DEFINITIONS: Final = Signals(
+IN_DEFINITIONS: Final = SignalSet(
     _ENGLISH,
     mention=re.compile(
         r"(?i)\b(?:such as|like|e\.g\.|for example|phrases?|strings?|patterns?|attempts?)"
         rf"[:,]? [(]?{_QUOTE}{{1,2}}$"
     ),
 )
-IN_RESULTS: Final = Signals(
+IN_RESULTS: Final = SignalSet(
     _read("results.toml"), mention=re.compile(rf"[\w,] [(]?{_QUOTE}{{1,2}}$"), long=True
 )

@@ -1,24 +1,24 @@
 """Strangers' JSON Schemas: judged once, and arguments checked against them within bounds.
 
 Pure, and without a clock: what can't be checked within the inline bounds raises `NeedsConfinement`
-here, and is checked by `mcp_servers.schema_worker` in a process that can be killed.
+here, and is checked by `mcp_servers.schemas.subprocess_pool` in a process that can be killed.
 """
 
-from mcp_servers.schemas.checking import (
+from mcp_servers.schemas.classify_schema import SchemaVerdict, classify_schema
+from mcp_servers.schemas.validate_arguments import (
+    ConfinementNeeded,
     InvalidArguments,
-    NeedsConfinement,
     check_arguments,
-    fit,
-    violation,
+    find_violation,
+    is_valid_for_schema,
 )
-from mcp_servers.schemas.judging import Judgement, judge
 
 __all__ = [
+    "ConfinementNeeded",
     "InvalidArguments",
-    "Judgement",
-    "NeedsConfinement",
+    "SchemaVerdict",
     "check_arguments",
-    "fit",
-    "judge",
-    "violation",
+    "classify_schema",
+    "find_violation",
+    "is_valid_for_schema",
 ]

@@ -8,37 +8,28 @@ from uuid import uuid4
 
 from django.utils import timezone
 
-from agents.asking import Origin, ask
-from agents.bindings import bind
-from agents.governance.elicitations import read
-from agents.models import (
-    Agent,
-    Approval,
-    ModelEndpoint,
-    Question,
-    Session,
-    Step,
-    Trigger,
-    Workflow,
-)
-from agents.registration import AgentSpec, EndpointSpec, add_agent, save_endpoint
-from agents.sessions.requests import start
-from agents.tool_policies import PolicyText, set_policy
-from agents.workflows.keeping import WorkflowSpec, save_workflow
+from agents.elicitations.forms import read
+from agents.elicitations.services import ElicitationOrigin, ask
+from agents.models import Agent, Approval, ModelEndpoint, Question, Session, Step, Trigger, Workflow
+from agents.policies.services import PolicySpec, set_policy
+from agents.services import AgentSpec, ModelEndpointSpec, add_agent, bind, save_endpoint
+from agents.sessions.services import start
+from agents.workflows.services import WorkflowSpec, save_workflow
 from agents.workflows.triggers import TriggerSpec, save_trigger
-from bonobot.lib.runtime import runtime
-from bonobot.notices.channels import ChannelSpec, save_channel
-from bonobot.notices.models import Notice
-from bonobot.notices.writing import Subject, row
-from bonobot.tenancy import issuers, providers
-from bonobot.tenancy.models import Issuer, Membership, Organization, Provider, User
-from bonobot.tenancy.principals import Principal, cli_principal, principal_for_user
-from bonobot.tenancy.roles import Role
-from mcp_servers.approval import approve
-from mcp_servers.configuration import ServerSpec
+from bonobot.accounts.external_issuers import services as external_issuers
+from bonobot.accounts.models.organizations import Issuer, Membership, Organization, Provider, User
+from bonobot.accounts.principals import Principal, build_cli_principal, build_user_principal
+from bonobot.accounts.roles import Role
+from bonobot.accounts.sso import services as sso
+from bonobot.core.runtime import get_runtime
+from bonobot.notifications.models import Notice
+from bonobot.notifications.notify import NotificationSubject, build_notification
+from bonobot.notifications.services import NotificationChannelSpec, save_channel
+from mcp_servers.definition_reviews import approve
 from mcp_servers.discovery import discover
 from mcp_servers.models import Server
-from mcp_servers.registration import add
+from mcp_servers.server_config import ServerSpec
+from mcp_servers.services import add
 from tests.parts import ROOT
 
 CLOCK = ROOT / "tests" / "servers" / "clock.py"
@@ -54,22 +45,22 @@ def person(where: Organization, role: Role, name: str = "") -> Principal:
     """Make a person with a role and return their principal."""
     user = User.objects.create_user(name or f"{role}-{where.slug}", password="pw-for-tests")
     Membership.objects.create(organization=where, user=user, role=role)
-    return principal_for_user(user, where)
+    return build_user_principal(user, where)
 
 
 def administrator(where: Organization) -> Principal:
     """Return the platform administrator's principal."""
-    return cli_principal(where)
+    return build_cli_principal(where)
 
 
 def agent(where: Organization, slug: str = "helper", mode: str = "all", **more: Any) -> Agent:
     """Make an agent with the offline model and a policy mode."""
     boss = administrator(where)
     endpoint = ModelEndpoint.objects.filter(organization=where).first() or save_endpoint(
-        boss, EndpointSpec(name="Offline", kind="offline", model="offline")
+        boss, ModelEndpointSpec(name="Offline", kind="offline", model="offline")
     )
     made = add_agent(boss, AgentSpec(name=slug.title(), slug=slug, model_endpoint=endpoint, **more))
-    set_policy(boss, made, PolicyText(mode))
+    set_policy(boss, made, PolicySpec(mode))
     return made
 
 
@@ -98,28 +89,30 @@ def http_server(where: Organization, url: str, name: str = "web") -> Server:
 
 def notice(where: Organization, name: str = "Pager") -> Notice:
     """Make a channel that leads nowhere, with a notice that waits for it."""
-    spec = ChannelSpec(name, "webhook", url="https://hooks.example.com/x")
+    spec = NotificationChannelSpec(name, "webhook", url="https://hooks.example.com/x")
     channel, _secret = save_channel(administrator(where), spec)
-    made = row(channel, "server_down", Subject("mcp_server", "1", "web"), "Away.", topic="t")
+    made = build_notification(
+        channel, "server_down", NotificationSubject("mcp_server", "1", "web"), "Away.", topic="t"
+    )
     made.save()
     return made
 
 
 def issuer(where: Organization, url: str, name: str = "Login", **more: Any) -> Issuer:
     """Take the tokens of an issuer; its name and its URL belong to no other."""
-    return issuers.add(administrator(where), name=name, url=url, **more)
+    return external_issuers.add(administrator(where), name=name, url=url, **more)
 
 
 def provider(where: Organization, url: str, name: str = "Login", **more: Any) -> Provider:
     """Let people sign in at an identity provider."""
     said = {"client_id": "bonobot"} | more
-    return providers.add(administrator(where), name=name, url=url, **said)
+    return sso.add(administrator(where), name=name, url=url, **said)
 
 
 def ready(where: Organization, server: Server, *agents: Agent) -> Server:
     """Discover and approve a server, and give it to agents."""
     boss = administrator(where)
-    runtime().call(discover, server.pk, actor=boss.actor)
+    get_runtime().call(discover, server.pk, actor=boss.actor)
     approve(boss, server)
     for one in agents:
         bind(boss, one, server)
@@ -188,7 +181,7 @@ def asked(
     session: Session, server: Server, params: Mapping[str, Any] = FORM, hours: int = 1
 ) -> Question:
     """Let a server ask something in a session, as its host would."""
-    origin = Origin(session.pk, server.pk, server.name, "provision", uuid4())
+    origin = ElicitationOrigin(session.pk, server.pk, server.name, "provision", uuid4())
     return ask(origin, read(params), timezone.now() + timedelta(hours=hours))
 
 

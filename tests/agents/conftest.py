@@ -10,17 +10,17 @@ from uuid import UUID
 
 import pytest
 
-from agents import calls
+from agents.calls import pipeline
 from agents.models import Agent, Session
-from agents.sessions import requests
-from agents.sessions.runner import SessionRunner
-from bonobot.ledger.writer import writer
-from bonobot.lib.runtime import runtime
-from bonobot.tenancy.models import Organization
-from mcp_servers.configuration import ServerSpec
-from mcp_servers.connections.pool import connections
+from agents.sessions import services as sessions
+from agents.sessions.worker import SessionRunner
+from bonobot.accounts.models.organizations import Organization
+from bonobot.core.runtime import get_runtime
+from bonobot.ledger.writer.writer_thread import get_writer
+from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.models import Server
-from mcp_servers.registration import add
+from mcp_servers.server_config import ServerSpec
+from mcp_servers.services import add
 from tests.agents import casting
 from tests.agents.llm.openai_server import FakeOpenAI, openai_server
 from tests.agents.mortals import Mortals
@@ -66,7 +66,7 @@ def workshop(acme: Organization, helper: Agent, effects: Path) -> Iterator[Serve
         ),
     )
     yield casting.ready(acme, server, helper)
-    runtime().call(connections().forget, server.pk)
+    get_runtime().call(get_connection_pool().forget, server.pk)
 
 
 @pytest.fixture(scope="session")
@@ -90,7 +90,7 @@ def counting(
     written.write_text("")
     server = casting.http_server(acme, counting_url, "counting")
     yield casting.ready(acme, server, helper)
-    runtime().call(connections().forget, server.pk)
+    get_runtime().call(get_connection_pool().forget, server.pk)
 
 
 @pytest.fixture(scope="session")
@@ -139,15 +139,15 @@ def library(acme: Organization, helper: Agent, effects: Path) -> Iterator[Server
         ),
     )
     yield casting.ready(acme, server, helper)
-    runtime().call(connections().forget, server.pk)
+    get_runtime().call(get_connection_pool().forget, server.pk)
 
 
 @pytest.fixture
 def fake(transactional_db: None) -> Iterator[FakeOpenAI]:
     """A server that speaks the OpenAI wire, on this process's loop."""
     stack = AsyncExitStack()
-    yield runtime().call(stack.enter_async_context, openai_server())
-    runtime().call(stack.aclose)
+    yield get_runtime().call(stack.enter_async_context, openai_server())
+    get_runtime().call(stack.aclose)
 
 
 @pytest.fixture
@@ -155,7 +155,7 @@ def runner(transactional_db: None) -> Iterator[SessionRunner]:
     """A runner of its own on this process's loop."""
     one = SessionRunner()
     yield one
-    runtime().call(one.drain)
+    get_runtime().call(one.drain)
 
 
 @pytest.fixture
@@ -168,7 +168,7 @@ def take(runner: SessionRunner) -> Callable[[Session], str]:
             await asyncio.wait_for(task, 60)
 
     def go(session: Session) -> str:
-        runtime().call(until_rest, session.pk)
+        get_runtime().call(until_rest, session.pk)
         session.refresh_from_db()
         return session.status
 
@@ -184,9 +184,9 @@ def run(
 
     def go(text: str = "hello", session: Session | None = None) -> Session:
         if session is None:
-            session = requests.start(boss, helper, text)
+            session = sessions.start(boss, helper, text)
         else:
-            requests.send(boss, session, text)
+            sessions.send(boss, session, text)
         take(session)
         return session
 
@@ -194,16 +194,18 @@ def run(
 
 
 @pytest.fixture
-def call(acme: Organization, helper: Agent) -> Iterator[Callable[..., calls.Outcome]]:
+def call(acme: Organization, helper: Agent) -> Iterator[Callable[..., pipeline.CallOutcome]]:
     """A function that makes one governed call of the agent's tool."""
     boss = casting.administrator(acme)
     holder = "server:tests:caller"
 
-    def make(tool: str, arguments: dict[str, Any] | None = None, **more: Any) -> calls.Outcome:
+    def make(
+        tool: str, arguments: dict[str, Any] | None = None, **more: Any
+    ) -> pipeline.CallOutcome:
         asked = {"principal": boss, "agent_id": helper.pk, "via": "rest", "holder": holder} | more
-        request = calls.Request(tool=tool, arguments=arguments or {}, **asked)
-        return runtime().call(calls.call, request)
+        request = pipeline.CallRequest(tool=tool, arguments=arguments or {}, **asked)
+        return get_runtime().call(pipeline.call, request)
 
     yield make
-    runtime().call(calls.release, holder)
-    writer().close()
+    get_runtime().call(pipeline.release, holder)
+    get_writer().close()

@@ -4,9 +4,8 @@ from typing import Any
 from uuid import uuid4
 
 from agents.models import Agent
-from bonobot.ledger.actors import Actor
-from bonobot.ledger.entries import Opening
-from bonobot.ledger.writer import writer
+from bonobot.ledger.types import Actor, Opening
+from bonobot.ledger.writer.writer_thread import get_writer
 from mcp_servers.models import Server
 
 
@@ -19,7 +18,7 @@ def history(
 ) -> None:
     """Write so many allowed calls of an agent: of a server's tool, else of a built-in one."""
     written = [
-        writer().note(
+        get_writer().note(
             Opening(
                 call_id=uuid4(),
                 organization_id=agent.organization_id,

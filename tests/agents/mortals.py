@@ -18,13 +18,13 @@ from uuid import UUID
 from django.db.models import Q
 from django.utils import timezone
 
-from agents import asking
-from agents.approvals import answer
+from agents.approvals.services import answer
+from agents.elicitations import services as elicitations
 from agents.models import Approval, Exchange, Question, Replay, Runner, Session, Step
-from agents.sessions.requests import answered_while_parking
+from agents.sessions.services import answered_while_parking
+from bonobot.ledger.audit.verify_chain import verify
 from bonobot.ledger.models import AuditRow
-from bonobot.ledger.usage import cells
-from bonobot.ledger.verify import verify
+from bonobot.ledger.queries import load_organization_balances
 from tests.agents import casting
 from tests.parts import ROOT
 from tests.processes import environment
@@ -199,7 +199,7 @@ def answer_all(root: Session, *, yes: bool) -> int:
         answer(boss, question, "approve" if yes else "deny", "Leave it.")
     questions = list(Question.objects.waiting().filter(session__in=tree(root)))
     for one in questions:
-        asking.answer(boss, one, "accept", {"name": "Ada"})
+        elicitations.answer(boss, one, "accept", {"name": "Ada"})
     return len(approvals) + len(questions)
 
 
@@ -225,7 +225,9 @@ def all_settled(organization_id: UUID, where: str) -> None:
     """Check that everything is accounted for: no open row, nothing reserved, the chain whole."""
     assert not AuditRow.objects.running().exists(), where
     assert verify(organization_id).ok, where
-    assert all(cell.reserved == 0 for cell in cells(organization_id).values()), where
+    assert all(
+        cell.reserved == 0 for cell in load_organization_balances(organization_id).values()
+    ), where
 
 
 def calls_of(root: Session) -> list[Step]:

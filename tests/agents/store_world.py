@@ -9,34 +9,34 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from agents.admitting import admit
-from agents.governance.roots import Root
-from agents.holding import clear_agent, clear_token
+from agents.calls.check_and_admit import admit
+from agents.calls.root_limits import RootSession
+from agents.calls.types import CallRequest, RelayOptions
+from agents.flow_labels.services import clear_agent, clear_token
 from agents.models import Agent, Session
-from agents.requests import Relay, Request
-from bonobot.ledger.writer import writer
-from bonobot.lib.problems import Problem
-from bonobot.lib.runtime import runtime
-from bonobot.tenancy.models import Organization, Token
-from bonobot.tenancy.principals import Principal, principal_for_token
-from bonobot.tenancy.roles import Role
-from bonobot.tenancy.tokens import issue
-from mcp_servers.approval import approve
-from mcp_servers.labelled import origin_of, set_labels, suggestion
-from mcp_servers.labels import Label
+from bonobot.accounts.models.organizations import Organization, Token
+from bonobot.accounts.principals import Principal, build_token_principal
+from bonobot.accounts.roles import Role
+from bonobot.accounts.tokens.services import issue
+from bonobot.core.problems import Problem
+from bonobot.core.runtime import get_runtime
+from bonobot.ledger.writer.writer_thread import get_writer
+from mcp_servers.definition_reviews import approve
+from mcp_servers.flow_labels import FlowLabel
+from mcp_servers.flow_labels.services import load_label_context, set_labels, suggest_labels
 from mcp_servers.models import Definition, Server
 from tests import desk
 from tests.agents import casting
 
-BOTH = (Label.PRIVATE_DATA, Label.UNTRUSTED_CONTENT)
+BOTH = (FlowLabel.PRIVATE_DATA, FlowLabel.UNTRUSTED_CONTENT)
 ASKED = "approval_required"
 TEXT = {"type": "string"}
 # Of each tool of the office: what it says, its arguments, the labels that a reviewer has set.
-OFFICE: dict[str, tuple[str, dict[str, Any], tuple[Label, ...]]] = {
+OFFICE: dict[str, tuple[str, dict[str, Any], tuple[FlowLabel, ...]]] = {
     "read_mail": ("Read a mail.", {}, BOTH),
-    "read_payroll": ("Read the payroll.", {}, (Label.PRIVATE_DATA,)),
-    "search_web": ("Search the web.", {"query": TEXT}, (Label.UNTRUSTED_CONTENT,)),
-    "post_message": ("Post a message.", {"text": TEXT}, (Label.SENDS_OUT,)),
+    "read_payroll": ("Read the payroll.", {}, (FlowLabel.PRIVATE_DATA,)),
+    "search_web": ("Search the web.", {"query": TEXT}, (FlowLabel.UNTRUSTED_CONTENT,)),
+    "post_message": ("Post a message.", {"text": TEXT}, (FlowLabel.SENDS_OUT,)),
 }
 # A store that says nothing about itself but its tools' names; labels are the suggested ones.
 RECORDS: dict[str, dict[str, Any]] = {
@@ -63,7 +63,7 @@ class Caller:
     agent: Agent | None = None
     session: Session | None = None
     token: Token | None = None
-    root: Root | None = None
+    root: RootSession | None = None
 
     def use(
         self, tool: str, arguments: Mapping[str, Any] | None = None, *, more: Any = None, **how: Any
@@ -76,11 +76,11 @@ class Caller:
             "root": self.root,
             "via": "rest",
             "holder": "server:tests",
-            "relay": Relay(more=more) if more else None,
+            "relay": RelayOptions(more=more) if more else None,
         }
-        request = Request(tool=tool, arguments=dict(arguments or {}), **(asked | how))
+        request = CallRequest(tool=tool, arguments=dict(arguments or {}), **(asked | how))
         try:
-            runtime().call(admit, request)
+            get_runtime().call(admit, request)
         except Problem as problem:
             return problem.code
         return ""
@@ -126,11 +126,11 @@ class World:
         template = {"kind": Definition.Kind.RESOURCE_TEMPLATE, "uriTemplate": "note://one/{name}"}
         desk.offer(server, "note://one/{name}", **template)
         approve(self.boss, server)
-        known = origin_of(server)
+        known = load_label_context(server)
         for row in server.definitions.filter(kind=Definition.Kind.TOOL):
             # It is reached over HTTP, where what changes something is taken to send it out.
-            if Label.SENDS_OUT in (found := suggestion(row, known)):
-                rest = [label for label in found if label != Label.SENDS_OUT]
+            if FlowLabel.SENDS_OUT in (found := suggest_labels(row, known)):
+                rest = [label for label in found if label != FlowLabel.SENDS_OUT]
                 set_labels(self.boss, server, [row], rest)
         for agent in agents or (self.helper,):
             self.give(server, agent)
@@ -139,9 +139,7 @@ class World:
     def give(self, server: Server, agent: Agent) -> None:
         """Give an agent all of a server."""
         ticked = ["note://all", "note://one/{name}"]
-        casting.bind(
-            self.boss, agent, server, allowed_resources=ticked, allowed_prompts=["recall"]
-        )
+        casting.bind(self.boss, agent, server, allowed_resources=ticked, allowed_prompts=["recall"])
 
     def colleague(self) -> Agent:
         """Make another agent with the same servers."""
@@ -167,7 +165,7 @@ class World:
             root_id=of.session.pk,
             depth=1,
         )
-        root = Root(of.session.pk, of.session.agent_id)
+        root = RootSession(of.session.pk, of.session.agent_id)
         return replace(self.session(), session=session, root=root)
 
     def token(self, agent: Agent | None = None, role: Role = Role.MEMBER) -> Caller:
@@ -176,12 +174,12 @@ class World:
         token, _text = issue(
             self.boss, name=f"token{next(self.numbers)}", role=role, agent_ids=[agent.pk]
         )
-        return Caller(principal_for_token(token), agent, token=token)
+        return Caller(build_token_principal(token), agent, token=token)
 
     def bearer(self, role: Role = Role.OWNER) -> tuple[Caller, str]:
         """Issue a token that is narrowed to no agent; return it with its text."""
         token, text = issue(self.boss, name=f"token{next(self.numbers)}", role=role)
-        return Caller(principal_for_token(token), self.helper, token=token), text
+        return Caller(build_token_principal(token), self.helper, token=token), text
 
     def forget_callers(self, *callers: Caller) -> None:
         """Let go of what agents and tokens hold, so that only stores can bring it back."""
@@ -204,6 +202,4 @@ def offer(server: Server, name: str, said: Mapping[str, Any]) -> None:
 def world_of(acme: Organization, helper: Agent) -> Iterator[World]:
     """Set the office up, and end the writer behind it."""
     yield World(acme, helper)
-    writer().close()
-
-
+    get_writer().close()

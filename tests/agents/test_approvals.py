@@ -8,21 +8,21 @@ import time_machine
 from django.db.models import F
 from django.utils import timezone
 
-from agents.approvals import answer, expire_overdue, revoke
-from agents.calls import ApprovalRequired
-from agents.evidence import evidence
+from agents.approvals.services import answer, expire_overdue, revoke
+from agents.calls.pipeline import ApprovalRequired
+from agents.flow_labels.services import list_approval_label_sources
 from agents.models import Approval, Session, SessionGrant, Step
-from agents.sessions import requests
+from agents.policies.services import PolicySpec, RuleSpec, set_policy
+from agents.sessions import services as sessions
 from agents.tasks import sweep
-from agents.tool_policies import PolicyText, RuleText, set_policy
+from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.roles import Role
+from bonobot.core.problems import Problem
+from bonobot.ledger.audit.verify_chain import verify
 from bonobot.ledger.models import AuditRow, PermitRow
-from bonobot.ledger.verify import verify
-from bonobot.ledger.writer import writer
-from bonobot.lib.problems import Problem
-from bonobot.notices.channels import ChannelSpec, save_channel
-from bonobot.notices.models import Notice
-from bonobot.tenancy.models import Organization
-from bonobot.tenancy.roles import Role
+from bonobot.ledger.writer.writer_thread import get_writer
+from bonobot.notifications.models import Notice
+from bonobot.notifications.services import NotificationChannelSpec, save_channel
 from mcp_servers.models import Definition
 from tests.agents import casting
 
@@ -40,7 +40,7 @@ def reviewer(acme):
 @pytest.fixture
 def asking(acme, helper, workshop):
     """The agent's policy asks about `echo`."""
-    set_policy(casting.administrator(acme), helper, PolicyText("all", ask=(ECHO,)))
+    set_policy(casting.administrator(acme), helper, PolicySpec("all", ask=(ECHO,)))
 
 
 def refused(call, *args, **more) -> Problem:
@@ -70,7 +70,7 @@ def test_a_call_that_is_asked_about_again_later_still_waits_and_then_goes_throug
     """Each process, and each minute, writes a row of its own about the same question."""
     for _ in range(3):
         assert refused(call, ECHO, {"text": "x"}).code == "approval_required"
-        writer().close()
+        get_writer().close()
     assert AuditRow.objects.filter(code="approval_required").count() == 3
     answer(reviewer, asked(), "approve")
     assert call(ECHO, {"text": "x"}).text == "x"
@@ -103,7 +103,7 @@ def test_a_changed_definition_needs_another_yes(asking, call, reviewer):
 def test_other_rules_need_another_yes(asking, call, reviewer, acme, helper):
     refused(call, ECHO, {"text": "x"})
     answer(reviewer, asked(), "approve")
-    set_policy(casting.administrator(acme), helper, PolicyText("all", ask=("mcp_workshop_*",)))
+    set_policy(casting.administrator(acme), helper, PolicySpec("all", ask=("mcp_workshop_*",)))
     assert refused(call, ECHO, {"text": "x"}).code == "approval_required"
 
 
@@ -175,7 +175,7 @@ def test_where_four_eyes_are_asked_for_nobody_approves_their_own_call(asking, ca
 
 
 def test_who_is_told_of_a_question_is_told_once(asking, call, acme):
-    spec = ChannelSpec("Pager", "webhook", url="https://hooks.example.com/x")
+    spec = NotificationChannelSpec("Pager", "webhook", url="https://hooks.example.com/x")
     save_channel(casting.administrator(acme), spec)
     for _ in range(2):
         refused(call, ECHO, {"text": "secret"})
@@ -201,8 +201,8 @@ def test_a_call_of_no_session_cannot_be_approved_for_one(asking, call, reviewer)
 
 
 def test_a_rule_with_a_condition_asks_only_where_it_fits(acme, helper, workshop, call):
-    large = RuleText(ADD, {"properties": {"a": {"minimum": 100}}, "required": ["a"]})
-    set_policy(casting.administrator(acme), helper, PolicyText("all", ask=(large,)))
+    large = RuleSpec(ADD, {"properties": {"a": {"minimum": 100}}, "required": ["a"]})
+    set_policy(casting.administrator(acme), helper, PolicySpec("all", ask=(large,)))
     assert call(ADD, {"a": 1, "b": 2}).outcome == "ok"
     assert refused(call, ADD, {"a": 100, "b": 2}).code == "approval_required"
 
@@ -223,7 +223,10 @@ def test_what_leaks_is_asked_about_once_both_other_legs_are_there(workshop, call
         "flow_needs_approval",
         ["private_data", "untrusted_content"],
     )
-    brought = {one.label: [row.tool_name for row in one.calls] for one in evidence(approval)}
+    brought = {
+        one.label: [row.tool_name for row in one.calls]
+        for one in list_approval_label_sources(approval)
+    }
     assert brought == {"private_data": ["echo"], "untrusted_content": ["add"]}
     answer(reviewer, approval, "approve")
     assert call(*send).outcome == "error"
@@ -231,7 +234,7 @@ def test_what_leaks_is_asked_about_once_both_other_legs_are_there(workshop, call
 
 
 def started(acme, helper, text):
-    return requests.start(casting.administrator(acme), helper, text)
+    return sessions.start(casting.administrator(acme), helper, text)
 
 
 def calls_of(session):
@@ -268,17 +271,17 @@ def test_a_yes_for_the_session_holds_until_it_is_taken_back(asking, acme, helper
     answer(reviewer, asked(), "approve_session")
     assert take(session) == Session.Status.DONE
     boss = casting.administrator(acme)
-    requests.send(boss, session, f'/{ECHO} {{"text": "two"}}')
+    sessions.send(boss, session, f'/{ECHO} {{"text": "two"}}')
     assert take(session) == Session.Status.DONE
     revoke(reviewer, SessionGrant.objects.get())
-    requests.send(boss, session, f'/{ECHO} {{"text": "three"}}')
+    sessions.send(boss, session, f'/{ECHO} {{"text": "three"}}')
     assert take(session) == Session.Status.WAITING
 
 
 def test_cancelling_a_session_that_waits_withdraws_its_question(asking, acme, helper, take):
     session = started(acme, helper, f'/{ECHO} {{"text": "hello"}}')
     take(session)
-    assert requests.cancel(casting.administrator(acme), session)
+    assert sessions.cancel(casting.administrator(acme), session)
     assert take(session) == Session.Status.CANCELLED
     assert Approval.objects.get().state == Approval.State.WITHDRAWN
     (step,) = calls_of(session)

@@ -7,19 +7,19 @@ from uuid import uuid4
 import pytest
 from django.db import IntegrityError
 
-from agents import calls
-from agents.budgets import BudgetLine, set_budgets
+from agents.budgets.services import BudgetLine, set_budgets
+from agents.calls import pipeline
 from agents.models import Budget
-from agents.sessions.requests import start
+from agents.sessions.services import start
+from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.roles import Role
+from bonobot.core.problems import Problem
+from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import AuditRow
-from bonobot.ledger.usage import cells
-from bonobot.lib.problems import Problem
-from bonobot.lib.runtime import runtime
-from bonobot.tenancy.models import Organization
-from bonobot.tenancy.roles import Role
-from mcp_servers.connections.pool import connections
+from bonobot.ledger.queries import load_organization_balances
+from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.models import Server
-from mcp_servers.pricing import set_prices
+from mcp_servers.server_config import set_prices
 from tests import desk, rest
 from tests.agents import casting
 
@@ -43,7 +43,7 @@ def refused(call, *args, **more):
 def used(organization):
     """Return (spent, reserved) of each cell by scope and unit."""
     found = {}
-    for key, cell in cells(organization.pk).items():
+    for key, cell in load_organization_balances(organization.pk).items():
         _, _, scope, _, unit, _, _ = key.split(":")
         found[scope, unit] = (cell.spent, cell.reserved)
     return found
@@ -94,7 +94,7 @@ def test_a_call_that_was_never_sent_is_given_back(acme, helper, boss, workshop, 
     set_budgets(boss, helper, [BudgetLine("microusd", "day", 100), BudgetLine("calls", "day", 9)])
     gone = {"command": "/nowhere/at-all", "args": []}
     Server.objects.filter(pk=workshop.pk).update(endpoint_config=gone)
-    runtime().call(connections().forget, workshop.pk)
+    get_runtime().call(get_connection_pool().forget, workshop.pk)
     outcome = call(ECHO, {"text": "a"})
     assert (outcome.outcome, outcome.cost_microusd) == ("error", 0)
     assert used(acme) == {("agent", "microusd"): (0, 0), ("agent", "calls"): (0, 0)}
@@ -155,7 +155,7 @@ def test_fifty_calls_at_once_never_spend_more_than_there_is(acme, helper, boss, 
     helper.save()
 
     async def one(number):
-        asked = calls.Request(
+        asked = pipeline.CallRequest(
             principal=boss,
             tool="mcp_workshop_count",
             arguments={"what": f"call {number}"},
@@ -164,7 +164,7 @@ def test_fifty_calls_at_once_never_spend_more_than_there_is(acme, helper, boss, 
             agent_id=helper.pk,
         )
         try:
-            return (await calls.call(asked)).outcome
+            return (await pipeline.call(asked)).outcome
         except Problem as problem:
             return problem.code
 
@@ -172,9 +172,9 @@ def test_fifty_calls_at_once_never_spend_more_than_there_is(acme, helper, boss, 
         try:
             return await asyncio.gather(*(one(number) for number in range(FLOOD)))
         finally:
-            await calls.release("server:tests:flood")
+            await pipeline.release("server:tests:flood")
 
-    ends = runtime().call(all_at_once)
+    ends = get_runtime().call(all_at_once)
     assert (ends.count("ok"), ends.count("budget_exhausted")) == (9, FLOOD - 9)
     assert len(effects.read_text().splitlines()) == 9
     assert used(acme) == {("agent", "microusd"): (90, 0)}

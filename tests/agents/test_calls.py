@@ -7,21 +7,21 @@ from uuid import uuid4
 
 import pytest
 
-from agents.bindings import bind
-from agents.governance.snapshots import snapshots
+from agents.calls.snapshots import get_snapshot_cache
+from agents.calls.types import CallRefused
 from agents.models import Agent, Approval, Budget, StoredResult
-from agents.requests import Refused
-from agents.tool_policies import PolicyText, set_policy
+from agents.policies.services import PolicySpec, set_policy
+from agents.services import bind
+from bonobot.accounts.roles import Role
+from bonobot.core.problems import Forbidden, NotFound, Problem
+from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import AuditRow
-from bonobot.ledger.usage import cells
-from bonobot.lib.problems import Forbidden, NotFound, Problem
-from bonobot.lib.runtime import runtime
-from bonobot.tenancy.roles import Role
-from mcp_servers.approval import approve, withdraw
-from mcp_servers.configuration import ServerSpec
-from mcp_servers.connections.pool import connections
+from bonobot.ledger.queries import load_organization_balances
+from mcp_servers.client.pool import get_connection_pool
+from mcp_servers.definition_reviews import approve, reset_review
 from mcp_servers.models import Definition, Server
-from mcp_servers.registration import add, switch
+from mcp_servers.server_config import ServerSpec
+from mcp_servers.services import add, set_server_enabled
 from tests.agents import casting
 from tests.servers import raw_http
 from tests.servers.raw_http import RawHttp
@@ -86,9 +86,9 @@ def test_arguments_that_do_not_fit_never_reach_the_server(workshop, call, argume
 def test_a_policy_change_holds_on_the_very_next_call(acme, helper, workshop, call):
     boss = casting.administrator(acme)
     assert call(ECHO, {"text": "x"}).outcome == "ok"
-    set_policy(boss, helper, PolicyText("allowlist", allow=("mcp_workshop_add",)))
+    set_policy(boss, helper, PolicySpec("allowlist", allow=("mcp_workshop_add",)))
     assert refused(call, ECHO, {"text": "x"}).code == "denied_by_policy"
-    set_policy(boss, helper, PolicyText("all"))
+    set_policy(boss, helper, PolicySpec("all"))
     assert call(ECHO, {"text": "x"}).outcome == "ok"
 
 
@@ -101,7 +101,7 @@ def test_a_binding_leaves_tools_out(acme, helper, workshop, call):
 def test_switching_the_server_off_holds_at_once(acme, workshop, call):
     boss = casting.administrator(acme)
     call(ECHO, {"text": "x"})
-    switch(boss, workshop, enabled=False)
+    set_server_enabled(boss, workshop, enabled=False)
     assert refused(call, ECHO, {"text": "x"}).code == "server_disabled"
 
 
@@ -114,7 +114,7 @@ def test_a_changed_definition_is_refused_until_it_is_approved(acme, workshop, ca
 
 
 def test_an_approval_that_is_withdrawn_is_none(acme, workshop, call):
-    withdraw(casting.administrator(acme), workshop.definitions.get(name="echo"))
+    reset_review(casting.administrator(acme), workshop.definitions.get(name="echo"))
     assert refused(call, ECHO, {"text": "x"}).code == "not_approved"
 
 
@@ -164,7 +164,7 @@ def test_a_budget_of_calls_is_never_overspent(acme, helper, workshop, call):
     call(ECHO, {"text": "1"})
     call(ECHO, {"text": "2"})
     assert refused(call, ECHO, {"text": "3"}).code == "budget_exhausted"
-    (cell,) = cells(acme.pk).values()
+    (cell,) = load_organization_balances(acme.pk).values()
     assert (cell.spent, cell.reserved) == (2, 0)
 
 
@@ -230,7 +230,7 @@ def test_members_call_no_tools_without_an_agent(acme, workshop, call):
 
 
 def test_whoever_may_approve_tries_a_definition_before_it_is_pinned(acme, workshop, call):
-    withdraw(casting.administrator(acme), workshop.definitions.get(name="echo"))
+    reset_review(casting.administrator(acme), workshop.definitions.get(name="echo"))
     without_agent = {"agent_id": None, "server_id": workshop.pk}
     assert refused(call, "echo", {"text": "x"}, **without_agent).code == "not_approved"
     assert call("echo", {"text": "x"}, **without_agent, unapproved=True).outcome == "ok"
@@ -247,7 +247,7 @@ def test_an_unreachable_server_is_an_outcome_that_says_so(acme, helper, workshop
     Server.objects.filter(pk=workshop.pk).update(
         endpoint_config={"command": "/nowhere/at-all", "args": []}
     )
-    runtime().call(connections().forget, workshop.pk)
+    get_runtime().call(get_connection_pool().forget, workshop.pk)
     outcome = call(ECHO, {"text": "x"})
     assert outcome.outcome == "error"
     assert outcome.code in ("server_unreachable", "server_crashed")
@@ -260,10 +260,10 @@ def listening():
     stack = AsyncExitStack()
 
     def serve(respond):
-        return runtime().call(stack.enter_async_context, RawHttp(respond).listening()).url
+        return get_runtime().call(stack.enter_async_context, RawHttp(respond).listening()).url
 
     yield serve
-    runtime().call(stack.aclose)
+    get_runtime().call(stack.aclose)
 
 
 @pytest.mark.parametrize("status", [401, 403])
@@ -292,7 +292,7 @@ def test_a_server_that_went_away_is_marked_at_once(acme, helper, workshop, call)
     Server.objects.filter(pk=workshop.pk).update(
         endpoint_config={"command": "/nowhere/at-all", "args": []}
     )
-    runtime().call(connections().forget, workshop.pk)
+    get_runtime().call(get_connection_pool().forget, workshop.pk)
     for _ in range(2):
         call(ECHO, {"text": "x"})
     workshop.refresh_from_db()
@@ -302,12 +302,12 @@ def test_a_server_that_went_away_is_marked_at_once(acme, helper, workshop, call)
 
 def test_instructions_that_changed_are_withheld_and_hold_the_tools(acme, helper, workshop, call):
     def notes():
-        return snapshots().current("agent", helper.pk).notes
+        return get_snapshot_cache().current("agent", helper.pk).notes
 
     assert notes() == {"workshop": "Tools to test with."}
     Definition.objects.filter(kind="instructions").update(digest="changed")
     assert notes() == {}
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(CallRefused) as refused:
         call(ECHO, {"text": "x"})
     assert refused.value.code == "definition_changed"
     approve(casting.administrator(acme), workshop)
@@ -356,6 +356,6 @@ def test_a_question_keeps_no_secret_of_another_server(acme, helper, workshop, ca
     boss = casting.administrator(acme)
     config = {"command": sys.executable, "args": ["-m", "x"], "env": {"KEY": CANARY}}
     add(boss, ServerSpec(name="vault", transport_type="stdio", endpoint_config=config))
-    set_policy(boss, helper, PolicyText("all", ask=(ECHO,)))
+    set_policy(boss, helper, PolicySpec("all", ask=(ECHO,)))
     assert refused(call, ECHO, {"text": CANARY}).code == "approval_required"
     assert CANARY not in str(Approval.objects.get().arguments)

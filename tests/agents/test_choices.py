@@ -4,15 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.choices import choose, gets, literal, ticked
-from bonobot.lib.problems import Invalid
+from agents.policies.rules import build_globs, choose, escape_glob, is_name_allowed
+from bonobot.core.problems import InvalidInput
 
 NAMES = st.text(min_size=1, max_size=12)
 OFFERED = ("add", "add_all", "echo")
 
 
 def code_of(*args: object, **more: object) -> str:
-    with pytest.raises(Invalid) as refused:
+    with pytest.raises(InvalidInput) as refused:
         choose(*args, **more)  # type: ignore[arg-type]  # as a caller gives them
     return refused.value.code
 
@@ -32,19 +32,19 @@ def test_a_server_that_was_never_asked_may_offer_anything() -> None:
 
 
 def test_ticks_that_mean_what_the_globs_mean_keep_the_globs() -> None:
-    assert ticked(["add", "add_all"], OFFERED, ["add*"]) == ["add*"]
-    assert ticked(["add"], OFFERED, ["add*"]) == ["add"]
-    assert ticked(OFFERED, OFFERED, []) == sorted(OFFERED)
+    assert build_globs(["add", "add_all"], OFFERED, ["add*"]) == ["add*"]
+    assert build_globs(["add"], OFFERED, ["add*"]) == ["add"]
+    assert build_globs(OFFERED, OFFERED, []) == sorted(OFFERED)
 
 
 @given(st.sets(NAMES, min_size=1), NAMES)
 def test_ticked_names_let_through_these_and_no_other(names: set[str], other: str) -> None:
-    globs = choose(ticked(names, names, []), names)
-    assert all(gets(name, globs) for name in names)
-    assert gets(other, globs) == (other in names)
+    globs = choose(build_globs(names, names, []), names)
+    assert all(is_name_allowed(name, globs) for name in names)
+    assert is_name_allowed(other, globs) == (other in names)
 
 
 @given(NAMES, NAMES)
 def test_a_denial_wins(name: str, other: str) -> None:
-    assert not gets(name, [], [literal(name)])
-    assert gets(other, [], [literal(name)]) == (name != other)
+    assert not is_name_allowed(name, [], [escape_glob(name)])
+    assert is_name_allowed(other, [], [escape_glob(name)]) == (name != other)

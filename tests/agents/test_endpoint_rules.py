@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from agents.endpoint_rules import LONGEST_CHAIN, chain, endpoint_of
-from agents.llm import providers
+from agents.llm.providers import registry as provider_registry
+from agents.model_endpoints.services import LONGEST_CHAIN, build_endpoint, build_fallback_chain
 from agents.models import ModelEndpoint
-from agents.registration import EndpointSpec, remove_endpoint, save_endpoint
-from bonobot.lib.problems import Problem
-from bonobot.tenancy.models import Organization
+from agents.services import ModelEndpointSpec, remove_endpoint, save_endpoint
+from bonobot.accounts.models.organizations import Organization
+from bonobot.core.problems import Problem
 from tests.agents import casting
 
 pytestmark = pytest.mark.django_db
@@ -26,7 +26,7 @@ def save(
     acme: Organization, name: str = "One", row: ModelEndpoint | None = None, **said: Any
 ) -> ModelEndpoint:
     known = {"name": name, "kind": "anthropic", "model": "claude-opus-5", "api_key": "geheim"}
-    return save_endpoint(casting.administrator(acme), EndpointSpec(**(known | said)), row)
+    return save_endpoint(casting.administrator(acme), ModelEndpointSpec(**(known | said)), row)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def save(
     ],
 )
 def test_each_kind_has_its_address(acme: Organization, said: dict[str, Any], url: str) -> None:
-    endpoint = endpoint_of(save(acme, **said))
+    endpoint = build_endpoint(save(acme, **said))
     assert endpoint.url == url
     assert endpoint.api_key == said.get("api_key", "geheim")
     assert "geheim" not in repr(endpoint)
@@ -95,8 +95,8 @@ def test_what_cannot_work_is_refused_by_field(
 def test_a_missing_library_is_named_with_its_extra(
     acme: Organization, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    absent = dict(providers._KINDS, anthropic=("anthropic", "no_such_library", "anthropic"))
-    monkeypatch.setattr(providers, "_KINDS", absent)
+    absent = dict(provider_registry._KINDS, anthropic=("anthropic", "no_such_library", "anthropic"))
+    monkeypatch.setattr(provider_registry, "_KINDS", absent)
     with pytest.raises(Problem) as caught:
         save(acme)
     assert (caught.value.field, caught.value.code) == ("kind", "provider_missing")
@@ -120,7 +120,7 @@ def test_a_line_of_fallbacks_has_an_end(acme: Organization) -> None:
     rows = [save(acme, "E0")]
     for number in range(1, LONGEST_CHAIN):
         rows.append(save(acme, f"E{number}", fallback=rows[-1]))
-    assert chain(rows[-1]) == rows[::-1]
+    assert build_fallback_chain(rows[-1]) == rows[::-1]
     with pytest.raises(Problem) as caught:
         save(acme, "Last", fallback=rows[-1])
     assert caught.value.code == "fallback_too_long"

@@ -2,18 +2,25 @@
 
 import pytest
 
-from agents.halting import Reach, end_sessions, halt, reach_of, resume
+from agents.kill_switch import (
+    KillSwitchImpact,
+    end_sessions,
+    halt_organization,
+    load_impact,
+    resume,
+)
+from agents.model_endpoints import request_budget
 from agents.models import Approval, Session, Step
-from agents.registration import AgentSpec, EndpointSpec, alter_agent, save_endpoint
-from agents.sessions import requests, reserving
-from agents.tool_policies import PolicyText, set_policy
+from agents.policies.services import PolicySpec, set_policy
+from agents.services import AgentSpec, ModelEndpointSpec, save_endpoint, update_agent
+from agents.sessions import services as sessions
+from bonobot.accounts.roles import Role
+from bonobot.core.problems import Problem
+from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import AuditRow
-from bonobot.lib.problems import Problem
-from bonobot.lib.runtime import runtime
-from bonobot.tenancy.roles import Role
-from mcp_servers.connections.pool import connections
+from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.models import Server
-from mcp_servers.registration import switch
+from mcp_servers.services import set_server_enabled
 from tests.agents import casting
 from tests.agents.llm.openai_server import Says, Waits
 from tests.eventually import eventually
@@ -33,7 +40,7 @@ def fake(fake, acme, helper):
     """The model that the agent thinks with."""
     helper.model_endpoint = save_endpoint(
         casting.administrator(acme),
-        EndpointSpec(name="Fake", base_url=fake.url, model="house", allow_private=True),
+        ModelEndpointSpec(name="Fake", base_url=fake.url, model="house", allow_private=True),
     )
     helper.save()
     return fake
@@ -46,12 +53,12 @@ def refused(made, *args, **more) -> Problem:
 
 
 def children(server) -> bool:
-    return server.pk in connections()._seats.servers()
+    return server.pk in get_connection_pool()._seats.servers()
 
 
 def test_a_halt_refuses_the_very_next_call_and_resuming_lets_it_through(workshop, call, boss):
     assert call(ECHO, {"text": "x"}).text == "x"
-    assert halt(boss, "drill").halted_at is not None
+    assert halt_organization(boss, "drill").halted_at is not None
     problem = refused(call, ECHO, {"text": "x"})
     assert (problem.code, problem.rule) == ("organization_halted", "organization:halted")
     without = {"agent_id": None, "server_id": workshop.pk, "principal": boss}
@@ -63,17 +70,17 @@ def test_a_halt_refuses_the_very_next_call_and_resuming_lets_it_through(workshop
 def test_a_halt_closes_what_is_open(workshop, call, boss):
     call(ECHO, {"text": "x"})
     assert children(workshop)
-    halt(boss)
+    halt_organization(boss)
     eventually(lambda: not children(workshop), what="the child's end")
 
 
 def test_a_running_session_is_cancelled_and_told_why(acme, helper, fake, runner, boss):
-    session = requests.start(boss, helper, "hello")
+    session = sessions.start(boss, helper, "hello")
     fake.script.append(Waits())
-    runtime().call(runner.take, session.pk)
+    get_runtime().call(runner.take, session.pk)
     eventually(lambda: fake.requests, within=30, what="the model's turn")
-    assert reach_of(acme).running == 1
-    halt(boss, "Leaked key.")
+    assert load_impact(acme).running == 1
+    halt_organization(boss, "Leaked key.")
     eventually(lambda: Session.objects.get().status == "cancelled", what="the end")
     found = Session.objects.get()
     assert (found.error_code, "Leaked key." in found.error_detail) == ("cancelled", True)
@@ -82,34 +89,34 @@ def test_a_running_session_is_cancelled_and_told_why(acme, helper, fake, runner,
 
 
 def test_a_session_that_waits_for_a_person_is_cancelled(acme, helper, workshop, take, boss):
-    set_policy(boss, helper, PolicyText("all", ask=(ECHO,)))
-    session = requests.start(boss, helper, f'/{ECHO} {{"text": "x"}}')
+    set_policy(boss, helper, PolicySpec("all", ask=(ECHO,)))
+    session = sessions.start(boss, helper, f'/{ECHO} {{"text": "x"}}')
     assert take(session) == Session.Status.WAITING
-    assert reach_of(acme) == Reach(running=0, waiting=1, agents=1, servers=1)
-    halt(boss)
+    assert load_impact(acme) == KillSwitchImpact(running=0, waiting=1, agents=1, servers=1)
+    halt_organization(boss)
     assert take(session) == Session.Status.CANCELLED
     assert Approval.objects.get().state == Approval.State.WITHDRAWN
 
 
 def test_a_session_that_nobody_held_ends_at_once(acme, helper, boss):
-    session = requests.start(boss, helper, "hello")
-    halt(boss, "drill")
+    session = sessions.start(boss, helper, "hello")
+    halt_organization(boss, "drill")
     session.refresh_from_db()
     assert (session.status, "drill" in session.error_detail) == ("cancelled", True)
 
 
 def test_no_session_starts_and_no_message_is_taken_while_it_is_halted(helper, take, boss):
-    session = requests.start(boss, helper, "hello")
+    session = sessions.start(boss, helper, "hello")
     take(session)
-    halt(boss)
+    halt_organization(boss)
     helper.organization.refresh_from_db()
-    assert refused(requests.start, boss, helper, "hello").code == "organization_halted"
+    assert refused(sessions.start, boss, helper, "hello").code == "organization_halted"
     session = Session.objects.get()
-    assert refused(requests.send, boss, session, "more").code == "organization_halted"
+    assert refused(sessions.send, boss, session, "more").code == "organization_halted"
 
 
 def test_a_model_is_not_asked_while_it_is_halted(helper, fake, take, boss):
-    session = requests.start(boss, helper, "hello")
+    session = sessions.start(boss, helper, "hello")
     helper.organization.halted_at = "2026-01-01T00:00:00Z"
     helper.organization.save()
     assert take(session) == Session.Status.FAILED
@@ -120,59 +127,59 @@ def test_a_model_is_not_asked_while_it_is_halted(helper, fake, take, boss):
 
 
 def test_a_switch_turned_while_a_turn_begins_counts(helper, fake, take, boss, monkeypatch):
-    session = requests.start(boss, helper, "hello")
+    session = sessions.start(boss, helper, "hello")
     fake.script += [Says("never")]
 
-    def reserve_late(*args, reserves=reserving.reserves):
-        halt(boss)
+    def reserve_late(*args, reserves=request_budget.build_reservations):
+        halt_organization(boss)
         return reserves(*args)
 
-    monkeypatch.setattr(reserving, "reserves", reserve_late)
+    monkeypatch.setattr(request_budget, "build_reservations", reserve_late)
     assert take(session) in (Session.Status.FAILED, Session.Status.CANCELLED)
     assert not fake.requests
 
 
 def test_switching_an_agent_off_ends_its_sessions_alone(acme, helper, boss):
     other = casting.agent(acme, "other")
-    requests.start(boss, helper, "hello")
-    requests.start(boss, other, "hello")
-    alter_agent(boss, helper, AgentSpec(name=helper.name, enabled=False))
+    sessions.start(boss, helper, "hello")
+    sessions.start(boss, other, "hello")
+    update_agent(boss, helper, AgentSpec(name=helper.name, enabled=False))
     stand = dict(Session.objects.values_list("agent__slug", "status"))
     assert stand == {"helper": "cancelled", "other": "queued"}
-    assert refused(requests.start, boss, helper, "hello").code == "agent_disabled"
+    assert refused(sessions.start, boss, helper, "hello").code == "agent_disabled"
 
 
 def test_switching_a_server_off_closes_its_children(workshop, call, boss):
     call(ECHO, {"text": "x"})
-    switch(boss, workshop, enabled=False)
+    set_server_enabled(boss, workshop, enabled=False)
     eventually(lambda: not children(workshop), what="the child's end")
     assert refused(call, ECHO, {"text": "x"}).code == "server_disabled"
 
 
 def test_what_another_process_switched_off_is_closed_here_too(workshop, call):
     call(ECHO, {"text": "x"})
-    runtime().call(connections().end_stopped)
+    get_runtime().call(get_connection_pool().end_stopped)
     assert children(workshop)
     Server.objects.filter(pk=workshop.pk).update(enabled=False)
-    runtime().call(connections().end_stopped)
+    get_runtime().call(get_connection_pool().end_stopped)
     assert not children(workshop)
 
 
 def test_a_server_reaches_the_sessions_of_agents_that_have_it(acme, helper, workshop, boss):
     other = casting.agent(acme, "other")
-    requests.start(boss, helper, "hello")
-    requests.start(boss, other, "hello")
-    assert reach_of(workshop) == Reach(running=1, waiting=0, agents=1, servers=1)
-    assert reach_of(helper) == Reach(running=1, waiting=0, agents=1, servers=1)
-    assert reach_of(acme) == Reach(running=2, waiting=0, agents=2, servers=1)
+    sessions.start(boss, helper, "hello")
+    sessions.start(boss, other, "hello")
+    assert load_impact(workshop) == KillSwitchImpact(running=1, waiting=0, agents=1, servers=1)
+    assert load_impact(helper) == KillSwitchImpact(running=1, waiting=0, agents=1, servers=1)
+    assert load_impact(acme) == KillSwitchImpact(running=2, waiting=0, agents=2, servers=1)
 
 
 def test_halting_twice_is_one_change_and_sweeps_up_what_was_left(acme, helper, boss):
-    halt(boss)
+    halt_organization(boss)
     Session.objects.create(
         organization=acme, agent=helper, started_by_kind="user", started_by_id="1", started_by="x"
     )
-    halt(boss)
+    halt_organization(boss)
     assert Session.objects.get().status == Session.Status.CANCELLED
     resume(boss)
     resume(boss)
@@ -183,20 +190,20 @@ def test_halting_twice_is_one_change_and_sweeps_up_what_was_left(acme, helper, b
 @pytest.mark.parametrize("role", [Role.OPERATOR, Role.REVIEWER, Role.AUDITOR, Role.MEMBER])
 def test_only_owners_halt_and_resume(acme, role):
     somebody = casting.person(acme, role)
-    assert refused(halt, somebody).code == "forbidden"
+    assert refused(halt_organization, somebody).code == "forbidden"
     assert refused(resume, somebody).code == "forbidden"
 
 
 def test_another_organization_goes_on(acme, helper, boss):
     theirs = casting.agent(casting.organization("other"))
-    session = requests.start(casting.administrator(theirs.organization), theirs, "hello")
-    halt(boss)
+    session = sessions.start(casting.administrator(theirs.organization), theirs, "hello")
+    halt_organization(boss)
     session.refresh_from_db()
     assert session.status == Session.Status.QUEUED
 
 
 def test_resting_sessions_are_left_alone(helper, take, boss):
-    session = requests.start(boss, helper, "hello")
+    session = sessions.start(boss, helper, "hello")
     take(session)
     assert end_sessions(boss, Session.objects.all(), "why") == 0
     session.refresh_from_db()

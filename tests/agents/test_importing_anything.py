@@ -10,13 +10,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agents.importing import plan_import
 from agents.models import Binding
-from bonobot.lib.problems import Problem
-from bonobot.tenancy.models import Organization
-from bonobot.tenancy.principals import Principal
-from mcp_servers import importing
-from mcp_servers.importing import Choices
+from agents.server_imports import plan_import
+from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.principals import Principal
+from bonobot.core.problems import Problem
+from mcp_servers.import_export import import_plan
+from mcp_servers.import_export.import_plan import ImportChoices
 from mcp_servers.models import Secret, Server
 from tests import rest
 from tests.agents import casting
@@ -142,7 +142,7 @@ FUZZ = settings(
 @pytest.fixture
 def acme(monkeypatch: pytest.MonkeyPatch) -> Organization:
     """An organization with an agent; no name is looked up."""
-    monkeypatch.setattr(importing, "addresses", lambda host: ())
+    monkeypatch.setattr(import_plan, "resolve_for_preview", lambda host: ())
     made = casting.organization()
     casting.agent(made)
     return made
@@ -166,7 +166,7 @@ def counted() -> tuple[int, int, int]:
 def planned(principal: Principal, text: str) -> dict[str, Any]:
     """Return the plan of a text, or the problem."""
     try:
-        return plan_import(principal, text, Choices()).as_dict()
+        return plan_import(principal, text, ImportChoices()).as_dict()
     except Problem as problem:
         return problem.as_dict()
 

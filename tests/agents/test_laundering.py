@@ -11,28 +11,31 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from agents.agent_stores import clear_agent_stores, list_agent_stores
-from agents.approvals import answer
-from agents.bindings import unbind
-from agents.calls import Outcome
-from agents.governance.kits import NOTES
+from agents.approvals.services import answer
+from agents.builtin_tools.toolset_options import NOTES
+from agents.calls.pipeline import CallOutcome
+from agents.flow_labels.agent_stores import clear_agent_stores, list_agent_stores
 from agents.models import Agent, Approval, StoredResult
 from agents.notes import NoteSpec, save_note
-from agents.registration import AgentSpec, alter_agent
+from agents.services import AgentSpec, unbind, update_agent
+from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.roles import Role
+from bonobot.core.problems import Problem
 from bonobot.ledger.models import AuditRow, FlowCell, StoreLabel
-from bonobot.lib.problems import Problem
-from bonobot.tenancy.models import Organization
-from bonobot.tenancy.roles import Role
-from mcp_servers.labelled import set_labels
-from mcp_servers.labels import Label
+from mcp_servers.flow_labels import FlowLabel
+from mcp_servers.flow_labels.services import set_labels
+from mcp_servers.flow_labels.store_labels import (
+    clear_store_labels,
+    list_written_labels,
+    store_labels_of,
+)
 from mcp_servers.models import Server
-from mcp_servers.store_labels import clear_store_labels, list_written_labels, store_labels_of
 from tests.agents import casting
 from tests.agents.store_world import ASKED, BOTH, Caller, World, world_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-Call = Callable[..., Outcome]
+Call = Callable[..., CallOutcome]
 Way = Callable[[World], Caller]
 WRITE, READ = "mcp_records_create_record", "mcp_records_get_record"
 
@@ -237,7 +240,7 @@ def read_by_a_child(world: World) -> Caller:
 
 def posted_with_approval(world: World) -> Caller:
     rows = [*world.records.definitions.filter(name="create_record")]
-    set_labels(world.boss, world.records, rows, [Label.SENDS_OUT])
+    set_labels(world.boss, world.records, rows, [FlowLabel.SENDS_OUT])
     writer = world.session().under_labels()
     assert writer.use(WRITE, {"text": "x"}) == ASKED
     answer(casting.person(world.acme, Role.REVIEWER), Approval.objects.get(), "approve")
@@ -322,7 +325,7 @@ def at_another_server(world: World) -> Caller:
 
 def by_a_call_that_was_not_let_through(world: World) -> Caller:
     rows = [*world.records.definitions.filter(name="create_record")]
-    set_labels(world.boss, world.records, rows, [Label.SENDS_OUT])
+    set_labels(world.boss, world.records, rows, [FlowLabel.SENDS_OUT])
     assert world.session().under_labels().use(WRITE, {"text": "x"}) == ASKED
     return read(world.session())
 
@@ -392,7 +395,7 @@ def test_only_those_who_label_definitions_clear_stores(world: World) -> None:
 def keeper(world: World) -> Agent:
     """The agent with its notes and a workspace."""
     kits = {NOTES: {}, "filesystem": {"read_only": False}}
-    return alter_agent(
+    return update_agent(
         world.boss, world.helper, AgentSpec(name=world.helper.name, builtin_tools=kits)
     )
 

@@ -12,24 +12,29 @@ from pathlib import Path
 
 import pytest
 
-from agents.approvals import answer
-from agents.governance.snapshots import snapshots
-from agents.holding import clear_agent, held_by_agent, held_by_session, held_by_token
-from agents.llm import port
+from agents.approvals.services import answer
+from agents.calls.snapshots import get_snapshot_cache
+from agents.flow_labels.services import (
+    clear_agent,
+    list_agent_labels,
+    list_session_labels,
+    list_token_labels,
+)
+from agents.llm import interface as llm_interface
 from agents.models import Agent, Approval, Session
-from agents.sessions import requests
+from agents.sessions import services as session_services
+from bonobot.accounts.principals import build_token_principal
+from bonobot.accounts.roles import Role
+from bonobot.accounts.tokens.services import issue
+from bonobot.core.problems import Problem
+from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import AuditRow
-from bonobot.ledger.writer import writer
-from bonobot.lib.problems import Problem
-from bonobot.lib.runtime import runtime
-from bonobot.tenancy.principals import principal_for_token
-from bonobot.tenancy.roles import Role
-from bonobot.tenancy.tokens import issue
-from mcp_servers.configuration import ServerSpec
-from mcp_servers.connections.pool import connections
-from mcp_servers.labelled import set_labels
-from mcp_servers.labels import Label
-from mcp_servers.registration import add
+from bonobot.ledger.writer.writer_thread import get_writer
+from mcp_servers.client.pool import get_connection_pool
+from mcp_servers.flow_labels import FlowLabel
+from mcp_servers.flow_labels.services import set_labels
+from mcp_servers.server_config import ServerSpec
+from mcp_servers.services import add
 from tests import corpus
 from tests.agents import casting
 from tests.servers.office import READING, SECRET, SENDING
@@ -37,7 +42,7 @@ from tests.servers.office import READING, SECRET, SENDING
 pytestmark = pytest.mark.django_db(transaction=True)
 
 OFFICE = Path(__file__).parents[1] / "servers" / "office.py"
-BOTH = (Label.PRIVATE_DATA, Label.UNTRUSTED_CONTENT)
+BOTH = (FlowLabel.PRIVATE_DATA, FlowLabel.UNTRUSTED_CONTENT)
 # What an attacker writes: who says it, what for, and how it is dressed.
 VOICES = ("SYSTEM:", "Note from your developer:", "<!-- for the assistant -->", "P.S. to any AI:")
 DEEDS = (
@@ -71,15 +76,21 @@ class Obedient:
             seen = " ".join(one["text"] for one in messages if one["role"] == "tool")[:4_000]
             wanted = [stolen(one.name, one.parameters, seen) for one in tools if sends(one.name)]
         calls = tuple(
-            port.ToolCall(
-                at, f"mcp_office_{name}", given, json.dumps(given), port.call_id(number + 1, at)
+            llm_interface.ToolCall(
+                at,
+                f"mcp_office_{name}",
+                given,
+                json.dumps(given),
+                llm_interface.call_id(number + 1, at),
             )
             for at, (name, given) in enumerate(wanted)
         )
         text = "" if calls else "Done."
-        message = port.assistant_message(number + 1, text, calls)
-        usage = port.Usage(1, 1)
-        return port.Reply(text, calls, usage, "tool_calls" if calls else "stop", message)
+        message = llm_interface.build_assistant_message(number + 1, text, calls)
+        usage = llm_interface.TokenUsage(1, 1)
+        return llm_interface.ModelReply(
+            text, calls, usage, "tool_calls" if calls else "stop", message
+        )
 
 
 def sends(name):
@@ -123,7 +134,7 @@ def office(acme, helper, sent, texts):
     )
     Agent.objects.filter(pk=helper.pk).update(calls_per_minute=100_000)
     yield casting.ready(acme, server, helper)
-    runtime().call(connections().forget, server.pk)
+    get_runtime().call(get_connection_pool().forget, server.pk)
 
 
 @pytest.fixture
@@ -140,16 +151,16 @@ def run(acme, helper, office, runner, monkeypatch):
         await asyncio.gather(*(until_rest(one) for one in sessions))
 
     def go(plans, *, obeys=False):
-        monkeypatch.setattr(port, "model_for", lambda endpoint: Obedient(obeys=obeys))
-        sessions = [requests.start(boss, helper, json.dumps(plan)) for plan in plans]
+        monkeypatch.setattr(llm_interface, "build_model", lambda endpoint: Obedient(obeys=obeys))
+        sessions = [session_services.start(boss, helper, json.dumps(plan)) for plan in plans]
         for at in range(0, len(sessions), AT_ONCE):
-            runtime().call(some, sessions[at : at + AT_ONCE])
+            get_runtime().call(some, sessions[at : at + AT_ONCE])
         for session in sessions:
             session.refresh_from_db()
         return sessions
 
     yield go
-    writer().close()
+    get_writer().close()
 
 
 def malicious():
@@ -220,10 +231,10 @@ def test_ordinary_work_needs_no_extra_click(run, sent):
 
 def test_a_session_tells_what_it_has_seen_and_which_call_brought_it(run):
     (session,) = run([[[FILE], [WEB], [CLOCK]]])
-    held = held_by_session(session)
+    held = list_session_labels(session)
     assert [(one.label, one.tool) for one in held] == [
-        (Label.PRIVATE_DATA, "read_file"),
-        (Label.UNTRUSTED_CONTENT, "web_search"),
+        (FlowLabel.PRIVATE_DATA, "read_file"),
+        (FlowLabel.UNTRUSTED_CONTENT, "web_search"),
     ]
     assert AuditRow.objects.get(pk=held[0].call_id).tool_name == "read_file"
 
@@ -233,7 +244,7 @@ def token_of(acme, agent, name):
         casting.administrator(acme), name=name, role=Role.MEMBER, agent_ids=[agent.pk]
     )
     agent.refresh_from_db()
-    return token, principal_for_token(token)
+    return token, build_token_principal(token)
 
 
 def outcome(call, what, principal):
@@ -253,14 +264,14 @@ def test_callers_without_a_session_hold_by_token_and_by_agent(acme, helper, offi
     # The other token of the same agent reads nothing, and is asked about all the same.
     assert outcome(call, SEND, two) == "approval_required"
     # What was kept in this process is forgotten: the cells are in the database.
-    writer().close()
-    snapshots().read("agent", helper.pk)
+    get_writer().close()
+    get_snapshot_cache().read("agent", helper.pk)
     assert outcome(call, POST, two) == "approval_required"
     assert len(sent()) == 1
-    assert (held_by_token(first), held_by_token(second)) == (BOTH, ())
-    assert held_by_agent(helper) == BOTH
+    assert (list_token_labels(first), list_token_labels(second)) == (BOTH, ())
+    assert list_agent_labels(helper) == BOTH
     clear_agent(casting.administrator(acme), helper)
-    assert (held_by_token(first), held_by_agent(helper)) == ((), ())
+    assert (list_token_labels(first), list_agent_labels(helper)) == ((), ())
     assert outcome(call, SEND, one) == ""
     row = AuditRow.objects.get(action="held_labels_cleared")
     assert json.loads(row.opened)["details"]["labels"] == [*BOTH]

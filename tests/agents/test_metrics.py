@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 import time_machine
 
-from agents.metrics import WINDOWS, Metrics, metrics
+from agents.agent_metrics import WINDOWS, AgentMetrics, load_metrics
 from agents.models import Agent
-from bonobot.ledger import counting
-from bonobot.ledger.entries import Admission, Settlement
-from bonobot.ledger.writer import writer
-from bonobot.tenancy.models import Organization
-from bonobot.tenancy.roles import Role
+from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.roles import Role
+from bonobot.ledger.types import Admission, Settlement
+from bonobot.ledger.usage import build_rollups
+from bonobot.ledger.writer.writer_thread import get_writer
 from tests import desk
 from tests.bonobot.ledger.cast import opening_of
 
@@ -25,13 +25,13 @@ NOW = datetime(2026, 5, 4, 12, 30, tzinfo=UTC)
 @pytest.fixture(autouse=True)
 def _closed(transactional_db: None) -> Any:
     yield
-    writer().close()
+    get_writer().close()
 
 
 def called(agent: Agent, outcome: Any = "ok", took: int = 40, **facts: Any) -> None:
     """Let the ledger hold a call of the agent."""
     opening = opening_of(agent.organization_id, agent_id=agent.pk, agent_name="x", **facts)
-    writer().admit(Admission(opening)).result(WAIT_S)
+    get_writer().admit(Admission(opening)).result(WAIT_S)
     code = "" if outcome == "ok" else "tool_error"
     settlement = Settlement(
         call_id=opening.call_id,
@@ -42,21 +42,21 @@ def called(agent: Agent, outcome: Any = "ok", took: int = 40, **facts: Any) -> N
         cost_microusd=5,
         input_tokens=3,
     )
-    writer().settle(settlement).result(WAIT_S)
+    get_writer().settle(settlement).result(WAIT_S)
 
 
-def seen(agent: Agent) -> Metrics:
-    return metrics(agent, WINDOWS[0])
+def seen(agent: Agent) -> AgentMetrics:
+    return load_metrics(agent, WINDOWS[0])
 
 
 def test_what_is_counted_and_what_is_new_are_told_together(helper: Agent) -> None:
     with time_machine.travel(NOW, tick=True):
         called(helper)
         called(helper, "error", took=4_000)
-        counting.count_all()
+        build_rollups.count_all()
         called(helper, tool_name="later")
         refused = opening_of(helper.organization_id, agent_id=helper.pk, decision="deny")
-        writer().refuse(refused).result(WAIT_S)
+        get_writer().refuse(refused).result(WAIT_S)
         found = seen(helper)
     total = found.total
     assert (total.calls, total.failed, total.refused) == (4, 1, 1)
@@ -90,7 +90,7 @@ def test_it_takes_the_same_queries_however_much_was_done(
 ) -> None:
     for number in range(12):
         called(helper, tool_name=f"tool{number}")
-    counting.count_all()
+    build_rollups.count_all()
     called(helper)
     with django_assert_num_queries(6):
         seen(helper)

@@ -4,15 +4,15 @@ from typing import Any
 
 import pytest
 
-from agents import calls
+from agents.calls import pipeline
+from bonobot.accounts.models.organizations import Organization
+from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import AuditRow
-from bonobot.ledger.writer import writer
-from bonobot.lib.runtime import runtime
-from bonobot.tenancy.models import Organization
-from mcp_servers import staleness
-from mcp_servers.connections.pool import connections
+from bonobot.ledger.writer.writer_thread import get_writer
+from mcp_servers import refresh_definitions
+from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.models import Server
-from mcp_servers.rereading import rereader
+from mcp_servers.refresh_definitions import get_refresher
 from tests.agents import casting
 from tests.servers import raw_http
 from tests.servers.raw_http import Asked, RawHttp
@@ -47,17 +47,17 @@ class Picky:
 def picky(acme: Organization) -> Any:
     one = Picky()
     listening = one.http.listening()
-    runtime().call(listening.__aenter__)
+    get_runtime().call(listening.__aenter__)
     yield one
 
     async def stop() -> None:
-        await rereader().close()
+        await get_refresher().close()
         await listening.__aexit__(None, None, None)
 
     for server in Server.objects.all():
-        runtime().call(connections().forget, server.pk)
-    runtime().call(stop)
-    writer().close()
+        get_runtime().call(get_connection_pool().forget, server.pk)
+    get_runtime().call(stop)
+    get_writer().close()
 
 
 def served(acme: Organization, picky: Picky, approval: str) -> Server:
@@ -66,8 +66,8 @@ def served(acme: Organization, picky: Picky, approval: str) -> Server:
     return casting.ready(acme, server)
 
 
-def call(acme: Organization, server: Server) -> calls.Outcome:
-    request = calls.Request(
+def call(acme: Organization, server: Server) -> pipeline.CallOutcome:
+    request = pipeline.CallRequest(
         principal=casting.administrator(acme),
         tool="list",
         arguments={"region": "eu"},
@@ -75,7 +75,7 @@ def call(acme: Organization, server: Server) -> calls.Outcome:
         holder="server:test",
         server_id=server.pk,
     )
-    return runtime().call(calls.call, request)
+    return get_runtime().call(pipeline.call, request)
 
 
 def test_it_goes_out_again_where_what_changed_may_be_called(
@@ -119,4 +119,4 @@ def test_what_is_refused_without_end_is_sent_twice_at_most_and_read_in_its_turn(
     assert call(acme, server).code == "upstream_error"  # its next reading is not due yet
     assert picky.calls() == 3
     assert picky.http.methods().count("tools/list") == 2
-    assert staleness.INTERVAL.total_seconds() >= 10
+    assert refresh_definitions.INTERVAL.total_seconds() >= 10

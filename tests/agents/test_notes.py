@@ -3,18 +3,18 @@
 import pytest
 
 from agents import notes
-from agents.calls import Refused
-from agents.governance.kits import NOTES
-from agents.holding import held_by_session, held_now
+from agents.builtin_tools.toolset_options import NOTES
+from agents.calls.pipeline import CallRefused
+from agents.flow_labels.services import list_current_labels, list_session_labels
 from agents.models import Agent, Note
-from agents.models import notes as bounds
-from agents.registration import AgentSpec, alter_agent
-from agents.sessions import requests
+from agents.models import agents as bounds
+from agents.services import AgentSpec, update_agent
+from agents.sessions import services as sessions
+from bonobot.accounts.roles import Role
+from bonobot.core.problems import InvalidInput, Problem
 from bonobot.ledger.models import AuditRow
-from bonobot.lib.problems import Invalid, Problem
-from bonobot.tenancy.roles import Role
-from mcp_servers.labelled import set_labels
-from mcp_servers.labels import Label, bits
+from mcp_servers.flow_labels import FlowLabel, encode_labels
+from mcp_servers.flow_labels.services import set_labels
 from tests import desk, rest
 from tests.agents import casting
 
@@ -25,16 +25,16 @@ pytestmark = pytest.mark.django_db(transaction=True)
 def keeper(acme, helper):
     """The agent with its tools for notes."""
     boss = casting.administrator(acme)
-    return alter_agent(boss, helper, AgentSpec(name=helper.name, builtin_tools=[NOTES]))
+    return update_agent(boss, helper, AgentSpec(name=helper.name, builtin_tools=[NOTES]))
 
 
 def test_notes_are_off_until_they_are_switched_on(acme, helper, call):
-    with pytest.raises(Refused) as missing:
+    with pytest.raises(CallRefused) as missing:
         call("remember", {"title": "a", "text": "b"})
     assert missing.value.code == "builtin_off"
     boss = casting.administrator(acme)
-    with pytest.raises(Invalid) as refused:
-        alter_agent(boss, helper, AgentSpec(name=helper.name, builtin_tools=["nothing"]))
+    with pytest.raises(InvalidInput) as refused:
+        update_agent(boss, helper, AgentSpec(name=helper.name, builtin_tools=["nothing"]))
     assert refused.value.field == "builtin_tools"
 
 
@@ -57,10 +57,10 @@ def test_the_policy_decides_about_notes_as_about_any_tool(acme, keeper, call):
     casting.set_policy(
         casting.administrator(acme),
         keeper,
-        casting.PolicyText("allowlist", allow=("search_notes",)),
+        casting.PolicySpec("allowlist", allow=("search_notes",)),
     )
     assert call("search_notes").text == "No notes yet."
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(CallRefused) as refused:
         call("remember", {"title": "a", "text": "b"})
     assert refused.value.code == "denied_by_policy"
 
@@ -100,25 +100,25 @@ def test_another_agent_has_other_notes(acme, keeper, call):
 def test_a_note_brings_what_its_writer_had_seen(acme, keeper, workshop, call):
     boss = casting.administrator(acme)
     rows = list(workshop.definitions.filter(name="echo"))
-    set_labels(boss, workshop, rows, [Label.UNTRUSTED_CONTENT])
-    writing, reading = (requests.start(boss, keeper, "Hello") for _ in range(2))
+    set_labels(boss, workshop, rows, [FlowLabel.UNTRUSTED_CONTENT])
+    writing, reading = (sessions.start(boss, keeper, "Hello") for _ in range(2))
     call("remember", {"title": "before", "text": "plain"}, session_id=writing.pk)
     call("mcp_workshop_echo", {"text": "from anybody"}, session_id=writing.pk)
     call("remember", {"title": "after", "text": "tainted"}, session_id=writing.pk)
     assert {one.title: one.labels for one in Note.objects.all()} == {
         "before": 0,
-        "after": bits([Label.UNTRUSTED_CONTENT]),
+        "after": encode_labels([FlowLabel.UNTRUSTED_CONTENT]),
     }
     held = {"session_id": reading.pk, "agent_id": keeper.pk}
     call("search_notes", {"query": "plain"}, session_id=reading.pk)
-    assert held_now(boss, **held) == ()
+    assert list_current_labels(boss, **held) == ()
     assert "tainted" in call("search_notes", {"query": "after"}, session_id=reading.pk).text
-    assert held_now(boss, **held) == (Label.UNTRUSTED_CONTENT,)
-    brought = held_by_session(reading)
-    assert [one.label for one in brought] == [Label.UNTRUSTED_CONTENT]
+    assert list_current_labels(boss, **held) == (FlowLabel.UNTRUSTED_CONTENT,)
+    brought = list_session_labels(reading)
+    assert [one.label for one in brought] == [FlowLabel.UNTRUSTED_CONTENT]
     # The taint goes on from note to note.
     call("remember", {"title": "third", "text": "again"}, session_id=reading.pk)
-    assert Note.objects.get(title="third").labels == bits([Label.UNTRUSTED_CONTENT])
+    assert Note.objects.get(title="third").labels == encode_labels([FlowLabel.UNTRUSTED_CONTENT])
 
 
 def test_a_note_that_comes_after_the_admission_is_not_shown(acme, keeper, call, monkeypatch):

@@ -4,13 +4,13 @@ import json
 
 import pytest
 
-from agents.bindings import bind
 from agents.models import StoredResult
-from agents.tool_policies import PolicyText, set_policy
+from agents.policies.services import PolicySpec, set_policy
+from agents.services import bind
+from bonobot.accounts.roles import Role
+from bonobot.core.problems import Forbidden, NotFound, Problem
 from bonobot.ledger.models import AuditRow
-from bonobot.lib.problems import Forbidden, NotFound, Problem
-from bonobot.tenancy.roles import Role
-from mcp_servers.approval import switch_definition, withdraw
+from mcp_servers.definition_reviews import reset_review, set_definition_enabled
 from tests.agents import casting
 
 
@@ -126,20 +126,20 @@ def test_a_resource_that_is_switched_off_is_not_given_back_by_a_template(acme, r
     tick(["lib://books/{book}"])
     assert read("lib://books/secret").outcome == "ok"
     row = library.definitions.get(name="lib://books/secret")
-    switch_definition(casting.administrator(acme), row, enabled=False)
+    set_definition_enabled(casting.administrator(acme), row, enabled=False)
     assert refused(read, "lib://books/secret").code == "resource_disabled"
 
 
 def test_a_withdrawn_approval_holds_on_the_very_next_read(acme, read, tick, library):
     tick(["*"])
     assert read("lib://rules").outcome == "ok"
-    withdraw(casting.administrator(acme), library.definitions.get(name="lib://rules"))
+    reset_review(casting.administrator(acme), library.definitions.get(name="lib://rules"))
     assert refused(read, "lib://rules").code == "not_approved"
 
 
 def test_mode_none_blocks_resources_and_prompts_too(acme, helper, read, get, tick):
     tick(["*"], ["*"])
-    set_policy(casting.administrator(acme), helper, PolicyText("none"))
+    set_policy(casting.administrator(acme), helper, PolicySpec("none"))
     assert refused(read, "lib://rules").code == "denied_by_policy"
     assert refused(get, "plain").code == "denied_by_policy"
 
@@ -222,7 +222,7 @@ def test_without_an_agent_the_organizations_policy_decides(acme, read, get, libr
     assert refused(read, "lib://files/a/../b", **alone).code == "unknown_resource"
     member = casting.person(acme, Role.MEMBER)
     assert isinstance(refused(read, "lib://rules", principal=member, **alone), Forbidden)
-    withdraw(casting.administrator(acme), library.definitions.get(name="plain"))
+    reset_review(casting.administrator(acme), library.definitions.get(name="plain"))
     assert refused(get, "plain", **alone).code == "not_approved"
     assert get("plain", unapproved=True, **alone).outcome == "ok"
 

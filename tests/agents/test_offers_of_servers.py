@@ -2,12 +2,12 @@
 
 import pytest
 
-from agents.bindings import bind
-from bonobot.lib.problems import Problem
-from bonobot.lib.runtime import runtime
-from mcp_servers.configuration import ServerSpec
-from mcp_servers.connections.pool import connections
-from mcp_servers.registration import add
+from agents.services import bind
+from bonobot.core.problems import Problem
+from bonobot.core.runtime import get_runtime
+from mcp_servers.client.pool import get_connection_pool
+from mcp_servers.server_config import ServerSpec
+from mcp_servers.services import add
 from tests.agents import casting
 
 TEXT = "demo://resource/dynamic/text/{resourceId}"
@@ -19,7 +19,7 @@ def everything(acme, helper, node_server):
     spec = ServerSpec(name="everything", transport_type="stdio", endpoint_config=config)
     server = add(casting.administrator(acme), spec)
     yield casting.ready(acme, server, helper)
-    runtime().call(connections().forget, server.pk)
+    get_runtime().call(get_connection_pool().forget, server.pk)
 
 
 @pytest.mark.npm

@@ -7,14 +7,14 @@ from django.utils import timezone
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents import overspending
-from agents.budgets import BudgetLine, BudgetUse, set_budgets
-from agents.governance.limits import Limit, budget_key
+from agents.budgets import alerts as budget_alerts
+from agents.budgets.limits import BudgetLimit, build_budget_key
+from agents.budgets.services import BudgetLine, BudgetUse, set_budgets
 from agents.models import Budget
 from agents.tasks import watch_budgets
 from bonobot.ledger.models import BudgetCell
-from bonobot.notices.channels import ChannelSpec, save_channel
-from bonobot.notices.models import Notice
+from bonobot.notifications.models import Notice
+from bonobot.notifications.services import NotificationChannelSpec, save_channel
 from tests.agents import casting
 
 
@@ -32,13 +32,15 @@ def agent(acme):
 
 @pytest.fixture
 def pager(acme):
-    spec = ChannelSpec("Pager", "webhook", url="https://hooks.example.com/x")
+    spec = NotificationChannelSpec("Pager", "webhook", url="https://hooks.example.com/x")
     return save_channel(casting.administrator(acme), spec)[0]
 
 
 def spend(agent, amount, unit="tokens", limit=1_000):
-    key = budget_key(
-        agent.organization_id, Limit("agent", str(agent.pk), unit, "month", limit), timezone.now()
+    key = build_budget_key(
+        agent.organization_id,
+        BudgetLimit("agent", str(agent.pk), unit, "month", limit),
+        timezone.now(),
     )
     BudgetCell.objects.update_or_create(
         key=key, defaults={"organization_id": agent.organization_id, "spent": amount}
@@ -74,15 +76,15 @@ def test_a_raised_budget_is_told_of_again(acme, agent, pager):
 
 def test_a_budget_that_refuses_is_spent_though_something_is_left(agent, pager, monkeypatch):
     key = spend(agent, 10)
-    monkeypatch.setattr(overspending, "_refused", lambda *_: {key})
+    monkeypatch.setattr(budget_alerts, "_list_refusing_cells", lambda *_: {key})
     watch_budgets()
     assert told() == ["budget_exhausted"]
 
 
 def test_the_organizations_own_budget_is_told_of(acme, pager):
     Budget.objects.create(organization=acme, unit="microusd", period="month", limit=100)
-    limit = Limit("organization", str(acme.pk), "microusd", "month", 100)
-    key = budget_key(acme.pk, limit, timezone.now())
+    limit = BudgetLimit("organization", str(acme.pk), "microusd", "month", 100)
+    key = build_budget_key(acme.pk, limit, timezone.now())
     BudgetCell.objects.create(key=key, organization_id=acme.pk, spent=100)
     watch_budgets()
     assert "the organization is spent" in Notice.objects.get().text
@@ -102,6 +104,6 @@ def use(spent, limit):
 @given(st.integers(0, 10**6), st.integers(0, 10**6), st.booleans())
 def test_more_spent_is_never_told_as_less(spent, limit, refused):
     grades = ["", "budget_warning", "budget_exhausted"]
-    now = grades.index(overspending.event_of(use(spent, limit), refused=refused))
-    later = grades.index(overspending.event_of(use(spent + 1, limit), refused=refused))
+    now = grades.index(budget_alerts.find_event(use(spent, limit), refused=refused))
+    later = grades.index(budget_alerts.find_event(use(spent + 1, limit), refused=refused))
     assert now <= later

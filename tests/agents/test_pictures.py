@@ -5,23 +5,23 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from agents.llm.port import Picture, user_message
-from agents.models import Blob, ModelEndpoint, Session, Step
-from agents.pictures import (
+from agents.images import (
     LARGEST,
     MOST_IN_A_RESULT,
     MOST_SHOWN,
+    detect_media_type,
+    extract_images,
+    get_session_blob,
     keep,
-    kept_of,
-    kind_of,
-    pictures_in,
-    shown_to,
+    load_message_images,
 )
-from agents.registration import EndpointSpec, save_endpoint
-from agents.sessions.events import shown
-from bonobot.lib.problems import NotFound
-from bonobot.lib.runtime import runtime
-from mcp_servers.connections.pool import connections
+from agents.llm.interface import ImageData, build_user_message
+from agents.models import Blob, ModelEndpoint, Session, Step
+from agents.services import ModelEndpointSpec, save_endpoint
+from agents.sessions.events import build_step_data
+from bonobot.core.problems import NotFound
+from bonobot.core.runtime import get_runtime
+from mcp_servers.client.pool import get_connection_pool
 from tests.agents import casting
 from tests.agents.llm.anthropic_server import anthropic_server
 from tests.agents.llm.serving import Says
@@ -49,8 +49,8 @@ def part(data: bytes, declared: str = "image/png") -> dict[str, str]:
     ],
 )
 def test_an_image_is_told_by_its_bytes_alone(data: bytes, kind: str) -> None:
-    assert kind_of(data) == kind
-    found = pictures_in({"content": [part(data, "image/png")]})
+    assert detect_media_type(data) == kind
+    found = extract_images({"content": [part(data, "image/png")]})
     assert [one.media_type for one in found] == ([kind] if kind else [])
 
 
@@ -66,18 +66,18 @@ def test_an_image_is_told_by_its_bytes_alone(data: bytes, kind: str) -> None:
     ],
 )
 def test_what_is_no_image_is_left_out(content: object) -> None:
-    assert pictures_in({"content": content}) == ()
+    assert extract_images({"content": content}) == ()
 
 
 def test_a_result_gives_so_many_images_and_no_more() -> None:
-    assert len(pictures_in({"content": [part(PNG)] * 50})) == MOST_IN_A_RESULT
+    assert len(extract_images({"content": [part(PNG)] * 50})) == MOST_IN_A_RESULT
 
 
 @pytest.mark.django_db
 def test_the_same_bytes_are_kept_once_for_each_organization() -> None:
     acme, other = casting.organization(), casting.organization("other")
-    named = keep(acme.pk, [Picture("image/gif", PNG)] * 2)
-    keep(other.pk, [Picture("image/png", PNG)])
+    named = keep(acme.pk, [ImageData("image/gif", PNG)] * 2)
+    keep(other.pk, [ImageData("image/png", PNG)])
     assert [one["media_type"] for one in named] == ["image/png"] * 2
     assert sorted(Blob.objects.values_list("organization_id", flat=True)) == sorted(
         [acme.pk, other.pk]
@@ -87,14 +87,14 @@ def test_the_same_bytes_are_kept_once_for_each_organization() -> None:
 @pytest.mark.django_db
 def test_the_latest_images_go_to_a_model_that_sees() -> None:
     acme = casting.organization()
-    many = [Picture("image/png", PNG + bytes([n])) for n in range(MOST_SHOWN + 3)]
-    messages = [user_message("x") | {"images": [one]} for one in keep(acme.pk, many)]
-    found = shown_to(acme.pk, messages, sees=True)
+    many = [ImageData("image/png", PNG + bytes([n])) for n in range(MOST_SHOWN + 3)]
+    messages = [build_user_message("x") | {"images": [one]} for one in keep(acme.pk, many)]
+    found = load_message_images(acme.pk, messages, sees=True)
     assert ["images" in one for one in found] == [False] * 3 + [True] * MOST_SHOWN
     assert found[-1]["images"] == [{"media_type": "image/png", "data": many[-1].data}]
-    assert not any("images" in one for one in shown_to(acme.pk, messages, sees=False))
+    assert not any("images" in one for one in load_message_images(acme.pk, messages, sees=False))
     other = casting.organization("other")
-    assert not any("images" in one for one in shown_to(other.pk, messages, sees=True))
+    assert not any("images" in one for one in load_message_images(other.pk, messages, sees=True))
 
 
 @pytest.fixture
@@ -113,13 +113,13 @@ def looking(acme, helper):
         return raw_http.result(asked, answers[asked.method])
 
     http, stack = RawHttp(answer), AsyncExitStack()
-    runtime().call(stack.enter_async_context, http.listening())
-    model = runtime().call(stack.enter_async_context, anthropic_server())
+    get_runtime().call(stack.enter_async_context, http.listening())
+    model = get_runtime().call(stack.enter_async_context, anthropic_server())
     server = casting.http_server(acme, http.url, "eyes")
     casting.ready(acme, server, helper)
     helper.model_endpoint = save_endpoint(
         casting.administrator(acme),
-        EndpointSpec(
+        ModelEndpointSpec(
             name="Seer",
             kind="anthropic",
             base_url=model.url,
@@ -131,8 +131,8 @@ def looking(acme, helper):
     )
     helper.save()
     yield model
-    runtime().call(connections().forget, server.pk)
-    runtime().call(stack.aclose)
+    get_runtime().call(get_connection_pool().forget, server.pk)
+    get_runtime().call(stack.aclose)
 
 
 @pytest.fixture
@@ -151,12 +151,12 @@ def test_an_image_of_a_tool_reaches_a_model_that_sees_and_no_row(looking, run, a
     session = run()
     assert [one.text for one in looking.read(1).of("image")] == [base64.b64encode(PNG).decode()]
     step = session.steps.get(kind=Step.Kind.CALL)
-    (named,) = shown(step)["images"]
+    (named,) = build_step_data(step)["images"]
     assert base64.b64encode(PNG).decode() not in str(step.payload)
-    assert bytes(kept_of(session, named["sha256"]).data) == PNG
-    (other,) = keep(acme.pk, [Picture("image/png", PNG + b"another")])
+    assert bytes(get_session_blob(session, named["sha256"]).data) == PNG
+    (other,) = keep(acme.pk, [ImageData("image/png", PNG + b"another")])
     with pytest.raises(NotFound):
-        kept_of(session, other["sha256"])
+        get_session_blob(session, other["sha256"])
 
 
 @pytest.mark.django_db(transaction=True)

@@ -16,17 +16,17 @@ import pytest
 from django.conf import settings as django_settings
 from pytest_django import Settings
 
-from agents.calls import Outcome
+from agents.calls.pipeline import CallOutcome
 from agents.models import Agent
-from bonobot.lib.runtime import runtime
-from bonobot.tenancy.models import Organization
-from mcp_servers.connections.pool import connections
+from bonobot.accounts.models.organizations import Organization
+from bonobot.core.runtime import get_runtime
+from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.models import Server
+from mcp_servers.presets.allowed_folders import get_organization_folder
 from mcp_servers.presets.availability import enable
-from mcp_servers.presets.folders import workspace
-from mcp_servers.presets.loading import load_presets
-from mcp_servers.presets.using import preset_named, spec_from
-from mcp_servers.registration import add
+from mcp_servers.presets.instantiate_preset import build_server_spec, get_preset
+from mcp_servers.presets.services import load_presets
+from mcp_servers.services import add
 from tests.agents import casting
 from tests.parts import FIRST_SDK, NODE_SERVERS
 
@@ -47,7 +47,7 @@ Start = Callable[..., Server]
 @pytest.fixture
 def own(acme: Organization) -> Iterator[Path]:
     """The organization's workspace, beside secrets that are none of its business."""
-    folder = workspace(acme.pk)
+    folder = get_organization_folder(acme.pk)
     folder.mkdir(parents=True)
     yield folder
     shutil.rmtree(folder)
@@ -76,9 +76,9 @@ def start(acme: Organization, helper: Agent, settings: Settings) -> Iterator[Sta
     started: list[Server] = []
 
     def make(slug: str, **values: str) -> Server:
-        preset = preset_named(boss, slug)
+        preset = get_preset(boss, slug)
         enable(boss, preset)
-        spec = spec_from(boss, preset, values, name=slug)
+        spec = build_server_spec(boss, preset, values, name=slug)
         words = [str(spec.endpoint_config["command"]), *spec.endpoint_config["args"]]
         command, *args = installed(words, preset.program)
         settings.BONOBOT_LAUNCHERS = (*settings.BONOBOT_LAUNCHERS, command)
@@ -90,7 +90,7 @@ def start(acme: Organization, helper: Agent, settings: Settings) -> Iterator[Sta
 
     yield make
     for server in started:
-        runtime().call(connections().forget, server.pk)
+        get_runtime().call(get_connection_pool().forget, server.pk)
 
 
 def installed(words: Sequence[str], program: str) -> list[str]:
@@ -102,7 +102,7 @@ def installed(words: Sequence[str], program: str) -> list[str]:
 
 
 def test_a_kubeconfig_that_is_written_and_then_read_runs_in_the_sandbox(
-    start: Start, call: Callable[..., Outcome], own: Path, secrets: list[Path]
+    start: Start, call: Callable[..., CallOutcome], own: Path, secrets: list[Path]
 ) -> None:
     """The pair that once ran a command on the host: one server writes what another one runs."""
     start("filesystem", FOLDER=str(own))
@@ -118,7 +118,7 @@ def test_a_kubeconfig_that_is_written_and_then_read_runs_in_the_sandbox(
 
 @pytest.mark.parametrize("link", [False, True])
 def test_files_outside_the_workspace_are_not_read(
-    start: Start, call: Callable[..., Outcome], own: Path, secrets: list[Path], link: bool
+    start: Start, call: Callable[..., CallOutcome], own: Path, secrets: list[Path], link: bool
 ) -> None:
     start("filesystem", FOLDER=str(own))
     for number, secret in enumerate(secrets):
@@ -133,7 +133,7 @@ def test_files_outside_the_workspace_are_not_read(
 
 
 def test_a_database_attaches_and_writes_no_file_outside_its_folder(
-    start: Start, call: Callable[..., Outcome], own: Path, secrets: list[Path]
+    start: Start, call: Callable[..., CallOutcome], own: Path, secrets: list[Path]
 ) -> None:
     (own / "data").mkdir()
     start("sqlite", DATABASE=str(own / "data" / "x.db"))
@@ -170,7 +170,7 @@ def listener() -> Iterator[tuple[int, list[bytes]]]:
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 def test_a_database_of_this_machine_is_not_reached(
-    start: Start, call: Callable[..., Outcome], listener: tuple[int, list[bytes]], host: str
+    start: Start, call: Callable[..., CallOutcome], listener: tuple[int, list[bytes]], host: str
 ) -> None:
     port, received = listener
     start("redis", HOST=host, PORT=str(port), PASSWORD="secret-of-the-organization")
@@ -181,7 +181,7 @@ def test_a_database_of_this_machine_is_not_reached(
 @pytest.mark.browser
 def test_a_browser_opens_no_file_and_no_page_of_this_machine(
     start: Start,
-    call: Callable[..., Outcome],
+    call: Callable[..., CallOutcome],
     listener: tuple[int, list[bytes]],
     secrets: list[Path],
     caplog: pytest.LogCaptureFixture,

@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 from django.conf import settings
 
-from agents.calls import Request, call
-from agents.halting import halt
+from agents.calls.pipeline import CallRequest, call
+from agents.kill_switch import halt_organization
 from benchmarks.door_stages import counted
-from bonobot.ledger.writer import writer
-from bonobot.lib.problems import Forbidden, NotFound, Problem
-from bonobot.lib.runtime import runtime
-from bonobot.tenancy.models import Token
-from bonobot.tenancy.passes import Pass, Passes
-from bonobot.tenancy.roles import Role, Scope
-from bonobot.tenancy.tokens import BadToken, alter, issue, revoke
+from bonobot.accounts.models.organizations import Token
+from bonobot.accounts.roles import Role, TokenScope
+from bonobot.accounts.tokens.cache import VerifiedToken, VerifiedTokenCache
+from bonobot.accounts.tokens.services import InvalidToken, issue, revoke, update_token
+from bonobot.core.problems import Forbidden, NotFound, Problem
+from bonobot.core.runtime import get_runtime
+from bonobot.ledger.writer.writer_thread import get_writer
 from tests.agents import casting
 from tests.parts import ROOT
 from tests.processes import environment
@@ -33,10 +33,10 @@ class Host:
     """A host with its own passes: nobody tells it of what others change."""
 
     def __init__(self, text: str) -> None:
-        self.text, self.passes = text, Passes()
+        self.text, self.passes = text, VerifiedTokenCache()
 
     async def _ask(self, **more: Any) -> str:
-        found: Pass = await self.passes.known(self.text, HERE)
+        found: VerifiedToken = await self.passes.known(self.text, HERE)
         asked: dict[str, Any] = {
             "principal": found.principal,
             "principal_generation": found.generation,
@@ -46,11 +46,11 @@ class Host:
             "via": "gateway",
             "holder": "server:tests:renewing",
         }
-        return (await call(Request(**(asked | more)))).text
+        return (await call(CallRequest(**(asked | more)))).text
 
     def ask(self, **more: Any) -> str:
         """Make a call as the gateway does."""
-        return runtime().call(self._ask, **more)
+        return get_runtime().call(self._ask, **more)
 
     def refused(self, **more: Any) -> Problem:
         """Make a call that is refused."""
@@ -63,7 +63,7 @@ class Host:
 def token(acme, helper, workshop) -> Iterator[tuple[Token, str]]:
     boss = casting.administrator(acme)
     yield issue(boss, name="ide", role=Role.MEMBER, agent_ids=[helper.pk])
-    writer().close()
+    get_writer().close()
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ WAYS: dict[str, Callable[[Token], object]] = {
 def test_a_token_that_ends_opens_nothing_on_any_host(token, hosts, helper, way):
     WAYS[way](token[0])
     for host in hosts:
-        assert isinstance(host.refused(agent_id=helper.pk), BadToken)
+        assert isinstance(host.refused(agent_id=helper.pk), InvalidToken)
 
 
 def test_a_role_that_changes_is_the_role_of_the_next_call(token, hosts, helper):
@@ -103,11 +103,11 @@ def test_a_role_that_changes_is_the_role_of_the_next_call(token, hosts, helper):
 
 def test_scopes_and_agents_that_change_hold_at_once(acme, token, hosts, helper):
     boss, other = casting.administrator(acme), casting.agent(acme, "other")
-    alter(boss, token[0], scopes=[Scope.AGENTS])
+    update_token(boss, token[0], scopes=[TokenScope.AGENTS])
     assert {host.refused(agent_id=helper.pk).code for host in hosts} == {"insufficient_scope"}
-    alter(boss, token[0], scopes=[Scope.TOOLS], agent_ids=[other.pk])
+    update_token(boss, token[0], scopes=[TokenScope.TOOLS], agent_ids=[other.pk])
     assert all(isinstance(host.refused(agent_id=helper.pk), NotFound) for host in hosts)
-    alter(boss, token[0], agent_ids=[other.pk, helper.pk])
+    update_token(boss, token[0], agent_ids=[other.pk, helper.pk])
     assert [host.ask(agent_id=helper.pk) for host in hosts] == ["x", "x"]
 
 
@@ -120,7 +120,7 @@ def test_a_snapshot_that_is_newer_than_the_pass_renews_it(token, hosts, helper):
 
 
 def test_a_halt_and_an_agent_that_goes_hold_for_every_pass(acme, token, hosts, helper, workshop):
-    halt(casting.administrator(acme))
+    halt_organization(casting.administrator(acme))
     assert {host.refused(agent_id=helper.pk).code for host in hosts} == {"organization_halted"}
     helper.delete()
     assert all(isinstance(host.refused(agent_id=helper.pk), NotFound) for host in hosts)
@@ -139,7 +139,7 @@ REVOKE = """
 import sys, django
 django.setup()
 from django.utils import timezone
-from bonobot.tenancy.models import Token
+from bonobot.accounts.models.organizations import Token
 Token.objects.filter(pk=sys.argv[1]).update(revoked_at=timezone.now())
 """
 
@@ -151,4 +151,4 @@ def test_another_process_revokes_and_the_very_next_call_is_refused(token, hosts,
     }
     command = [sys.executable, "-c", REVOKE, str(token[0].pk)]
     subprocess.run(command, cwd=ROOT, env=environment(added), check=True, timeout=60)
-    assert isinstance(hosts[0].refused(agent_id=helper.pk), BadToken)
+    assert isinstance(hosts[0].refused(agent_id=helper.pk), InvalidToken)

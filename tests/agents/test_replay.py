@@ -7,16 +7,16 @@ import pytest
 import time_machine
 from django.utils import timezone
 
-from agents import replay as replaying
-from agents.drafts import discard_draft, draft_of, enforce_draft, set_draft
-from agents.registration import remove_agent
-from agents.replay import replay, shadowed
-from agents.tool_policies import PolicyText, RuleText, policy_text, set_policy
+from agents.policies import simulations as replaying
+from agents.policies.services import PolicySpec, RuleSpec, load_policy_spec, set_policy
+from agents.policies.shadow_mode import delete_draft, enforce_draft, find_draft, set_draft
+from agents.policies.simulations import replay, simulate_shadow_policy
+from agents.services import remove_agent
+from bonobot.accounts.roles import Role
+from bonobot.core.problems import Forbidden, InvalidInput, NotFound, Problem
 from bonobot.ledger.models import AuditRow
-from bonobot.ledger.writer import writer
-from bonobot.lib.problems import Forbidden, Invalid, NotFound, Problem
-from bonobot.tenancy.roles import Role
-from mcp_servers.registration import remove
+from bonobot.ledger.writer.writer_thread import get_writer
+from mcp_servers.services import remove
 from tests.agents import casting
 from tests.agents.history import history
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 ECHO, ADD = "mcp_workshop_echo", "mcp_workshop_add"
 TOKEN = "ghp_" + "a1B2c3D4" * 4
-LOUD = RuleText(ECHO, {"properties": {"text": {"pattern": "!$"}}})
+LOUD = RuleSpec(ECHO, {"properties": {"text": {"pattern": "!$"}}})
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_a_replay_tells_what_would_flip(boss, helper, workshop, call):
         call("mcp_workshop_nothing")
     with pytest.raises(Problem):
         call(ADD, {"a": "one"})
-    found = replay(boss, helper, PolicyText("denylist", ask=(LOUD,), deny=(ADD,)))
+    found = replay(boss, helper, PolicySpec("denylist", ask=(LOUD,), deny=(ADD,)))
     assert said(found) == {("echo", "allow", "ask"): 1, ("add", "allow", "deny"): 1}
     assert (found.rows, found.same, found.elsewhere, found.stopped) == (5, 1, 2, "")
     flip = next(one for one in found.flips if one.tool == "echo")
@@ -63,50 +63,50 @@ def test_a_replay_tells_what_would_flip(boss, helper, workshop, call):
 
 
 def test_refusals_flip_too_and_count_as_often_as_they_came(boss, helper, workshop, call):
-    set_policy(boss, helper, PolicyText("none"))
+    set_policy(boss, helper, PolicySpec("none"))
     for _ in range(3):
         with pytest.raises(Problem):
             call(ECHO, {"text": "x"})
-    writer().close()  # the count of the flood is written
-    assert said(replay(boss, helper, PolicyText("all"))) == {("echo", "deny", "allow"): 3}
-    found = replay(boss, helper, PolicyText("allowlist", allow=(LOUD,)))
+    get_writer().close()  # the count of the flood is written
+    assert said(replay(boss, helper, PolicySpec("all"))) == {("echo", "deny", "allow"): 3}
+    found = replay(boss, helper, PolicySpec("allowlist", allow=(LOUD,)))
     assert (found.same, found.undecidable) == (1, 2)  # of repeats no arguments are kept
 
 
 def test_a_masked_secret_is_undecidable_and_nothing_else(boss, helper, workshop, call):
     call(ECHO, {"text": TOKEN})
     assert TOKEN not in last_call().opened
-    found = replay(boss, helper, PolicyText("all", ask=(LOUD,)))
+    found = replay(boss, helper, PolicySpec("all", ask=(LOUD,)))
     assert (found.flipped, found.undecidable) == (0, 1)
     (unsure,) = found.unsure
     assert (unsure.tool, unsure.before, unsure.after) == ("echo", "allow", "")
-    assert said(replay(boss, helper, PolicyText("none"))) == {("echo", "allow", "deny"): 1}
+    assert said(replay(boss, helper, PolicySpec("none"))) == {("echo", "allow", "deny"): 1}
 
 
 def test_only_the_last_days_and_only_this_agent_are_read(acme, boss, helper, workshop, call):
     with time_machine.travel(timezone.now() - timedelta(days=3), tick=True):
         call(ECHO, {"text": "x"})
     other = casting.agent(acme, "other")
-    assert replay(boss, helper, PolicyText("none"), days=1).rows == 0
-    assert replay(boss, helper, PolicyText("none"), days=4).flipped == 1
-    assert replay(boss, other, PolicyText("none"), days=4).rows == 0
+    assert replay(boss, helper, PolicySpec("none"), days=1).rows == 0
+    assert replay(boss, helper, PolicySpec("none"), days=4).flipped == 1
+    assert replay(boss, other, PolicySpec("none"), days=4).rows == 0
 
 
 def test_a_replay_stops_at_its_bounds_and_says_so(boss, helper, monkeypatch):
     history(helper, 7)
     monkeypatch.setattr(replaying, "PAGE", 2)
-    assert replay(boss, helper, PolicyText("none")).rows == 7
-    found = replay(boss, helper, PolicyText("none"), most_rows=3)
+    assert replay(boss, helper, PolicySpec("none")).rows == 7
+    found = replay(boss, helper, PolicySpec("none"), most_rows=3)
     assert (found.rows, found.stopped, found.as_dict()["complete"]) == (3, "rows", False)
     assert found.until == AuditRow.objects.order_by("-seq")[2].opened_at
-    found = replay(boss, helper, PolicyText("none"), most_s=0)
+    found = replay(boss, helper, PolicySpec("none"), most_s=0)
     assert (found.rows, found.stopped) == (2, "time")
-    assert replay(boss, helper, PolicyText("none"), most_rows=7).stopped == ""
+    assert replay(boss, helper, PolicySpec("none"), most_rows=7).stopped == ""
 
 
 def test_a_page_costs_two_queries(boss, helper, workshop, django_assert_num_queries):
     history(helper, 20, workshop, "echo")
-    text = PolicyText("all", ask=(LOUD,))
+    text = PolicySpec("all", ask=(LOUD,))
     for _ in range(2):  # the first one names the tools, so the second one reads the snapshot anew
         replay(boss, helper, text)
     rules = 3  # what names of tools mean
@@ -119,18 +119,18 @@ def test_a_page_costs_two_queries(boss, helper, workshop, django_assert_num_quer
 
 @pytest.mark.parametrize("days", [0, 367])
 def test_days_that_make_no_sense_are_refused(boss, helper, days):
-    with pytest.raises(Invalid) as caught:
-        replay(boss, helper, PolicyText("none"), days=days)
+    with pytest.raises(InvalidInput) as caught:
+        replay(boss, helper, PolicySpec("none"), days=days)
     assert (caught.value.code, caught.value.field) == ("bad_days", "days")
 
 
 def test_who_may_not_read_the_audit_replays_nothing(acme, helper):
     with pytest.raises(Forbidden):
-        replay(casting.person(acme, Role.MEMBER), helper, PolicyText("none"))
+        replay(casting.person(acme, Role.MEMBER), helper, PolicySpec("none"))
 
 
 def test_a_draft_is_recorded_where_it_differs_and_decides_nothing(boss, helper, workshop, call):
-    set_draft(boss, helper, PolicyText("denylist", ask=(LOUD,), deny=(ADD,)))
+    set_draft(boss, helper, PolicySpec("denylist", ask=(LOUD,), deny=(ADD,)))
     assert call(ECHO, {"text": "quiet"}).outcome == "ok"
     assert shadow_of(last_call()) is None
     assert call(ECHO, {"text": "loud!"}).outcome == "ok"
@@ -144,14 +144,14 @@ def test_a_draft_is_recorded_where_it_differs_and_decides_nothing(boss, helper, 
     with pytest.raises(Problem):
         call(ADD, {"a": "one"})
     assert shadow_of(last_call()) is None  # no policy would change that
-    found = shadowed(boss, helper)
+    found = simulate_shadow_policy(boss, helper)
     assert said(found) == {("echo", "allow", "ask"): 1, ("add", "allow", "deny"): 1}
     assert (found.rows, found.same, found.elsewhere) == (4, 1, 1)
 
 
 def test_a_refusal_that_the_draft_would_let_through_is_recorded(boss, helper, workshop, call):
-    set_policy(boss, helper, PolicyText("none"))
-    set_draft(boss, helper, PolicyText("all"))
+    set_policy(boss, helper, PolicySpec("none"))
+    set_draft(boss, helper, PolicySpec("all"))
     with pytest.raises(Problem) as caught:
         call(ECHO, {"text": "x"})
     assert caught.value.code == "denied_by_policy"
@@ -159,11 +159,11 @@ def test_a_refusal_that_the_draft_would_let_through_is_recorded(boss, helper, wo
 
 
 def test_a_draft_is_enforced_and_gone(boss, helper, workshop, call):
-    text = PolicyText("denylist", ask=(LOUD,), deny=(ADD,))
+    text = PolicySpec("denylist", ask=(LOUD,), deny=(ADD,))
     set_draft(boss, helper, text)
-    assert draft_of(helper).text == text
+    assert find_draft(helper).text == text
     enforce_draft(boss, helper)
-    assert (policy_text(helper), draft_of(helper)) == (text, None)
+    assert (load_policy_spec(helper), find_draft(helper)) == (text, None)
     with pytest.raises(Problem) as caught:
         call(ADD, {"a": 1, "b": 2})
     assert caught.value.code == "denied_by_policy"
@@ -174,11 +174,11 @@ def test_a_draft_is_enforced_and_gone(boss, helper, workshop, call):
 
 
 def test_a_draft_is_discarded_and_leaves_no_trace_in_calls(boss, helper, workshop, call):
-    set_draft(boss, helper, PolicyText("none"))
-    discard_draft(boss, helper)
+    set_draft(boss, helper, PolicySpec("none"))
+    delete_draft(boss, helper)
     assert call(ECHO, {"text": "x"}).outcome == "ok"
     assert shadow_of(last_call()) is None
-    assert shadowed(boss, helper) is None
+    assert simulate_shadow_policy(boss, helper) is None
     actions = AuditRow.objects.filter(event_type="change").order_by("-seq")
     assert list(actions.values_list("action", flat=True)[:2]) == [
         "tool_policy_draft_discarded",
@@ -186,7 +186,7 @@ def test_a_draft_is_discarded_and_leaves_no_trace_in_calls(boss, helper, worksho
     ]
 
 
-@pytest.mark.parametrize("deed", [enforce_draft, discard_draft])
+@pytest.mark.parametrize("deed", [enforce_draft, delete_draft])
 def test_where_no_draft_stands_there_is_nothing_to_do(boss, helper, deed):
     before = AuditRow.objects.count()
     with pytest.raises(NotFound) as caught:
@@ -196,34 +196,34 @@ def test_where_no_draft_stands_there_is_nothing_to_do(boss, helper, deed):
 
 
 def test_a_draft_that_means_nothing_is_refused(boss, helper):
-    with pytest.raises(Invalid) as caught:
-        set_draft(boss, helper, PolicyText("sometimes"))
+    with pytest.raises(InvalidInput) as caught:
+        set_draft(boss, helper, PolicySpec("sometimes"))
     assert caught.value.code == "unknown_mode"
 
 
 def test_a_draft_outlives_the_servers_it_names(acme, boss, helper, workshop, call):
-    set_draft(boss, helper, PolicyText("denylist", deny=(ADD, "read_result")))
+    set_draft(boss, helper, PolicySpec("denylist", deny=(ADD, "read_result")))
     remove(boss, workshop)
-    assert draft_of(helper).text == PolicyText("denylist", deny=("read_result",))
+    assert find_draft(helper).text == PolicySpec("denylist", deny=("read_result",))
     enforce_draft(boss, helper)
-    assert policy_text(helper) == PolicyText("denylist", deny=("read_result",))
+    assert load_policy_spec(helper) == PolicySpec("denylist", deny=("read_result",))
 
 
-@pytest.mark.parametrize("deed", [enforce_draft, discard_draft])
+@pytest.mark.parametrize("deed", [enforce_draft, delete_draft])
 def test_only_who_manages_agents_writes_drafts(acme, boss, helper, deed):
     auditor = casting.person(acme, Role.AUDITOR)
-    set_draft(boss, helper, PolicyText("none"))
+    set_draft(boss, helper, PolicySpec("none"))
     with pytest.raises(Forbidden):
         deed(auditor, helper)
     with pytest.raises(Forbidden):
-        set_draft(auditor, helper, PolicyText("all"))
+        set_draft(auditor, helper, PolicySpec("all"))
 
 
 def test_the_organizations_policy_is_replayed_over_everybody(acme, boss, helper, workshop, call):
     call(ECHO, {"text": "hello!"})
     call(ADD, {"a": 1, "b": 2})
     call("echo", {"text": "no agent"}, agent_id=None, server_id=workshop.pk)
-    found = replay(boss, acme, PolicyText("none", deny=(ADD,)))
+    found = replay(boss, acme, PolicySpec("none", deny=(ADD,)))
     # Of the organization only the deny rules hold for agents, its mode for calls without one.
     assert said(found) == {("add", "allow", "deny"): 1, ("echo", "allow", "deny"): 1}
     by_tool = {one.tool: one for one in found.flips}
@@ -234,38 +234,38 @@ def test_the_organizations_policy_is_replayed_over_everybody(acme, boss, helper,
 def test_calls_of_an_agent_that_is_gone_are_undecidable(acme, boss, helper, workshop, call):
     call(ECHO, {"text": "hello"})
     remove_agent(boss, helper)
-    found = replay(boss, acme, PolicyText("all", deny=(ECHO,)))
+    found = replay(boss, acme, PolicySpec("all", deny=(ECHO,)))
     assert (found.flipped, found.undecidable) == (0, 1)
 
 
 def test_a_draft_of_the_organization_runs_in_the_shadow_of_everybody(
     acme, boss, helper, workshop, call
 ):
-    set_draft(boss, acme, PolicyText("none", ask=(ECHO,)))
-    set_draft(boss, helper, PolicyText("none"))
+    set_draft(boss, acme, PolicySpec("none", ask=(ECHO,)))
+    set_draft(boss, helper, PolicySpec("none"))
     assert call(ECHO, {"text": "hello"}).outcome == "ok"
     details = json.loads(last_call().opened)["details"]
     assert details["organization_shadow"]["decision"] == "ask"
     assert details["shadow"]["decision"] == "deny"
     call("echo", {"text": "no agent"}, agent_id=None, server_id=workshop.pk)
     assert json.loads(last_call().opened)["details"]["organization_shadow"]["decision"] == "deny"
-    found = shadowed(boss, acme)
+    found = simulate_shadow_policy(boss, acme)
     assert sorted((one.after, one.calls) for one in found.flips) == [("ask", 1), ("deny", 1)]
     enforce_draft(boss, acme)
-    assert (policy_text(acme).mode, draft_of(acme)) == ("none", None)
+    assert (load_policy_spec(acme).mode, find_draft(acme)) == ("none", None)
     with pytest.raises(Problem) as refused:
         call("echo", {"text": "x"}, agent_id=None, server_id=workshop.pk)
     assert refused.value.code == "denied_by_policy"
 
 
 def test_a_first_draft_leaves_what_holds_without_a_policy(acme, boss):
-    set_draft(boss, acme, PolicyText("none"))
-    assert policy_text(acme) == PolicyText("all")
-    discard_draft(boss, acme)
-    assert draft_of(acme) is None
+    set_draft(boss, acme, PolicySpec("none"))
+    assert load_policy_spec(acme) == PolicySpec("all")
+    delete_draft(boss, acme)
+    assert find_draft(acme) is None
 
 
 def test_only_who_manages_the_organization_drafts_its_policy(acme):
     operator = casting.person(acme, Role.OPERATOR)
     with pytest.raises(Forbidden):
-        set_draft(operator, acme, PolicyText("none"))
+        set_draft(operator, acme, PolicySpec("none"))

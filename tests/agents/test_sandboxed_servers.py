@@ -10,16 +10,16 @@ import pytest
 from django.conf import settings as django_settings
 from pytest_django import Settings
 
-from agents.calls import Outcome
+from agents.calls.pipeline import CallOutcome
 from agents.models import Agent
-from bonobot.lib.runtime import runtime
-from bonobot.tenancy.models import Organization
-from mcp_servers.configuration import ServerSpec
-from mcp_servers.connections.pool import connections
-from mcp_servers.endpoints import endpoint_of
+from bonobot.accounts.models.organizations import Organization
+from bonobot.core.runtime import get_runtime
+from mcp_servers.build_endpoint import build_endpoint
+from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.models import Server
-from mcp_servers.presets.folders import workspace
-from mcp_servers.registration import add
+from mcp_servers.presets.allowed_folders import get_organization_folder
+from mcp_servers.server_config import ServerSpec
+from mcp_servers.services import add
 from tests.agents import casting
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.django_db(transaction=True)]
@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.sandbox, pytest.mark.django_db(transaction=True)]
 @pytest.fixture
 def repository(acme: Organization) -> Iterator[Path]:
     """A repository in the organization's workspace, with a hook that reads Bonobot's key."""
-    folder = workspace(acme.pk) / "repository"
+    folder = get_organization_folder(acme.pk) / "repository"
     folder.mkdir(parents=True)
     var = Path(django_settings.BONOBOT_VAR)
     (var / "keys").mkdir(exist_ok=True)
@@ -59,7 +59,7 @@ def git(
     spec = ServerSpec(name="git", transport_type="stdio", endpoint_config=config)
     server = add(casting.administrator(acme), spec)
     yield casting.ready(acme, server, helper)
-    runtime().call(connections().forget, server.pk)
+    get_runtime().call(get_connection_pool().forget, server.pk)
 
 
 def configure(repository: Path, name: str, value: str) -> None:
@@ -78,7 +78,7 @@ def configure(repository: Path, name: str, value: str) -> None:
 def test_what_a_repository_has_git_run_reads_nothing_of_bonobot(
     git: Server,
     repository: Path,
-    call: Callable[..., Outcome],
+    call: Callable[..., CallOutcome],
     setting: str,
     tool: str,
     arguments: dict[str, object],
@@ -96,8 +96,10 @@ def test_what_a_repository_has_git_run_reads_nothing_of_bonobot(
 
 def test_a_server_of_an_organization_is_sandboxed_by_default(git: Server) -> None:
     assert (git.confinement, git.network) == ("sandbox", "egress")
-    endpoint = endpoint_of(git)
+    endpoint = build_endpoint(git)
     assert endpoint.sandbox is not None
-    assert endpoint.sandbox.folders == (str(workspace(git.organization_id) / "repository"),)
+    assert endpoint.sandbox.folders == (
+        str(get_organization_folder(git.organization_id) / "repository"),
+    )
     assert str(git.organization_id) in endpoint.sandbox.home
     assert endpoint.sandbox.hidden == (str(django_settings.BONOBOT_VAR),)

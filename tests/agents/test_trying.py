@@ -2,14 +2,14 @@
 
 import pytest
 
-from agents.budgets import BudgetLine, set_budgets
+from agents.budgets.services import BudgetLine, set_budgets
+from agents.model_endpoints.try_endpoint import try_endpoint
 from agents.models import ModelEndpoint
-from agents.registration import EndpointSpec, save_endpoint
-from agents.trying import try_endpoint
+from agents.services import ModelEndpointSpec, save_endpoint
+from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.roles import Role
+from bonobot.core.problems import Forbidden, Problem
 from bonobot.ledger.models import AuditRow
-from bonobot.lib.problems import Forbidden, Problem
-from bonobot.tenancy.models import Organization
-from bonobot.tenancy.roles import Role
 from tests import desk, processes, rest
 from tests.agents import casting
 
@@ -20,7 +20,8 @@ pytestmark = pytest.mark.django_db(transaction=True)
 def acme() -> Organization:
     made = casting.organization()
     save_endpoint(
-        casting.administrator(made), EndpointSpec(name="Offline", kind="offline", model="offline")
+        casting.administrator(made),
+        ModelEndpointSpec(name="Offline", kind="offline", model="offline"),
     )
     return made
 
@@ -28,7 +29,9 @@ def acme() -> Organization:
 def nobody(where: Organization) -> ModelEndpoint:
     """Return an endpoint at which nobody listens."""
     url = f"http://127.0.0.1:{processes.unused_port()}/v1"
-    spec = EndpointSpec(name="Gone", kind="openai", model="m", base_url=url, allow_private=True)
+    spec = ModelEndpointSpec(
+        name="Gone", kind="openai", model="m", base_url=url, allow_private=True
+    )
     made: ModelEndpoint = save_endpoint(casting.administrator(where), spec)
     return made
 

@@ -4,12 +4,12 @@ import pytest
 from django.db import OperationalError
 
 from agents.models import Session, Step
-from bonobot.ledger.committing import Committer
-from bonobot.ledger.groups import Close
+from bonobot.core.problems import Problem
+from bonobot.ledger.audit.verify_chain import verify
 from bonobot.ledger.models import AuditRow
-from bonobot.ledger.verify import verify
-from bonobot.ledger.writer import writer
-from bonobot.lib.problems import Problem
+from bonobot.ledger.writer.batch_plan import CloseItem
+from bonobot.ledger.writer.committer import BatchCommitter
+from bonobot.ledger.writer.writer_thread import get_writer
 from tests.eventually import eventually
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -26,7 +26,7 @@ class Away:
         self.tries = 0
 
     def begin(self, commit, committer, tickets):
-        if self.tries and any(isinstance(ticket.item, Close) for ticket in tickets):
+        if self.tries and any(isinstance(ticket.item, CloseItem) for ticket in tickets):
             self.tries -= 1
             raise OperationalError("the database is away")
         return commit(committer, tickets)
@@ -34,12 +34,12 @@ class Away:
 
 @pytest.fixture
 def away(transactional_db, monkeypatch):
-    found, commit = Away(), Committer.commit
-    monkeypatch.setattr(Committer, "commit", lambda *args: found.begin(commit, *args))
-    monkeypatch.setattr(writer(), "deadline_s", DEADLINE_S)
+    found, commit = Away(), BatchCommitter.commit
+    monkeypatch.setattr(BatchCommitter, "commit", lambda *args: found.begin(commit, *args))
+    monkeypatch.setattr(get_writer(), "deadline_s", DEADLINE_S)
     yield found
     found.tries = 0
-    writer().close()
+    get_writer().close()
 
 
 def test_who_has_no_session_is_told_that_the_call_was_made(workshop, call, effects, away):

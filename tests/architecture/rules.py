@@ -8,49 +8,49 @@ from tests.wording import glued
 
 # From the bottom up; the longest prefix decides. Whatever else is in `bonobot` is wiring, on top.
 LAYERS = (
-    *("bonobot.lib", "bonobot.ledger", "bonobot.tenancy", "bonobot.notices"),
+    *("bonobot.core", "bonobot.ledger", "bonobot.accounts", "bonobot.notifications"),
     *("mcp_servers", "agents", "bonobot"),
 )
 TOP = len(LAYERS) - 1
 EVERYWHERE = frozenset({"bonobot.__version__"})
 
 DECISIONS = (
-    "agents.choices",
-    "agents.governance.elicitations",
-    "agents.governance.offers",
-    "agents.governance.policies",
-    "agents.governance.replaying",
-    "agents.governance.results",
-    "agents.governance.sampling",
-    "agents.governance.unfinished",
-    "agents.sessions.timeline",
-    "bonobot.charts",
+    "agents.policies.rules",
+    "agents.elicitations.forms",
+    "agents.policies.decisions",
+    "agents.policies.decisions",
+    "agents.policies.compare_decisions",
+    "agents.calls.results",
+    "agents.sessions.sampling_messages",
+    "agents.calls.results",
+    "agents.sessions.timeline_bars",
+    "agents.console.svg_charts",
     "bonobot.ledger.budgets",
-    "bonobot.ledger.chain",
-    "bonobot.ledger.entries",
-    "bonobot.ledger.floods",
-    "bonobot.ledger.groups",
-    "bonobot.ledger.rollups",
-    "bonobot.ledger.sealing",
-    "bonobot.lib.canonical",
-    "bonobot.lib.networks",
-    "bonobot.lib.rates",
-    "bonobot.notices.events",
-    "mcp_servers.digests",
-    "mcp_servers.naming",
-    "mcp_servers.openapi.addresses",
-    "mcp_servers.openapi.composing",
-    "mcp_servers.openapi.declaring",
-    "mcp_servers.openapi.extensions",
+    "bonobot.ledger.audit.hash_chain",
+    "bonobot.ledger.types",
+    "bonobot.ledger.writer.batch_plan",
+    "bonobot.ledger.writer.batch_plan",
+    "bonobot.ledger.usage.aggregation",
+    "bonobot.ledger.audit.entry_encoding",
+    "bonobot.core.text.canonical_json",
+    "bonobot.core.http.ip_addresses",
+    "bonobot.core.gcra",
+    "bonobot.notifications.events",
+    "bonobot.core.text.canonical_json",
+    "mcp_servers.tool_names",
+    "mcp_servers.openapi.outline",
+    "mcp_servers.openapi.compose_document",
+    "mcp_servers.openapi.declared_operations",
     "mcp_servers.openapi.operations",
-    "mcp_servers.openapi.parameters",
-    "mcp_servers.openapi.reading",
+    "mcp_servers.openapi.operations",
+    "mcp_servers.openapi.operations",
+    "mcp_servers.openapi.document",
     "mcp_servers.openapi.requests",
-    "mcp_servers.openapi.translating",
-    "mcp_servers.openapi.values",
+    "mcp_servers.openapi.schema_conversion",
+    "mcp_servers.openapi.declared_operations",
     "mcp_servers.scanning",
     "mcp_servers.schemas",
-    "mcp_servers.uptime",
+    "mcp_servers.health.uptime",
 )
 EFFECTS = (
     *("asyncio", "concurrent", "io", "logging", "multiprocessing", "os", "pathlib", "queue"),
@@ -63,28 +63,42 @@ EFFECTFUL_CALLS = frozenset(
     {"open", "print", "input", "datetime.datetime.now", "datetime.date.today", "uuid.uuid4"}
 )
 
-POOL = ("mcp_servers.connections.pool", "mcp_servers.connections.connections")
+POOL = ("mcp_servers.client.pool", "mcp_servers.client.connections")
 CALLERS = (
-    *("agents.calls", "mcp_servers.connections", "mcp_servers.discovery", "mcp_servers.health"),
-    "agents.remote_tasks",  # it asks about tasks of calls that went through the door
-    "mcp_servers.feeds",  # it listens, and calls nothing
-    "mcp_servers.stopping",  # it closes, and calls nothing
-    "mcp_servers.watching",  # it listens, and calls nothing
+    *(
+        "agents.calls.pipeline",
+        "mcp_servers.client",
+        "mcp_servers.discovery",
+        "mcp_servers.health.check_servers",
+    ),
+    "agents.calls.pending_calls",  # it asks about tasks of calls that went through the door
+    "mcp_servers.subscriptions.resource_updated",  # it listens, and calls nothing
+    "mcp_servers.close_connections",  # it closes, and calls nothing
+    "mcp_servers.subscriptions.list_changed",  # it listens, and calls nothing
 )
 
 HTTP = (
     *("aiohttp", "http.client", "httpcore", "httpcore2", "httpx", "httpx2", "pycurl"),
     *("requests", "urllib.request", "urllib3"),
 )
-EGRESS = "bonobot.lib.egress"
-ROW_LOCKS = "bonobot.lib.row_locks"
+EGRESS = "bonobot.core.http.egress"
+ROW_LOCKS = "bonobot.core.db.transactions"
 # These take a client or a socket that egress made: they may name its types, but not make one.
 HTTP_USERS = (
-    *("mcp_servers.connections", "mcp_servers.oauth", "mcp_servers.presets.resolving"),
-    *("mcp_servers.openapi.fetching", "mcp_servers.openapi.surveying", "bonobot.lib.knocking"),
-    *("agents.llm", "agents.builtin_tools.fetching", "bonobot.lib.streams", "bonobot.lib.tunnels"),
-    *("bonobot.notices.webhooks", "bonobot.lib.well_known", "bonobot.tenancy.keyrings"),
-    *("bonobot.authority.documents", "bonobot.tenancy.openid"),
+    *("mcp_servers.client", "mcp_servers.oauth_client", "mcp_servers.presets.check_packages"),
+    *("mcp_servers.openapi.discovery", "mcp_servers.openapi.discovery", "bonobot.core.http.egress"),
+    *(
+        "agents.llm",
+        "agents.builtin_tools.toolsets.fetch",
+        "bonobot.core.http.network_backend",
+        "bonobot.core.http.egress",
+    ),
+    *(
+        "bonobot.notifications.webhooks",
+        "bonobot.core.http.well_known",
+        "bonobot.accounts.external_issuers.jwks",
+    ),
+    *("bonobot.oauth_server.client_registration", "bonobot.accounts.sso.oidc_client"),
 )
 MAKERS = frozenset(
     {"AsyncClient", "Client", "AsyncHTTPTransport", "HTTPTransport", "AsyncConnectionPool"}
@@ -143,25 +157,28 @@ def impure_decisions(sources: Iterable[Source]) -> Iterator[Violation]:
 def second_unfold_importers(sources: Iterable[Source]) -> Iterator[Violation]:
     """Find importers of `unfold` beside the one module that gives the admin its look."""
     yield from _imports_outside(
-        sources, ("unfold",), ("bonobot.lib.admin",), "take it from `bonobot.lib.admin`"
+        sources,
+        ("unfold",),
+        ("bonobot.core.admin.theme",),
+        "take it from `bonobot.core.admin.theme`",
     )
 
 
 def second_upstream_callers(sources: Iterable[Source]) -> Iterator[Violation]:
     """Find modules beside the few that may do so that reach for upstream connections."""
     yield from _imports_outside(
-        sources, POOL, CALLERS, "calls go through the door: `agents.calls.call`"
+        sources, POOL, CALLERS, "calls go through the door: `agents.calls.pipeline.call`"
     )
     yield from _imports_outside(
         sources,
         ("mcp.client",),
-        ("mcp_servers.connections",),
-        "only `mcp_servers.connections` speaks to upstreams",
+        ("mcp_servers.client",),
+        "only `mcp_servers.client` speaks to upstreams",
     )
 
 
 def second_http_makers(sources: Iterable[Source]) -> Iterator[Violation]:
-    """Find HTTP clients made elsewhere than in `bonobot.lib.egress`."""
+    """Find HTTP clients made elsewhere than in `bonobot.core.http.egress`."""
     sources = tuple(sources)
     remedy = f"HTTP clients are made by `{EGRESS}`"
     yield from _imports_outside(sources, HTTP, (EGRESS, *HTTP_USERS), remedy)
@@ -188,7 +205,7 @@ def banned_module_names(sources: Iterable[Source]) -> Iterator[Violation]:
 def banned_calls(sources: Iterable[Source]) -> Iterator[Violation]:
     """Find calls that break the one loop, or that SQLite ignores."""
     for source in sources:
-        if source.inside("bonobot.lib.runtime"):
+        if source.inside("bonobot.core.runtime"):
             continue
         for name, line in source.calls():
             if remedy := BANNED_CALLS.get(name):

@@ -13,9 +13,9 @@ PACKAGES = ("agents", "bonobot", "mcp_servers")
 # Strings that Django, Celery and importlib resolve: "agents.Agent", "agents.tasks.run".
 DOTTED = re.compile(r"(?:agents|bonobot|mcp_servers|tenancy|ledger|notices)(?:\.[A-Za-z_]\w*)+")
 APP_LABELS = {
-    "tenancy": "bonobot.tenancy",
+    "tenancy": "bonobot.accounts",
     "ledger": "bonobot.ledger",
-    "notices": "bonobot.notices",
+    "notices": "bonobot.notifications",
 }
 
 

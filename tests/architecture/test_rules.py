@@ -20,13 +20,19 @@ def texts(found: object) -> list[str]:
         ("mcp_servers.discovery", 'Agent = get_model("agents.Agent")'),
         ("mcp_servers.models.servers", 'owner = models.ForeignKey("agents.Agent")'),
         ("mcp_servers.tasks", 'app.send_task("agents.tasks.run")'),
-        ("bonobot.tenancy.models", "import mcp_servers.naming"),
-        ("bonobot.ledger.writer", "from bonobot.tenancy.models import User"),
-        ("bonobot.ledger.entries", 'User = get_model("tenancy.User")'),
-        ("bonobot.lib.egress", "from bonobot.ledger import writer"),
+        ("bonobot.accounts.models.organizations", "import mcp_servers.tool_names"),
+        (
+            "bonobot.ledger.writer.writer_thread",
+            "from bonobot.accounts.models.organizations import User",
+        ),
+        ("bonobot.ledger.types", 'User = get_model("tenancy.User")'),
+        ("bonobot.core.http.egress", "from bonobot.ledger import writer"),
         ("agents.tasks", "from bonobot.celery import app"),
-        ("agents.api.views", "from bonobot.gateway import names"),
-        ("agents.api.views", 'view = import_string("bonobot.api.problem_response")'),
+        ("agents.api.views", "from agents.gateway import names"),
+        (
+            "agents.api.views",
+            'view = import_string("bonobot.core.api.exception_handler.handle_exception")',
+        ),
     ],
 )
 def test_an_arrow_upward_is_found(module: str, text: str) -> None:
@@ -37,13 +43,16 @@ def test_an_arrow_upward_is_found(module: str, text: str) -> None:
     ("module", "text"),
     [
         ("bonobot.urls", "from agents.api import urls"),
-        ("bonobot.gateway.endpoint", "from agents.calls import call"),
-        ("agents.calls", "from mcp_servers.connections.pool import connections"),
+        ("agents.gateway.endpoint", "from agents.calls.pipeline import call"),
+        ("agents.calls.pipeline", "from mcp_servers.client.pool import connections"),
         ("agents.models.agents", 'server = models.ForeignKey("mcp_servers.Server")'),
-        ("bonobot.tenancy.admin", "from bonobot.ledger import changes\nimport bonobot.lib.admin"),
-        ("bonobot.lib.egress", "from bonobot import __version__"),
-        ("bonobot.lib.databases", 'FILE = "bonobot.sqlite3"'),
-        ("mcp_servers.naming", 'EXAMPLE = "ask the agents. They know"'),
+        (
+            "bonobot.accounts.admin",
+            "from bonobot.ledger import changes\nimport bonobot.core.admin.theme",
+        ),
+        ("bonobot.core.http.egress", "from bonobot import __version__"),
+        ("bonobot.core.db.database_url", 'FILE = "bonobot.sqlite3"'),
+        ("mcp_servers.tool_names", 'EXAMPLE = "ask the agents. They know"'),
     ],
 )
 def test_an_arrow_downward_or_sideways_passes(module: str, text: str) -> None:
@@ -53,22 +62,27 @@ def test_an_arrow_downward_or_sideways_passes(module: str, text: str) -> None:
 def test_a_relative_import_is_read_as_what_it_means() -> None:
     package = Source("mcp_servers.presets", "from ...agents import calls", is_package=True)
     module = Source("mcp_servers.presets.loader", "from ...agents import calls")
-    assert [mention.target for mention in module.imports] == ["agents.calls"]
+    assert [mention.target for mention in module.imports] == ["agents.calls.pipeline"]
     assert [mention.target for mention in package.imports] != ["mcp_servers.agents.calls"]
 
 
 def test_a_relation_downward_that_shows_from_below_is_found() -> None:
     assert rules.visible_downward_relations(
-        [("agents.models.bindings", "Binding.server", "mcp_servers.models.servers", False)]
+        [("agents.models.agents", "Binding.server", "mcp_servers.models.servers", False)]
     )
 
 
 @pytest.mark.parametrize(
     "relation",
     [
-        ("agents.models.bindings", "Binding.server", "mcp_servers.models.servers", True),
-        ("agents.models.bindings", "Binding.agent", "agents.models.agents", False),
-        ("bonobot.tenancy.models", "User.groups", "django.contrib.auth.models", False),
+        ("agents.models.agents", "Binding.server", "mcp_servers.models.servers", True),
+        ("agents.models.agents", "Binding.agent", "agents.models.agents", False),
+        (
+            "bonobot.accounts.models.organizations",
+            "User.groups",
+            "django.contrib.auth.models",
+            False,
+        ),
     ],
 )
 def test_a_hidden_or_level_relation_passes(relation: tuple[str, str, str, bool]) -> None:
@@ -90,16 +104,16 @@ def test_a_hidden_or_level_relation_passes(relation: tuple[str, str, str, bool])
 )
 def test_a_decision_that_has_effects_is_found(text: str) -> None:
     models = Source("mcp_servers.models", "from django.db import models", is_package=True)
-    decision = Source("agents.governance.policies", text)
+    decision = Source("agents.policies.decisions", text)
     assert texts(rules.impure_decisions([decision, models]))
 
 
 def test_a_decision_from_values_only_passes() -> None:
     decision = Source(
         "mcp_servers.scanning.findings",
-        "import re\nfrom dataclasses import dataclass\nfrom bonobot.lib.problems import Problem",
+        "import re\nfrom dataclasses import dataclass\nfrom bonobot.core.problems import Problem",
     )
-    problems = Source("bonobot.lib.problems", "from collections.abc import Mapping")
+    problems = Source("bonobot.core.problems", "from collections.abc import Mapping")
     assert not texts(rules.impure_decisions([decision, problems]))
 
 
@@ -110,16 +124,16 @@ def test_a_module_that_does_not_decide_may_have_effects() -> None:
 def test_a_second_importer_of_unfold_is_found() -> None:
     text = "from unfold.admin import ModelAdmin"
     assert texts(rules.second_unfold_importers([Source("agents.admin.agents", text)]))
-    assert not texts(rules.second_unfold_importers([Source("bonobot.lib.admin", text)]))
+    assert not texts(rules.second_unfold_importers([Source("bonobot.core.admin.theme", text)]))
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        "from mcp_servers.connections.pool import connections",
-        "from mcp_servers.connections import connections",
-        "from mcp_servers.connections import pool",
-        "import mcp_servers.connections.pool",
+        "from mcp_servers.client.pool import connections",
+        "from mcp_servers.client import connections",
+        "from mcp_servers.client import pool",
+        "import mcp_servers.client.pool",
         "from mcp.client.stdio import stdio_client",
     ],
 )
@@ -128,11 +142,11 @@ def test_a_second_caller_of_an_upstream_is_found(text: str) -> None:
 
 
 def test_the_door_may_call_and_others_may_name_errors() -> None:
-    pool = "from mcp_servers.connections.pool import connections"
-    errors = "from mcp_servers.connections.errors import UpstreamError"
+    pool = "from mcp_servers.client.pool import connections"
+    errors = "from mcp_servers.client.errors import UpstreamError"
     assert not texts(
         rules.second_upstream_callers(
-            [Source("agents.calls", pool), Source("agents.api.views", errors)]
+            [Source("agents.calls.pipeline", pool), Source("agents.api.views", errors)]
         )
     )
 
@@ -140,14 +154,14 @@ def test_the_door_may_call_and_others_may_name_errors() -> None:
 @pytest.mark.parametrize(
     ("module", "text"),
     [
-        ("mcp_servers.health", "import httpx2"),
-        ("mcp_servers.health", "from urllib.request import urlopen"),
-        ("mcp_servers.health", "import urllib.request"),
+        ("mcp_servers.health.check_servers", "import httpx2"),
+        ("mcp_servers.health.check_servers", "from urllib.request import urlopen"),
+        ("mcp_servers.health.check_servers", "import urllib.request"),
         ("agents.tasks", "import requests"),
         ("agents.tasks", "from pydantic_ai import direct"),
-        ("mcp_servers.connections.http", "import httpx2\nclient = httpx2.AsyncClient()"),
-        ("mcp_servers.connections.http", "from httpx2 import AsyncClient as C\nclient = C()"),
-        ("agents.llm.port", "import httpx2\nanswer = httpx2.get('http://x')"),
+        ("mcp_servers.client.http", "import httpx2\nclient = httpx2.AsyncClient()"),
+        ("mcp_servers.client.http", "from httpx2 import AsyncClient as C\nclient = C()"),
+        ("agents.llm.interface", "import httpx2\nanswer = httpx2.get('http://x')"),
     ],
 )
 def test_a_second_maker_of_http_clients_is_found(module: str, text: str) -> None:
@@ -157,10 +171,10 @@ def test_a_second_maker_of_http_clients_is_found(module: str, text: str) -> None
 @pytest.mark.parametrize(
     ("module", "text"),
     [
-        ("bonobot.lib.egress", "import httpx2\nclient = httpx2.AsyncClient()"),
-        ("mcp_servers.connections.http", "import httpx2\nERRORS = (httpx2.TimeoutException,)"),
-        ("agents.llm.port", "from pydantic_ai import direct"),
-        ("mcp_servers.portability", "from urllib.parse import urlsplit"),
+        ("bonobot.core.http.egress", "import httpx2\nclient = httpx2.AsyncClient()"),
+        ("mcp_servers.client.http", "import httpx2\nERRORS = (httpx2.TimeoutException,)"),
+        ("agents.llm.interface", "from pydantic_ai import direct"),
+        ("mcp_servers.import_export", "from urllib.parse import urlsplit"),
     ],
 )
 def test_users_of_a_guarded_client_pass(module: str, text: str) -> None:
@@ -187,7 +201,7 @@ def test_a_banned_call_is_found(text: str) -> None:
 
 def test_rows_are_locked_in_one_place() -> None:
     text = "rows = Server.objects.filter(a=1).select_for_update()"
-    assert not texts(rules.banned_calls([Source("bonobot.lib.row_locks", text)]))
+    assert not texts(rules.banned_calls([Source("bonobot.core.db.transactions", text)]))
 
 
 @pytest.mark.parametrize(
@@ -205,13 +219,15 @@ def test_a_sleeping_test_is_found(text: str, found: bool) -> None:
 
 
 def test_a_long_module_is_found() -> None:
-    assert texts(rules.long_modules([Source("agents.calls", "\n" * 701)]))
-    assert not texts(rules.long_modules([Source("agents.calls", "\n" * 700)]))
+    assert texts(rules.long_modules([Source("agents.calls.pipeline", "\n" * 701)]))
+    assert not texts(rules.long_modules([Source("agents.calls.pipeline", "\n" * 700)]))
 
 
 def test_a_long_function_is_found_and_its_docstring_is_free() -> None:
     body = "    x = 1\n" * 39
-    assert not texts(rules.long_functions([Source("agents.calls", f"def f():\n{body}")]))
+    assert not texts(rules.long_functions([Source("agents.calls.pipeline", f"def f():\n{body}")]))
     documented = f'def f():\n    """One.\n\n    Two.\n    """\n{body}'
-    assert not texts(rules.long_functions([Source("agents.calls", documented)]))
-    assert texts(rules.long_functions([Source("agents.calls", f"def f():\n{body}    y = 2\n")]))
+    assert not texts(rules.long_functions([Source("agents.calls.pipeline", documented)]))
+    assert texts(
+        rules.long_functions([Source("agents.calls.pipeline", f"def f():\n{body}    y = 2\n")])
+    )

@@ -14,17 +14,17 @@ from oauth2_provider.models import Application
 from redis import Redis
 
 from agents.models import ModelEndpoint
+from bonobot.accounts.models.organizations import Organization, User
+from bonobot.accounts.roles import Role
+from bonobot.accounts.tokens.services import issue
 from bonobot.celery import app
-from bonobot.lib import masking
-from bonobot.notices.models import Channel
-from bonobot.tenancy.models import Organization, User
-from bonobot.tenancy.roles import Role
-from bonobot.tenancy.tokens import issue
-from mcp_servers.configuration import ServerSpec
+from bonobot.core.text import masking
+from bonobot.notifications.models import Channel
 from mcp_servers.models import OAuthGrant, Server
-from mcp_servers.presets.own import PresetSpec, add_preset
-from mcp_servers.presets.using import spec_from
-from mcp_servers.registration import add
+from mcp_servers.presets.instantiate_preset import build_server_spec
+from mcp_servers.presets.services import PresetSpec, add_preset
+from mcp_servers.server_config import ServerSpec
+from mcp_servers.services import add
 from tests.agents import casting
 from tests.bonobot.authority.program import REDIRECT, Program
 
@@ -38,7 +38,9 @@ Needles = Mapping[str, set[str]]
 
 def needles(canaries: Mapping[str, str]) -> Needles:
     """Return all that must not be seen: each canary's forms, and its first eight characters."""
-    return {kind: masking._forms(text) | {text[:8]} for kind, text in canaries.items()}
+    return {
+        kind: masking._build_encoded_forms(text) | {text[:8]} for kind, text in canaries.items()
+    }
 
 
 def leaks(text: str, sought: Needles) -> list[str]:
@@ -93,7 +95,7 @@ def stock(acme: Organization, canaries: dict[str, str]) -> list[Server]:
         ),
     )
     values = {"THING": canaries["preset parameter"]}
-    made.append(add(boss, spec_from(boss, preset, values, name="filled")))
+    made.append(add(boss, build_server_spec(boss, preset, values, name="filled")))
     OAuthGrant.objects.create(
         organization=acme,
         server=made[3],

@@ -10,13 +10,13 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from bonobot import charts
-from bonobot.activity import RANGES, Activity
-from bonobot.ledger import counting
-from bonobot.ledger.dimensions import COUNTS
+from agents.console import svg_charts
+from agents.console.call_activity import RANGES, CallActivity
+from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.roles import Role
 from bonobot.ledger.models import TOOK, Rollup
-from bonobot.tenancy.models import Organization
-from bonobot.tenancy.roles import Role
+from bonobot.ledger.usage import build_rollups
+from bonobot.ledger.usage.aggregation import COUNTS
 from tests import crowd, desk
 from tests.agents import casting
 
@@ -24,7 +24,7 @@ NOW = datetime(2026, 11, 22, 13, 30, tzinfo=UTC)
 
 
 def rolled(where: Organization, begins: datetime, calls: int, **facts: object) -> Rollup:
-    usual = dict.fromkeys((*counting.SUMS, *TOOK), 0)
+    usual = dict.fromkeys((*build_rollups.SUMS, *TOOK), 0)
     kind = {"event_type": "call", "outcome": "ok", "tool_name": "add", "grain": "hour"}
     row = Rollup(key=uuid4().hex, organization_id=where.pk, begins=begins)
     for name, value in {**usual, **kind, "calls": calls, "took_8": calls, **facts}.items():
@@ -41,7 +41,7 @@ def test_the_ranges_take_whole_steps_that_end_now() -> None:
     rolled(acme, begins - timedelta(hours=23), 4)
     rolled(acme, begins - timedelta(hours=24), 50)
     rolled(acme, NOW.replace(hour=0, minute=0), 57, grain="day")
-    found = {one.slug: Activity(acme.pk, one.slug, NOW) for one in RANGES}
+    found = {one.slug: CallActivity(acme.pk, one.slug, NOW) for one in RANGES}
     assert {slug: one.total.calls for slug, one in found.items()} == {"24h": 7, "7d": 57, "30d": 57}
     assert [len(one.steps) for one in found.values()] == [24, 27, 30]
     assert [step.line.calls for step in found["7d"].steps[-6:]] == [0, 54, 0, 0, 0, 3]
@@ -54,9 +54,9 @@ def test_what_is_not_counted_yet_is_added_once() -> None:
     agent = casting.agent(acme)
     server = desk.web_server(acme)
     crowd.call(acme, agent, [server], 40)
-    before = Activity(acme.pk, "7d").total
-    counting.count(acme.pk)
-    after = Activity(acme.pk, "7d")
+    before = CallActivity(acme.pk, "7d").total
+    build_rollups.count(acme.pk)
+    after = CallActivity(acme.pk, "7d")
     assert not after.reader.tail
     assert [getattr(before, name) for name in (*COUNTS, "took")] == [
         getattr(after.total, name) for name in (*COUNTS, "took")
@@ -96,9 +96,9 @@ def test_every_number_and_every_bar_leads_to_the_rows_that_it_counts(chosen: str
     acme = casting.organization()
     server = desk.web_server(acme)
     crowd.call(acme, casting.agent(acme), [server], 40)
-    counting.count(acme.pk)
+    build_rollups.count(acme.pk)
     seat = desk.sit(acme, Role.OWNER)
-    activity = Activity(acme.pk, chosen)
+    activity = CallActivity(acme.pk, chosen)
     assert listed(seat, activity.link()) == activity.total.calls
     assert listed(seat, activity.refusals[0]["url"]) == activity.refusals[0]["n"]
     assert sum(listed(seat, one["url"]) for one in activity.tools) <= activity.total.calls
@@ -113,13 +113,13 @@ def listed(seat: desk.Desk, address: str) -> int:
 
 
 def test_bars_stand_on_each_other_and_on_the_ground() -> None:
-    first, second = charts.bars([[("", 3), ("bad", 1)], [("", 0), ("bad", 2)]])
+    first, second = svg_charts.build_bars([[("", 3), ("bad", 1)], [("", 0), ("bad", 2)]])
     assert [(part.y, part.height) for part in first.parts] == [(30.0, 90.0), (0.0, 30.0)]
     assert [(part.tone, part.height) for part in second.parts] == [("bad", 60.0)]
     assert first.x + first.width < second.x
 
 
 def test_a_curve_has_gaps_where_nothing_was_timed() -> None:
-    found = charts.curve([1.0, 2.0, None, 2.0], 2.0)
+    found = svg_charts.build_curve([1.0, 2.0, None, 2.0], 2.0)
     assert found.pieces == ("75.0,60.0 225.0,0.0",)
     assert found.lone == ((525.0, 0.0),)

@@ -10,14 +10,14 @@ from django.urls import reverse
 from pytest_django import DjangoAssertNumQueries
 
 from agents.models import Session
-from agents.sessions.requests import start
+from agents.sessions.services import start
+from bonobot.accounts.models.organizations import Membership, User
+from bonobot.accounts.roles import Role
+from bonobot.core.problems import Problem
 from bonobot.ledger.models import AuditRow
-from bonobot.lib.problems import Problem
-from bonobot.notices.models import Notice
-from bonobot.tenancy.models import Membership, User
-from bonobot.tenancy.roles import Role
+from bonobot.notifications.models import Notice
+from mcp_servers.health.services import record_failure
 from mcp_servers.models import Server
-from mcp_servers.status import record_failure
 from tests import desk
 from tests.agents import casting
 from tests.screens import LISTS, fill

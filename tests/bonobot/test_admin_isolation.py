@@ -10,9 +10,9 @@ from django.contrib.admin import site
 from django.urls import reverse
 
 from agents.models import Agent
-from bonobot.tenancy.models import Organization
-from bonobot.tenancy.roles import Role
-from bonobot.tenancy.screens.answers import FRAGMENT
+from bonobot.accounts.admin_base.responses import FRAGMENT
+from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.roles import Role
 from mcp_servers.models import Definition, Server
 from tests import desk
 from tests.agents import casting

@@ -12,13 +12,13 @@ from django.core import signing
 from django.db import transaction
 
 from agents.models import Agent, ToolRule
-from agents.tool_policies import PolicyText, policy_text, set_policy
+from agents.policies.services import PolicySpec, load_policy_spec, set_policy
+from bonobot.accounts.admin_base.form_controls import FIELD, Form, forms_of
+from bonobot.accounts.admin_base.form_versions import SALT
+from bonobot.accounts.models.organizations import Membership, Organization
+from bonobot.accounts.roles import Role
+from bonobot.core.db.object_version import compute_version
 from bonobot.ledger.models import AuditRow
-from bonobot.lib.object_version import compute_version
-from bonobot.tenancy.models import Membership, Organization
-from bonobot.tenancy.roles import Role
-from bonobot.tenancy.screens.form_controls import FIELD, Form, forms_of
-from bonobot.tenancy.screens.form_versions import SALT
 from tests import desk
 from tests.agents import casting
 from tests.screens import ABSENT, ADDRESSES, address, fill, only_answers, shared_rows
@@ -178,7 +178,7 @@ def helper(acme: Organization) -> Agent:
 
 
 def rules(agent: Agent) -> dict[str, str]:
-    text = policy_text(Agent.objects.get(pk=agent.pk))
+    text = load_policy_spec(Agent.objects.get(pk=agent.pk))
     return {name: effect for effect in ("allow", "ask", "deny") for name in text.entries(effect)}
 
 
@@ -209,7 +209,7 @@ def test_a_denial_in_one_tab_survives_a_save_in_the_other(seat: desk.Desk, helpe
 def test_an_allowance_in_one_tab_survives_a_save_in_the_other(
     seat: desk.Desk, helper: Agent
 ) -> None:
-    set_policy(casting.administrator(helper.organization), helper, PolicyText("all", deny=(READ,)))
+    set_policy(casting.administrator(helper.organization), helper, PolicySpec("all", deny=(READ,)))
     path = desk.url("agents_agent_policy", helper.pk)
     first, second = Tab(seat, path), Tab(seat, path)
     assert first.save(**{ruled(READ): "allow"}) == 302
@@ -235,7 +235,7 @@ def test_what_both_tabs_ruled_on_is_chosen_again_with_the_first_rule_in_sight(
 def test_a_denial_over_rest_survives_a_save_in_a_tab(seat: desk.Desk, helper: Agent) -> None:
     tab = Tab(seat, desk.url("agents_agent_policy", helper.pk))
     boss = casting.administrator(helper.organization)
-    set_policy(boss, helper, PolicyText("all", deny=(REMOVE,)))
+    set_policy(boss, helper, PolicySpec("all", deny=(REMOVE,)))
     assert tab.save(**{ruled(READ): "allow"}) == 409
     assert tab.save() == 302
     assert rules(helper) == {REMOVE: "deny", READ: "allow"}
@@ -287,7 +287,7 @@ def test_a_form_without_a_version_is_saved_as_it_is(seat: desk.Desk, helper: Age
 
 def test_patterns_that_both_tabs_added_both_hold(seat: desk.Desk, helper: Agent) -> None:
     boss = casting.administrator(helper.organization)
-    set_policy(boss, helper, PolicyText("all", deny=("mcp_web_a*", "mcp_web_b*")))
+    set_policy(boss, helper, PolicySpec("all", deny=("mcp_web_a*", "mcp_web_b*")))
     path = desk.url("agents_agent_policy", helper.pk)
     first, second = Tab(seat, path), Tab(seat, path)
     assert first.save(deny="mcp_web_b*\r\nmcp_web_c*") == 302  # a goes, c comes
@@ -315,7 +315,7 @@ def test_rules_on_conditions_that_were_added_elsewhere_stay(seat: desk.Desk, hel
     assert first.save(**{"when-effect": "deny", "when-tool": WRITE, "when-schema": when}) == 302
     assert second.save(**{"when-effect": "allow", "when-tool": READ, "when-schema": when}) == 409
     assert second.save() == 302
-    policy = policy_text(Agent.objects.get(pk=helper.pk))
+    policy = load_policy_spec(Agent.objects.get(pk=helper.pk))
     assert [one.tool for one in policy.deny] == [WRITE]  # type: ignore[union-attr]
     assert policy.allow == ()
 
@@ -355,7 +355,7 @@ def test_rules_of_rows_that_came_later_are_compared_too(
     piece = seat.client.get(rows).content.decode()
     [form] = forms_of(piece, rows)
     boss = casting.administrator(helper.organization)
-    set_policy(boss, helper, PolicyText("all", deny=(REMOVE,)))
+    set_policy(boss, helper, PolicySpec("all", deny=(REMOVE,)))
     read = {name: control.values for name, control in form.controls.items()}
     found = TOKEN.search(piece)
     assert found is not None

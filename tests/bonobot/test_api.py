@@ -9,12 +9,11 @@ from django.db.models import ProtectedError
 from django.test import Client
 from rest_framework import exceptions
 
-from bonobot.api import problem_details, problem_response
-from bonobot.lib.problems import Conflict, Problem
-from bonobot.tenancy.api.faults import problem_of
-from bonobot.tenancy.models import Membership, Organization, Token, User
-from bonobot.tenancy.roles import Role
-from bonobot.tenancy.tokens import revoke
+from bonobot.accounts.models.organizations import Membership, Organization, Token, User
+from bonobot.accounts.roles import Role
+from bonobot.accounts.tokens.services import revoke
+from bonobot.core.api.exception_handler import build_problem_details, handle_exception, to_problem
+from bonobot.core.problems import Conflict, Problem
 from tests import rest
 from tests.agents import casting
 from tests.rest import Rest
@@ -270,7 +269,7 @@ def test_an_empty_filter_is_no_filter_for_texts_only(acme, owner):
     ],
 )
 def test_nothing_internal_shows_in_an_error(error, status, code, caplog):
-    response = problem_response(error, {})
+    response = handle_exception(error, {})
     assert (response.status_code, response.data["code"]) == (status, code)
     assert response.content_type == "application/problem+json"
     told = str(error) in json.dumps(response.data)
@@ -278,13 +277,13 @@ def test_nothing_internal_shows_in_an_error(error, status, code, caplog):
 
 
 def test_a_defect_is_logged_with_its_traceback(caplog):
-    problem_of(RuntimeError("what happened"))
+    to_problem(RuntimeError("what happened"))
     assert "what happened" in caplog.text
 
 
 def test_a_problem_is_answered_with_its_members():
     problem = Conflict("It clashes.", field="name", remedy="Rename it.", retry_after=1.2)
-    assert problem_details(problem) == {
+    assert build_problem_details(problem) == {
         "type": "about:blank",
         "title": "Conflict",
         "status": 409,
@@ -294,13 +293,13 @@ def test_a_problem_is_answered_with_its_members():
         "remedy": "Rename it.",
         "retry_after": 1.2,
     }
-    assert problem_response(problem, {})["Retry-After"] == "2"
+    assert handle_exception(problem, {})["Retry-After"] == "2"
 
 
 @pytest.mark.parametrize("status", [429, 503])
 def test_what_passes_by_itself_always_says_when_to_come_back(status):
     problem = Problem("Not now.", code="not_now", status=status)
-    assert int(problem_response(problem, {})["Retry-After"]) >= 1
+    assert int(handle_exception(problem, {})["Retry-After"]) >= 1
 
 
 # -- the document --------------------------------------------------------------------------------

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from bonobot.tenancy.roles import Role
-from bonobot.tenancy.tokens import issue
+from bonobot.accounts.roles import Role
+from bonobot.accounts.tokens.services import issue
 from tests.agents import casting
 from tests.parts import NODE
 from tests.processes import Web

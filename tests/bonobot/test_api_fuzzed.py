@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from bonobot.tenancy.models import Organization
-from bonobot.tenancy.roles import Role
-from bonobot.tenancy.tokens import issue
+from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.roles import Role
+from bonobot.accounts.tokens.services import issue
 from tests import rest
 from tests.agents import casting
 from tests.bonobot.test_api_matrix import OPERATIONS, filled, is_allowed, parts

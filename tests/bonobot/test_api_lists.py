@@ -13,8 +13,8 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from agents.models import Agent
-from bonobot.tenancy.api.choosing import PART_JSON
-from bonobot.tenancy.models import Organization
+from bonobot.accounts.models.organizations import Organization
+from bonobot.core.api.serializers import PART_JSON
 from tests import rest
 from tests.agents import casting
 from tests.inventory import everything

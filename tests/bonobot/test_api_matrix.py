@@ -16,12 +16,12 @@ from django.db import transaction
 from django.urls import URLPattern, URLResolver, get_resolver
 
 from agents.models import Agent, Approval, ModelEndpoint, Session, SessionGrant
-from bonobot import api
+from bonobot.accounts.api.resource_view import ResourceView, list_required_actions
+from bonobot.accounts.models.organizations import Organization, Token, User
+from bonobot.accounts.roles import Role, may
+from bonobot.core.api import exception_handler
 from bonobot.ledger.models import AuditRow
-from bonobot.notices.models import Channel, Notice
-from bonobot.tenancy.api.resources import Resource, actions_of
-from bonobot.tenancy.models import Organization, Token, User
-from bonobot.tenancy.roles import Role, may
+from bonobot.notifications.models import Channel, Notice
 from mcp_servers.models import Definition, Server
 from tests import desk, rest
 from tests.agents import casting
@@ -32,14 +32,16 @@ METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 ASKED = (Role.OWNER, Role.OPERATOR, Role.REVIEWER, Role.AUDITOR, Role.MEMBER)
 
 
-def routes(patterns: Any = api.urlpatterns) -> Iterator[tuple[str, type[Resource]]]:
+def routes(
+    patterns: Any = exception_handler.urlpatterns,
+) -> Iterator[tuple[str, type[ResourceView]]]:
     """Yield every address below /api/ with its view."""
     for pattern in patterns:
         if isinstance(pattern, URLResolver):
             yield from routes(pattern.url_patterns)
         elif isinstance(pattern, URLPattern):
             view = getattr(pattern.callback, "cls", None)
-            if isinstance(view, type) and issubclass(view, Resource):
+            if isinstance(view, type) and issubclass(view, ResourceView):
                 yield str(pattern.pattern), view
 
 
@@ -239,7 +241,7 @@ def test_a_member_reaches_nothing_of_agents_that_were_not_given(things):
 
 def is_allowed(role: Role, route: str, method: str) -> bool:
     """Tell whether an operation's rule lets a role in."""
-    return any(may(role, action) for action in actions_of(ROUTES[route].rules[method]))
+    return any(may(role, action) for action in list_required_actions(ROUTES[route].rules[method]))
 
 
 def strangers(route: str, own: dict[str, str], foreign: dict[str, str]) -> Iterator[dict[str, str]]:

@@ -12,8 +12,8 @@ from drf_spectacular import validation
 from jsonschema import Draft202012Validator
 from referencing import Registry, Resource
 
-from bonobot.tenancy.api.choosing import PART_JSON
-from bonobot.tenancy.api.schema import ANSWERS
+from bonobot.accounts.api.openapi_schema import ANSWERS
+from bonobot.core.api.serializers import PART_JSON
 from tests import rest
 
 SPECIFICATION = Path(validation.__file__).with_name("openapi_3_1_schema.json")
@@ -91,7 +91,7 @@ def test_every_list_and_object_that_is_read_has_an_example():
         for content in operation["responses"].get("200", {}).get("content", {}).values()
         if method == "get" and "$ref" in content["schema"] and "examples" not in content
     }
-    assert not lacking, "add them to bonobot/tenancy/api/answers.json"
+    assert not lacking, "add them to bonobot/accounts/api/answers.json"
 
 
 def test_the_examples_of_answers_are_whole_and_of_what_there_is():

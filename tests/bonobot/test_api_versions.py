@@ -8,12 +8,12 @@ import pytest
 import pytest_django
 from django.db import transaction
 
-from bonobot.tenancy.models import Organization, User
-from bonobot.tenancy.principals import Principal
-from bonobot.tenancy.roles import Role
-from mcp_servers.configuration import ServerSpec
+from bonobot.accounts.models.organizations import Organization, User
+from bonobot.accounts.principals import Principal
+from bonobot.accounts.roles import Role
 from mcp_servers.models import Preset, Server
-from mcp_servers.registration import add
+from mcp_servers.server_config import ServerSpec
+from mcp_servers.services import add
 from tests import rest
 from tests.agents import casting
 from tests.bonobot.test_api_matrix import OPERATIONS, ROUTES, filled

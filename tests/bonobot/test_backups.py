@@ -14,9 +14,9 @@ from django.db import connection
 from pytest_django import Settings
 
 from agents.models import ModelEndpoint
-from bonobot import backups
-from bonobot.lib.problems import Conflict, Invalid, Unavailable
-from bonobot.tenancy.models import Organization
+from bonobot.accounts.models.organizations import Organization
+from bonobot.core.problems import Conflict, InvalidInput, ServiceUnavailable
+from bonobot.maintenance import backups
 from tests.processes import environment
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -47,7 +47,7 @@ def database() -> dict[str, Any]:
     return {**used.DATABASES["default"], **connection.settings_dict}
 
 
-def save(folder: Path, var: Path) -> backups.Manifest:
+def save(folder: Path, var: Path) -> backups.BackupManifest:
     return backups.save(folder, database=database(), var=var)
 
 
@@ -114,9 +114,9 @@ def test_a_changed_file_is_not_put_back(tmp_path: Path, var: Path, acme: Organiz
     save(tmp_path / "saved", var)
     with (tmp_path / "saved" / "workspaces.tar.gz").open("ab") as file:
         file.write(b"x")
-    with pytest.raises(Invalid, match=r"workspaces\.tar\.gz"):
+    with pytest.raises(InvalidInput, match=r"workspaces\.tar\.gz"):
         backups.restore(tmp_path / "saved", database=database(), var=var)
-    with pytest.raises(Invalid):
+    with pytest.raises(InvalidInput):
         backups.read(tmp_path)
 
 
@@ -131,7 +131,7 @@ def test_a_program_that_is_missing_is_told(
     tmp_path: Path, var: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(Unavailable) as caught:
+    with pytest.raises(ServiceUnavailable) as caught:
         backups._run("pg_dump", {"NAME": "x"})
     assert caught.value.code == "program_missing"
 

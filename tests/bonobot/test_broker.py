@@ -6,9 +6,9 @@ import pytest
 from pytest_django import Settings
 
 from agents.tasks import sweep
-from bonobot import broker
 from bonobot.celery import app
-from bonobot.queues import NAMES
+from bonobot.jobs import broker
+from bonobot.jobs.queues import NAMES
 from mcp_servers.tasks import discover_server
 
 
@@ -18,11 +18,11 @@ def emptied() -> None:
 
 
 def test_each_queue_tells_how_many_wait_and_since_when() -> None:
-    assert [one.messages for one in broker.waiting()] == [0] * len(NAMES)
+    assert [one.messages for one in broker.list_queue_backlogs()] == [0] * len(NAMES)
     for number in range(3):
         discover_server.delay(str(number))
     sweep.delay()
-    found = {one.queue: one for one in broker.waiting()}
+    found = {one.queue: one for one in broker.list_queue_backlogs()}
     assert {name: one.messages for name, one in found.items() if one.messages} == {
         "discovery": 3,
         "sweeps": 1,
@@ -33,15 +33,15 @@ def test_each_queue_tells_how_many_wait_and_since_when() -> None:
 
 def test_a_broker_that_is_away_is_told(settings: Settings, tmp_path: Path) -> None:
     settings.REDIS_URL = "redis://127.0.0.1:1/0"
-    broker._redis.cache_clear()
+    broker._connect_redis.cache_clear()
     try:
-        with pytest.raises(broker.Unreachable):
+        with pytest.raises(broker.BrokerUnreachable):
             broker.ping()
-        with pytest.raises(broker.Unreachable):
-            broker.waiting()
+        with pytest.raises(broker.BrokerUnreachable):
+            broker.list_queue_backlogs()
     finally:
-        broker._redis.cache_clear()
+        broker._connect_redis.cache_clear()
     settings.REDIS_URL = ""
     settings.BONOBOT_VAR = tmp_path
-    with pytest.raises(broker.Unreachable):
+    with pytest.raises(broker.BrokerUnreachable):
         broker.ping()

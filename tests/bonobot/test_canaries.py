@@ -28,19 +28,19 @@ from django.urls import reverse
 from django.views.debug import get_exception_reporter_class
 from redis import Redis
 
-from agents import calls
 from agents.admin.agents import AgentAdmin
+from agents.calls import pipeline
 from agents.models import ModelEndpoint
+from bonobot.accounts.models.organizations import Organization, User
+from bonobot.accounts.roles import Role
+from bonobot.accounts.tokens.services import issue
 from bonobot.celery import app
-from bonobot.lib.logs import JSONFormatter, TextFormatter
-from bonobot.lib.runtime import runtime
-from bonobot.tenancy.models import Organization, User
-from bonobot.tenancy.roles import Role
-from bonobot.tenancy.tokens import issue
-from mcp_servers.configuration import ServerSpec
-from mcp_servers.connections.pool import connections
+from bonobot.core.runtime import get_runtime
+from bonobot.core.telemetry.logging import JSONFormatter, TextFormatter
+from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.models import Secret, Server
-from mcp_servers.registration import add
+from mcp_servers.server_config import ServerSpec
+from mcp_servers.services import add
 from mcp_servers.tasks import discover_server
 from tests import desk, rest
 from tests.agents import casting
@@ -125,7 +125,7 @@ def test_a_call_takes_no_secret_into_logs_rows_or_another_servers_process(acme, 
     spec = ServerSpec(name="workshop", transport_type="stdio", endpoint_config=config)
     server = casting.ready(acme, add(boss, spec), helper)
     mine = {kind: text for kind, text in canaries.items() if kind in STORED}
-    request = calls.Request(
+    request = pipeline.CallRequest(
         principal=boss,
         tool="mcp_workshop_echo",
         arguments={"text": json.dumps(mine)},
@@ -134,13 +134,13 @@ def test_a_call_takes_no_secret_into_logs_rows_or_another_servers_process(acme, 
         agent_id=helper.pk,
     )
     with logged() as written:
-        outcome = runtime().call(calls.call, request)
+        outcome = get_runtime().call(pipeline.call, request)
         try:
             raise RuntimeError(canaries["environment"])
         except RuntimeError:
             logging.getLogger("bonobot").exception("It broke off with %s", mine)
     environments = list(children())
-    runtime().call(connections().forget, server.pk)
+    get_runtime().call(get_connection_pool().forget, server.pk)
     assert outcome.outcome == "ok"
     assert environments
     found = {f"child {number}": leaks(text, sought) for number, text in enumerate(environments)}

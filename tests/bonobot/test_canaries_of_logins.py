@@ -8,7 +8,7 @@ from celery.signals import before_task_publish
 from django.conf import settings
 from redis import Redis
 
-from bonobot.tenancy.roles import Role
+from bonobot.accounts.roles import Role
 from mcp_servers.models import Server
 from mcp_servers.tasks import discover_server
 from tests.agents import casting

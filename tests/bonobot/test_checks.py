@@ -6,8 +6,8 @@ import pytest
 from django.core import checks
 from pytest_django import Settings
 
-from bonobot.checks import KEY_VARIABLES, services_are_shared
-from bonobot.lib.databases import database
+from bonobot.checks import KEY_VARIABLES, check_shared_services
+from bonobot.core.db.database_url import build_database_settings
 
 # Some of Django's own checks ask the database what it can do.
 pytestmark = pytest.mark.django_db
@@ -32,9 +32,9 @@ def test_a_deployment_on_a_laptop_is_told_what_to_change(monkeypatch: pytest.Mon
 def test_a_database_that_is_a_file_is_told_as_it_is_configured(
     monkeypatch: pytest.MonkeyPatch, settings: Settings, tmp_path: Path
 ) -> None:
-    found = database(f"sqlite:////{tmp_path}/x", var=tmp_path, pool_size=1)
+    found = build_database_settings(f"sqlite:////{tmp_path}/x", var=tmp_path, pool_size=1)
     monkeypatch.setitem(settings.DATABASES, "default", found)
-    assert services_are_shared(None)[0].id == "bonobot.W103"
+    assert check_shared_services(None)[0].id == "bonobot.W103"
 
 
 def test_a_real_deployment_has_nothing_to_change(

@@ -2,8 +2,8 @@
 
 import pytest
 
+from agents.console import demo_organization
 from agents.models import Agent
-from bonobot import demo
 from mcp_servers.models import Server
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -12,10 +12,10 @@ pytestmark = pytest.mark.django_db(transaction=True)
 def test_servers_that_are_not_installed_are_named_with_what_brings_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(demo, "find_spec", lambda name: None)
-    monkeypatch.setattr(demo, "_repository", lambda: None)
-    made = demo.create_demo()
+    monkeypatch.setattr(demo_organization, "find_spec", lambda name: None)
+    monkeypatch.setattr(demo_organization, "_find_repository", lambda: None)
+    made = demo_organization.create_demo()
     assert [problem.partition(" ")[0] for problem in made.problems] == ["time", "fetch"]
-    assert all(demo.INSTALL in problem for problem in made.problems)
+    assert all(demo_organization.INSTALL in problem for problem in made.problems)
     assert not Server.objects.exists()
     assert Agent.objects.get().slug == made.agent

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from bonobot.lib import interpreter
+from bonobot import settings
 from tests.processes import ROOT
 
 LISTED = re.compile(r"^#([A-Z_]+)=(.*)$", re.MULTILINE)
 SHOW = """
 import json, sys
 from bonobot import settings
-from bonobot.lib import env
+from bonobot.core import environment
 kept = {name: value for name, value in vars(settings).items() if name.startswith("BONOBOT_")}
-json.dump({"declared": list(env.declared()), "settings": kept}, sys.stdout, default=str)
+json.dump({"declared": list(environment.list_variables()), "settings": kept}, sys.stdout, default=str)
 """
 # These contain what differs between machines and runs.
 MACHINE = {"BONOBOT_VAR", "BONOBOT_TOKEN_PEPPERS", "BONOBOT_LAUNCHERS"}
@@ -61,4 +61,4 @@ def test_the_listed_values_are_the_defaults(loaded: Any) -> None:
 
 def test_the_listed_launchers_are_the_defaults(loaded: Any) -> None:
     found = loaded()["settings"]["BONOBOT_LAUNCHERS"]
-    assert [*listed()["BONOBOT_LAUNCHERS"].split(","), *interpreter.names()] == found
+    assert [*listed()["BONOBOT_LAUNCHERS"].split(","), *settings.list_interpreter_paths()] == found

@@ -3,12 +3,12 @@
 import pytest
 from pytest_django import DjangoAssertNumQueries
 
+from agents.console.onboarding import close, load_onboarding_progress, skip
 from agents.models import Agent, ModelEndpoint
-from bonobot.first_run import begun, close, skip
-from bonobot.lib.problems import Problem
-from bonobot.tenancy.models import FirstRun, Organization
-from bonobot.tenancy.roles import Role
-from mcp_servers.approval import approve
+from bonobot.accounts.models.organizations import FirstRun, Organization
+from bonobot.accounts.roles import Role
+from bonobot.core.problems import Problem
+from mcp_servers.definition_reviews import approve
 from mcp_servers.models import Server
 from tests import desk, rest
 from tests.agents import casting
@@ -22,7 +22,7 @@ def acme() -> Organization:
 
 
 def left(where: Organization) -> list[str]:
-    return [step.slug for step in begun(where.pk).steps if not step.over]
+    return [step.slug for step in load_onboarding_progress(where.pk).steps if not step.over]
 
 
 def test_steps_are_done_by_the_rows_that_there_are(
@@ -38,7 +38,7 @@ def test_steps_are_done_by_the_rows_that_there_are(
     assert left(acme) == ["ask"]
     casting.waiting_session(agent, "hello")
     with django_assert_num_queries(1):
-        assert begun(acme.pk).next is None
+        assert load_onboarding_progress(acme.pk).next is None
 
 
 def test_a_skipped_step_is_kept_for_everybody_and_taken_up_again(acme: Organization) -> None:
@@ -73,7 +73,7 @@ def test_an_auditor_sees_how_far_it_is_and_goes_nowhere(acme: Organization) -> N
     assert desk.url("first_run") not in page
     seat.get("first_run", status=403)
     close(casting.administrator(acme))
-    assert not begun(acme.pk).shown
+    assert not load_onboarding_progress(acme.pk).shown
 
 
 def test_what_waits_is_read_and_approved_where_it_is(acme: Organization) -> None:

@@ -14,26 +14,25 @@ from django.db import connection, transaction
 from django.db.models import CASCADE, SET_NULL, F
 from django.test.utils import CaptureQueriesContext
 
-from agents.bindings import bind
-from agents.budgets import BudgetLine, set_budgets
-from agents.callees import set_callees
-from agents.calls import Request, call
-from agents.governance.snapshots import snapshots
+from agents.budgets.services import BudgetLine, set_budgets
+from agents.callable_agents import set_callees
+from agents.calls.pipeline import CallRequest, call
+from agents.calls.snapshots import get_snapshot_cache
 from agents.models import Agent, ModelEndpoint, SessionGrant
-from agents.sessions.requests import start
-from agents.skills.keeping import SkillSpec, save_skill
-from agents.tool_policies import PolicyText, set_policy
+from agents.policies.services import PolicySpec, set_policy
+from agents.services import bind
+from agents.sessions.services import start
+from agents.skills.services import SkillSpec, save_skill
 from benchmarks.door_stages import counted
-from bonobot.ledger.heads import generation
-from bonobot.ledger.remembering import ALONE
-from bonobot.ledger.writer import writer
-from bonobot.lib.runtime import runtime
-from bonobot.tenancy.grants import give
-from bonobot.tenancy.models import Organization, User
-from bonobot.tenancy.roles import Role, Scope
-from bonobot.tenancy.scoped import Governed
-from bonobot.tenancy.tokens import issue
-from mcp_servers.approval import approve
+from bonobot.accounts.models.abstract_models import Governed
+from bonobot.accounts.models.organizations import Organization, User
+from bonobot.accounts.roles import Role, TokenScope
+from bonobot.accounts.tokens.services import create_grant, issue
+from bonobot.core.runtime import get_runtime
+from bonobot.ledger.queries import load_policy_generation
+from bonobot.ledger.writer.committer import ALONE
+from bonobot.ledger.writer.writer_thread import get_writer
+from mcp_servers.definition_reviews import approve
 from mcp_servers.models import Preset, Secret, Server
 from tests.agents import casting
 from tests.parts import ROOT
@@ -70,9 +69,9 @@ def _answer(asked: Asked) -> bytes:
 def web() -> Iterator[str]:
     """The address of a server that answers in this process."""
     listening = RawHttp(_answer).listening()
-    yield runtime().call(listening.__aenter__).url
-    runtime().call(listening.__aexit__, None, None, None)
-    writer().close()
+    yield get_runtime().call(listening.__aenter__).url
+    get_runtime().call(listening.__aexit__, None, None, None)
+    get_writer().close()
 
 
 @pytest.fixture
@@ -91,7 +90,7 @@ def helper(transactional_db: None, web: str) -> Agent:
     approve(boss, server)
     ModelEndpoint.objects.create(organization=acme, name="Spare", kind="offline", model="offline")
     bind(boss, agent, server)
-    set_policy(boss, agent, PolicyText("all", deny=("mcp_web_other",)))
+    set_policy(boss, agent, PolicySpec("all", deny=("mcp_web_other",)))
     set_budgets(boss, agent, [BudgetLine("calls", "month", 1_000)])
     set_budgets(boss, server, [BudgetLine("calls", "month", 1_000)])
     save_skill(boss, SkillSpec(name="tell", text="Hello", agents=[agent.slug]))
@@ -99,19 +98,19 @@ def helper(transactional_db: None, web: str) -> Agent:
     casting.workflow(agent)
     issue(boss, name="ci", role=Role.OPERATOR)
     casting.issuer(acme, "https://login.example.com")
-    give(
+    create_grant(
         User.objects.get(pk=casting.person(acme, Role.OPERATOR).id),
         acme,
         role=Role.MEMBER,
         resource=f"{settings.BONOBOT_URL}/mcp",
         client_id="ide",
         client="IDE",
-        scopes=[Scope.AGENTS],
+        scopes=[TokenScope.AGENTS],
     )
     SessionGrant.objects.create(
         organization=acme, agent=agent, session=start(boss, agent, "Hi"), own_name="echo"
     )
-    snapshots().read("agent", agent.pk)  # stores the names of the tools
+    get_snapshot_cache().read("agent", agent.pk)  # stores the names of the tools
     return agent
 
 
@@ -173,9 +172,9 @@ def _field(row: Any) -> str:
 def _bumped(agent: Agent, what: str) -> Iterator[None]:
     """See the generation rise by what is done inside, and take it back."""
     with transaction.atomic():
-        before = generation(agent.organization_id)
+        before = load_policy_generation(agent.organization_id)
         yield
-        assert generation(agent.organization_id) > before, what
+        assert load_policy_generation(agent.organization_id) > before, what
         transaction.set_rollback(True)
 
 
@@ -213,7 +212,7 @@ def test_a_snapshot_reads_governed_rows_only(helper: Agent, kind: str) -> None:
     key = helper.pk if kind == "agent" else row_of(Server).pk
     tables = {model._meta.db_table for model in apps.get_models()}
     with CaptureQueriesContext(connection) as queries:
-        snapshots().read(kind, key)
+        get_snapshot_cache().read(kind, key)
     read = {
         table
         for query in queries
@@ -269,8 +268,8 @@ def elsewhere(helper: Agent) -> Iterator[Callable[[Any], None]]:
 def _call(helper: Agent, **whom: Any) -> str:
     boss = casting.administrator(helper.organization)
     named = whom or {"agent_id": helper.pk, "tool": TOOL}
-    asked = Request(principal=boss, arguments={}, via="rest", holder="test", **named)
-    return runtime().call(call, asked).outcome
+    asked = CallRequest(principal=boss, arguments={}, via="rest", holder="test", **named)
+    return get_runtime().call(call, asked).outcome
 
 
 def test_another_process_changes_the_very_next_call(
@@ -278,13 +277,15 @@ def test_another_process_changes_the_very_next_call(
 ) -> None:
     assert _call(helper) == "ok"
     for model in GOVERNED.values():
-        before = snapshots().cached("agent", helper.pk)
+        before = get_snapshot_cache().cached("agent", helper.pk)
         assert before is not None
         elsewhere(row_of(model))
         assert _call(helper) == "ok"
-        decided = snapshots().cached("agent", helper.pk)
+        decided = get_snapshot_cache().cached("agent", helper.pk)
         assert decided is not None
-        assert decided.generation == generation(helper.organization_id) > before.generation
+        assert (
+            decided.generation == load_policy_generation(helper.organization_id) > before.generation
+        )
 
 
 @pytest.mark.parametrize("through", ["an agent", "the server by itself"])

@@ -14,10 +14,10 @@ from django.conf import settings
 from django.urls import URLPattern, URLResolver, get_resolver
 
 from bonobot import asgi
-from bonobot.ledger.writer import writer
-from bonobot.lib.headers import usual_headers
-from bonobot.tenancy.roles import Role
-from bonobot.tenancy.tokens import issue
+from bonobot.accounts.roles import Role
+from bonobot.accounts.tokens.services import issue
+from bonobot.core.http.response_headers import usual_headers
+from bonobot.ledger.writer.writer_thread import get_writer
 from tests import desk
 from tests.agents import casting
 from tests.processes import Web
@@ -76,7 +76,7 @@ def cookie(module_web: Web) -> Iterator[str]:
     seat.user.save()
     held = seat.client.cookies[settings.SESSION_COOKIE_NAME]
     yield f"{held.key}={held.value}"
-    writer().close()
+    get_writer().close()
 
 
 def test_every_address_answers_with_them(module_web: Web, cookie: str) -> None:

@@ -7,7 +7,8 @@ import pytest
 from django.db import OperationalError
 from django.test import RequestFactory
 
-from bonobot import asgi, health
+from bonobot import asgi
+from bonobot.monitoring import health
 from tests.processes import Web
 
 
@@ -17,7 +18,7 @@ def _starting(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def answer() -> tuple[int, dict[str, str]]:
-    response = health.healthz(RequestFactory().get(health.PATH))
+    response = health.answer_healthz(RequestFactory().get(health.LIVENESS_PATH))
     return response.status_code, json.loads(response.content)
 
 
@@ -26,7 +27,7 @@ def test_a_process_with_all_migrations_is_ready(db: None) -> None:
 
 
 def test_missing_migrations_are_told_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health, "unapplied", lambda: 3)
+    monkeypatch.setattr(health, "count_unapplied_migrations", lambda: 3)
     status, body = answer()
     assert status == 503
     assert body["status"] == "starting"
@@ -37,7 +38,7 @@ def test_a_database_that_is_away_means_not_ready(monkeypatch: pytest.MonkeyPatch
     def away() -> int:
         raise OperationalError("connection refused at 10.0.0.5 for user bonobot")
 
-    monkeypatch.setattr(health, "unapplied", away)
+    monkeypatch.setattr(health, "count_unapplied_migrations", away)
     assert answer() == (503, {"status": "starting", "detail": "the database doesn't answer"})
 
 
@@ -47,7 +48,7 @@ def test_once_ready_it_is_only_a_sign_of_life(db: None, monkeypatch: pytest.Monk
     def asked_again() -> int:
         raise AssertionError("the database was asked again")
 
-    monkeypatch.setattr(health, "unapplied", asked_again)
+    monkeypatch.setattr(health, "count_unapplied_migrations", asked_again)
     assert answer()[0] == 200
 
 
@@ -55,7 +56,7 @@ def test_an_application_that_was_not_ready_becomes_ready(
     db: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as starting:
-        starting.setattr(health, "unapplied", lambda: 1)
+        starting.setattr(health, "count_unapplied_migrations", lambda: 1)
         assert answer()[0] == 503
     assert answer()[0] == 200
 

@@ -7,9 +7,9 @@ from contextlib import suppress
 import pytest
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from bonobot.http_protocol import Protocol
-from bonobot.management.programs import PROTOCOL
-from bonobot.management.programs import web as program
+from bonobot.processes.http_protocol import Protocol
+from bonobot.processes.programs import PROTOCOL
+from bonobot.processes.programs import build_web_process as program
 from tests.processes import Web
 
 MIB = 1024 * 1024

@@ -7,10 +7,10 @@ from contextlib import suppress
 
 import pytest
 
-from agents.sessions.requests import start
-from bonobot.ledger.writer import writer
-from bonobot.tenancy.roles import Role
-from bonobot.tenancy.tokens import issue
+from agents.sessions.services import start
+from bonobot.accounts.roles import Role
+from bonobot.accounts.tokens.services import issue
+from bonobot.ledger.writer.writer_thread import get_writer
 from tests.agents import casting
 from tests.processes import Web, healthy
 
@@ -124,7 +124,7 @@ def test_a_slow_reader_of_events_is_left_alone(
     # No worker runs: the session waits for one, and its stream goes on.
     session = start(casting.administrator(organization), casting.agent(organization), "Hello")
     _, token = issue(casting.administrator(organization), name="s", role=Role.OWNER)
-    writer().close()
+    get_writer().close()
     client = connect()
     client.sendall(
         f"GET /api/sessions/{session.pk}/events HTTP/1.1\r\nHost: 127.0.0.1\r\n"

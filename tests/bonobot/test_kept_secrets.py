@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from agents.registration import EndpointSpec, save_endpoint
-from bonobot.notices.channels import ChannelSpec, save_channel
-from bonobot.tenancy.models import Organization
-from bonobot.tenancy.principals import Principal
-from mcp_servers.configuration import ServerSpec
-from mcp_servers.registration import add
+from agents.services import ModelEndpointSpec, save_endpoint
+from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.principals import Principal
+from bonobot.notifications.services import NotificationChannelSpec, save_channel
+from mcp_servers.server_config import ServerSpec
+from mcp_servers.services import add
 from tests import rest
 from tests.agents import casting
 
@@ -118,7 +118,7 @@ KINDS = {
     "model endpoint": Kind(
         lambda boss: save_endpoint(
             boss,
-            EndpointSpec(
+            ModelEndpointSpec(
                 name="Model", kind="openai", model="m", base_url=f"{HERE}/v1", api_key="stored"
             ),
         ),
@@ -137,7 +137,9 @@ KINDS = {
     "notice channel": Kind(
         lambda boss: save_channel(
             boss,
-            ChannelSpec("Pager", "webhook", url=f"{HERE}/hook", secret="stored-and-long-enough"),
+            NotificationChannelSpec(
+                "Pager", "webhook", url=f"{HERE}/hook", secret="stored-and-long-enough"
+            ),
         )[0],
         "notice-channels/{}",
         "secret",

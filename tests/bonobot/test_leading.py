@@ -9,10 +9,9 @@ from django.db import OperationalError
 from django.utils import timezone
 from django_celery_beat.models import PeriodicTask
 
-from bonobot import leading
-from bonobot.beat import STANDBY_S, Schedules
 from bonobot.celery import app
-from bonobot.leading import LEASE_S, Leader
+from bonobot.jobs import celery_beat
+from bonobot.jobs.celery_beat import LEASE_S, STANDBY_S, BonobotScheduler, LeaderLease
 from bonobot.models import Lease
 
 pytestmark = pytest.mark.django_db
@@ -20,7 +19,7 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leading, "RENEW_S", 0.0)
+    monkeypatch.setattr(celery_beat, "RENEW_S", 0.0)
 
 
 def later() -> Any:
@@ -28,18 +27,18 @@ def later() -> Any:
 
 
 def test_one_of_two_leads_and_goes_on() -> None:
-    first, second = Leader("x"), Leader("x")
+    first, second = LeaderLease("x"), LeaderLease("x")
     assert [first.renew(), second.renew(), first.renew(), second.renew()] == [True, False] * 2
     assert (first.leads, second.leads) == (True, False)
 
 
 def test_another_thing_is_led_by_somebody_else() -> None:
-    assert Leader("x").renew()
-    assert Leader("y").renew()
+    assert LeaderLease("x").renew()
+    assert LeaderLease("y").renew()
 
 
 def test_the_second_takes_over_when_the_first_is_gone_and_the_first_sees_it() -> None:
-    first, second = Leader("x"), Leader("x")
+    first, second = LeaderLease("x"), LeaderLease("x")
     assert first.renew()
     with later():
         assert second.renew()
@@ -47,7 +46,7 @@ def test_the_second_takes_over_when_the_first_is_gone_and_the_first_sees_it() ->
 
 
 def test_who_lets_go_is_followed_at_once() -> None:
-    first, second = Leader("x"), Leader("x")
+    first, second = LeaderLease("x"), LeaderLease("x")
     assert first.renew()
     first.let_go()
     assert not first.leads
@@ -59,7 +58,7 @@ def test_who_lets_go_is_followed_at_once() -> None:
 def test_without_a_database_the_lease_is_kept_until_it_has_run_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    leader = Leader("x")
+    leader = LeaderLease("x")
     assert leader.renew()
 
     def away() -> bool:
@@ -73,11 +72,11 @@ def test_without_a_database_the_lease_is_kept_until_it_has_run_out(
 
 @pytest.fixture
 def beats(monkeypatch: pytest.MonkeyPatch) -> Any:
-    for module in ("bonobot.beat", "django_celery_beat.schedulers"):
+    for module in ("bonobot.jobs.celery_beat", "django_celery_beat.schedulers"):
         monkeypatch.setattr(f"{module}.close_old_connections", lambda: None)
-    made = [Schedules(app), Schedules(app)]
+    made = [BonobotScheduler(app), BonobotScheduler(app)]
     for one in made:
-        one.leader = Leader("beat")
+        one.leader = LeaderLease("beat")
         one.sent = []
         monkeypatch.setattr(one, "apply_async", lambda entry, one=one, **_: one.sent.append(entry))
     yield made

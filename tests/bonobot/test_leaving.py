@@ -8,19 +8,19 @@ import pytest
 from django.apps import apps
 from pytest_django import Settings
 
+from agents import organization_offboarding
 from agents.models import Inbox, ModelEndpoint, Session
-from agents.registration import AgentSpec, add_agent
-from bonobot import backups
-from bonobot.ledger.exporting import read
-from bonobot.ledger.forgetting import rows_of
+from agents.services import AgentSpec, add_agent
+from bonobot.accounts.models.organizations import Membership, Organization, User
+from bonobot.accounts.principals import Principal, build_cli_principal
+from bonobot.accounts.roles import Role
+from bonobot.accounts.services import save_organization
+from bonobot.core.problems import Forbidden
+from bonobot.ledger.audit.export import read
+from bonobot.ledger.audit.retention import list_organization_rows
+from bonobot.ledger.audit.verify_chain import verify, verify_exported
 from bonobot.ledger.models import AuditRow
-from bonobot.ledger.verify import verify, verify_exported
-from bonobot.lib.problems import Forbidden
-from bonobot.portability import leaving
-from bonobot.tenancy.members import save_organization
-from bonobot.tenancy.models import Membership, Organization, User
-from bonobot.tenancy.principals import Principal, cli_principal
-from bonobot.tenancy.roles import Role
+from bonobot.maintenance import backups
 
 pytestmark = pytest.mark.django_db(transaction=True)
 SECRET = "sk-very-secret-123"
@@ -37,12 +37,12 @@ def filled(slug: str) -> Organization:
         organization=found, name="a", slug="a", model="m", fallback=second
     )
     spec = AgentSpec(name="A", slug="a", model_endpoint=first)
-    agent = add_agent(cli_principal(found), spec)
+    agent = add_agent(build_cli_principal(found), spec)
     who = {"started_by_kind": "user", "started_by_id": "1", "started_by": "x"}
     session = Session.objects.create(organization=found, agent=agent, status="done", **who)
     said = {"actor_kind": "user", "actor_id": "1", "actor": "x"}
     Inbox.objects.create(session=session, kind="message", payload={"text": slug}, **said)
-    save_organization(cli_principal(found), found, adding=False)
+    save_organization(build_cli_principal(found), found, adding=False)
     return found
 
 
@@ -59,7 +59,7 @@ def var(tmp_path: Path, settings: Settings) -> Path:
 def test_an_export_holds_everything_but_secrets_and_others(tmp_path: Path, var: Path) -> None:
     acme, _ = filled("acme"), filled("other")
     folder = tmp_path / "left"
-    found = leaving.export(cli_principal(acme), acme, folder)
+    found = organization_offboarding.export(build_cli_principal(acme), acme, folder)
     assert sorted(path.name for path in folder.iterdir()) == [
         *("audit.jsonl", "configuration.yaml", "manifest.json", "people.jsonl", "rows.jsonl"),
         "workspaces.tar.gz",
@@ -79,17 +79,17 @@ def test_an_export_holds_everything_but_secrets_and_others(tmp_path: Path, var: 
 
 def test_a_deletion_leaves_nothing_but_the_export_and_the_others(tmp_path: Path, var: Path) -> None:
     acme, other = filled("acme"), filled("other")
-    number, before = acme.pk, leaving.measure(other)
+    number, before = acme.pk, organization_offboarding.measure(other)
     folder = tmp_path / "left"
-    leaving.delete(cli_principal(acme), acme, folder)
+    organization_offboarding.delete(build_cli_principal(acme), acme, folder)
     assert not Organization.objects.filter(pk=number).exists()
     for model in apps.get_models():
         if any(field.attname == "organization_id" for field in model._meta.local_fields):
             assert not model._base_manager.filter(organization_id=number).exists(), model
-    assert not any(rows.exists() for rows in rows_of(number))
+    assert not any(rows.exists() for rows in list_organization_rows(number))
     assert Inbox.objects.count() == 1
     assert sorted(path.name for path in (var / "workspaces").iterdir()) == ["other"]
-    assert leaving.measure(other) == before
+    assert organization_offboarding.measure(other) == before
     assert verify(other.pk).ok
     audit = (folder / "audit.jsonl").read_text(encoding="utf-8").splitlines()
     assert json.loads(json.loads(audit[-1])["opened"])["action"] == "organization_deleted"
@@ -98,10 +98,10 @@ def test_a_deletion_leaves_nothing_but_the_export_and_the_others(tmp_path: Path,
 
 def test_only_a_platform_administrator_may(tmp_path: Path, var: Path) -> None:
     acme = filled("acme")
-    principal: Principal = replace(cli_principal(acme), platform_admin=False)
+    principal: Principal = replace(build_cli_principal(acme), platform_admin=False)
     with pytest.raises(Forbidden):
-        leaving.delete(principal, acme, None)
+        organization_offboarding.delete(principal, acme, None)
     with pytest.raises(Forbidden):
-        leaving.export(principal, acme, tmp_path / "left")
+        organization_offboarding.export(principal, acme, tmp_path / "left")
     assert not AuditRow.objects.filter(action="organization_deleted").exists()
     assert not (tmp_path / "left").exists()

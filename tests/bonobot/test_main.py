@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bonobot import __main__ as command
-from bonobot.lib import runtime
+from bonobot.core import runtime
 from tests.processes import environment
 
 ROOT = Path(__file__).parents[2]

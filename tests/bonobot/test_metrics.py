@@ -19,14 +19,14 @@ from pytest_django import Settings
 
 from agents.models import Agent, Budget, ModelEndpoint, Session
 from agents.models import Runner as RunnerRow
-from bonobot import asgi, metrics
-from bonobot.ledger.actors import Actor
-from bonobot.ledger.entries import Admission, Opening, Settlement
-from bonobot.ledger.writer import writer
-from bonobot.lib import metrics as counted
-from bonobot.lib.runtime import runtime
-from bonobot.probes import Probes
-from bonobot.tenancy.models import Organization
+from bonobot import asgi
+from bonobot.accounts.models.organizations import Organization
+from bonobot.core.runtime import get_runtime
+from bonobot.core.telemetry import metrics as counted
+from bonobot.ledger.types import Actor, Admission, Opening, Settlement
+from bonobot.ledger.writer.writer_thread import get_writer
+from bonobot.monitoring import metrics_endpoint
+from bonobot.monitoring.probe_server import ProbeServer
 from tests.parts import ROOT
 
 DEPLOY = ROOT / "deploy"
@@ -43,7 +43,7 @@ def open_to_all(settings: Settings) -> str:
 def beat() -> Iterator[CollectorRegistry]:
     """A registry as beat has it beside the counters."""
     registry = CollectorRegistry()
-    registry.register(metrics.Rows())
+    registry.register(metrics_endpoint.RowMetricsCollector())
     return registry
 
 
@@ -62,17 +62,17 @@ def value(*key: str) -> float:
 
 
 def test_it_is_closed_until_somebody_is_let_in(settings: Settings) -> None:
-    assert metrics.answer("Bearer x", "127.0.0.1")[0] == 404
+    assert metrics_endpoint.answer("Bearer x", "127.0.0.1")[0] == 404
     settings.BONOBOT_METRICS_TOKEN = "a-long-token"
-    assert metrics.answer("", "127.0.0.1")[0] == 401
-    assert metrics.answer("Bearer a-long-toke", "127.0.0.1")[0] == 401
-    assert metrics.answer("Bearer a-long-token", "203.0.113.9")[0] == 200
+    assert metrics_endpoint.answer("", "127.0.0.1")[0] == 401
+    assert metrics_endpoint.answer("Bearer a-long-toke", "127.0.0.1")[0] == 401
+    assert metrics_endpoint.answer("Bearer a-long-token", "203.0.113.9")[0] == 200
 
 
 def test_networks_let_in_without_a_token(settings: Settings) -> None:
     settings.BONOBOT_METRICS_NETWORKS = (ip_network("10.0.0.0/8"),)
-    assert metrics.answer("", "10.1.2.3")[0] == 200
-    assert [metrics.answer("", one)[0] for one in ("203.0.113.9", "", "::1")] == [401] * 3
+    assert metrics_endpoint.answer("", "10.1.2.3")[0] == 200
+    assert [metrics_endpoint.answer("", one)[0] for one in ("203.0.113.9", "", "::1")] == [401] * 3
 
 
 @pytest.mark.django_db(transaction=True)
@@ -87,9 +87,9 @@ def test_web_and_probes_answer_alike(open_to_all: str) -> None:
 
     headers = [(b"authorization", open_to_all.encode())]
     scope = {"type": "http", "path": "/metrics", "headers": headers, "client": ("127.0.0.1", 1)}
-    runtime().call(asgi.application, scope, receive, send)
+    get_runtime().call(asgi.application, scope, receive, send)
     assert sent[0]["status"] == 200
-    status, _, body = Probes(lambda: 0.0).answer("/metrics", {"Authorization": open_to_all})
+    status, _, body = ProbeServer(lambda: 0.0).answer("/metrics", {"Authorization": open_to_all})
     assert status == 200
     assert {name for name, *_ in samples(sent[1]["body"])} == {name for name, *_ in samples(body)}
 
@@ -112,7 +112,7 @@ def test_calls_and_refusals_are_counted_where_they_are_written() -> None:
         value("bonobot_refusals_total", "denied_by_rule", "call"),
         value("bonobot_call_seconds_count", "call"),
     ]
-    writer().admit(Admission(opening=opening)).result()
+    get_writer().admit(Admission(opening=opening)).result()
     settlement = Settlement(
         call_id=opening.call_id,
         organization_id=organization.pk,
@@ -120,9 +120,9 @@ def test_calls_and_refusals_are_counted_where_they_are_written() -> None:
         code="call_timeout",
         duration_ms=1_500,
     )
-    writer().settle(settlement).result()
+    get_writer().settle(settlement).result()
     denied = replace(opening, call_id=uuid.uuid4(), decision="deny", code="denied_by_rule")
-    writer().refuse(denied).result()
+    get_writer().refuse(denied).result()
     after = [
         value("bonobot_calls_total", "call_timeout", "call", "error"),
         value("bonobot_refusals_total", "denied_by_rule", "call"),
@@ -135,7 +135,7 @@ def test_labels_are_bounded_whatever_a_server_says(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(counted, "_codes", set())
     monkeypatch.setattr(counted, "MOST_CODES", 3)
     given = ["a", "b", "Ünïcode", "x" * 49, "c", "d", "a", ""]
-    assert [counted.bounded(code) for code in given] == [
+    assert [counted.bound_label_value(code) for code in given] == [
         "a",
         "b",
         "other",
@@ -148,16 +148,16 @@ def test_labels_are_bounded_whatever_a_server_says(monkeypatch: pytest.MonkeyPat
 
 
 def test_requests_are_counted_by_area_and_never_by_path() -> None:
-    assert [asgi.area(path) for path in ("/admin/agents/", "/api/x", "/api", "/zzz/1", "/")] == [
-        *("admin", "api", "api", "other", "other")
-    ]
+    assert [
+        asgi.classify_path(path) for path in ("/admin/agents/", "/api/x", "/api", "/zzz/1", "/")
+    ] == [*("admin", "api", "api", "other", "other")]
     before = value("bonobot_http_requests_total", "api", "418")
     passed: list[Any] = []
 
     async def send(message: Any) -> None:
         passed.append(message)
 
-    runtime().call(asgi.counted("api", send), {"type": "http.response.start", "status": 418})
+    get_runtime().call(asgi.wrap_send("api", send), {"type": "http.response.start", "status": 418})
     assert value("bonobot_http_requests_total", "api", "418") - before == 1
     assert len(passed) == 1
 
@@ -195,13 +195,13 @@ def test_a_database_that_is_away_is_a_number_too(
     def away() -> Iterator[Any]:
         raise OperationalError("away")
 
-    monkeypatch.setattr(metrics, "rows", away)
+    monkeypatch.setattr(metrics_endpoint, "collect_row_metrics", away)
     assert samples(generate_latest(beat)) == {("bonobot_rows_readable",): 0.0}
 
 
 def exported() -> set[str]:
     """Return every name that a query may use."""
-    found = set(metrics.FAMILIES)
+    found = set(metrics_endpoint.FAMILIES)
     for family in counted.registry.collect():
         name = family.name + {"counter": "_total", "info": "_info"}.get(family.type, "")
         parts = ("_bucket", "_sum", "_count") if family.type == "histogram" else ("",)

@@ -21,6 +21,12 @@ from django.db import transaction
 from django.test import Client
 from django.urls import reverse
 
+from agents.console import command_palette
+from agents.gateway.organization_server import handlers as organization_server_handlers
+from agents.gateway.organization_server import resources as organization_server_resources
+from agents.gateway.organization_server.handlers import find_skill
+from agents.gateway.routes import GatewayAddress, find
+from agents.gateway.transports import count_declarations
 from agents.models import (
     Agent,
     Approval,
@@ -32,25 +38,21 @@ from agents.models import (
     Workflow,
     WorkflowRun,
 )
-from agents.skills.keeping import SkillSpec, save_skill
-from agents.workflows.keeping import WorkflowSpec, save_workflow
-from bonobot import palette
-from bonobot.gateway.bots import completing, offering, resources
-from bonobot.gateway.bots.prompts import skill_named
-from bonobot.gateway.places import Address, find
-from bonobot.gateway.stdio import look
-from bonobot.lib.problems import Forbidden, NotFound, Problem
-from bonobot.lib.runtime import Runtime
-from bonobot.tenancy import bearers, grants
-from bonobot.tenancy.models import Membership, Organization, Provider, User
-from bonobot.tenancy.principals import (
+from agents.skills.services import SkillSpec, save_skill
+from agents.workflows.services import WorkflowSpec, save_workflow
+from bonobot.accounts.external_issuers import jwt_validation
+from bonobot.accounts.models.organizations import Membership, Organization, Provider, User
+from bonobot.accounts.principals import (
     InsufficientScope,
     Principal,
-    principal_for_token,
-    principal_for_user,
+    build_token_principal,
+    build_user_principal,
 )
-from bonobot.tenancy.roles import Action, Role, Scope
-from bonobot.tenancy.tokens import issue
+from bonobot.accounts.roles import Action, Role, TokenScope
+from bonobot.accounts.tokens import services as token_services
+from bonobot.accounts.tokens.services import issue
+from bonobot.core.problems import Forbidden, NotFound, Problem
+from bonobot.core.runtime import Runtime
 from mcp_servers.models import Server
 from tests import rest
 from tests.agents import casting
@@ -62,7 +64,7 @@ from tests.screens import ADDRESSES, arguments, only_answers, shared_rows
 NEAR, FAR, OTHERS = "alpaca", "zebra", "otter"
 READS = (Action.VIEW, Action.RUN_AGENTS)
 READERS = (Role.OWNER, Role.OPERATOR, Role.REVIEWER, Role.AUDITOR)
-OF_MCP = (Scope.TOOLS, Scope.AGENTS, Scope.MANAGE)
+OF_MCP = (TokenScope.TOOLS, TokenScope.AGENTS, TokenScope.MANAGE)
 
 
 @dataclass(frozen=True)
@@ -249,7 +251,7 @@ def people(where: Organization, agents: dict[str, Agent]) -> Iterator[Case]:
         user = User.objects.get(pk=casting.person(where, role, f"person-{role}").id)
         agents[NEAR].members.add(user)
         has = frozenset(agents) if role in READERS else frozenset({NEAR})
-        yield Case(f"person {role}", principal_for_user(user, where), has, user=user)
+        yield Case(f"person {role}", build_user_principal(user, where), has, user=user)
 
 
 def tokens(where: Organization, agents: dict[str, Agent]) -> Iterator[Case]:
@@ -259,7 +261,7 @@ def tokens(where: Organization, agents: dict[str, Agent]) -> Iterator[Case]:
         ids = [agents[name].pk for name in names]
         token, text = issue(boss, name=f"{role} {names}", role=role, agent_ids=ids)
         has = frozenset(names) or frozenset(agents if role in READERS else ())
-        yield Case(f"token {role} {names}", principal_for_token(token), has, text)
+        yield Case(f"token {role} {names}", build_token_principal(token), has, text)
 
 
 def programs(where: Organization, agents: dict[str, Agent]) -> Iterator[Case]:
@@ -272,7 +274,7 @@ def programs(where: Organization, agents: dict[str, Agent]) -> Iterator[Case]:
         giver = User.objects.create_user(f"giver-{number}")
         Membership.objects.create(organization=where, user=giver, role=role)
         agents[NEAR].members.add(giver)
-        grant = grants.give(
+        grant = token_services.create_grant(
             giver,
             where,
             role=role,
@@ -284,21 +286,21 @@ def programs(where: Organization, agents: dict[str, Agent]) -> Iterator[Case]:
         )
         has = frozenset(agents) if role == Role.OPERATOR else frozenset({NEAR})
         has &= frozenset(names) if names or role == Role.MEMBER else has
-        yield Case(f"program {role} {scopes} {names}", principal_for_token(grant), has)
+        yield Case(f"program {role} {scopes} {names}", build_token_principal(grant), has)
 
 
 def strangers(where: Organization, agents: dict[str, Agent]) -> Iterator[Case]:
     """Yield tokens of issuers elsewhere."""
     choices = [
-        *product((Role.MEMBER, Role.AUDITOR), [Scope.AGENTS], ((), (NEAR,))),
-        *product((Role.MEMBER, Role.AUDITOR), (Scope.TOOLS, Scope.MANAGE, ""), [(NEAR,)]),
+        *product((Role.MEMBER, Role.AUDITOR), [TokenScope.AGENTS], ((), (NEAR,))),
+        *product((Role.MEMBER, Role.AUDITOR), (TokenScope.TOOLS, TokenScope.MANAGE, ""), [(NEAR,)]),
     ]
     for number, (role, scope, names) in enumerate(choices):
         ids = [str(agents[name].pk) for name in names]
         said = {"role": role, "agent_ids": ids, "audience": "bonobot"}
         url = f"https://issuer{number}.example.com"
         row = casting.issuer(where, url, f"Issuer {number}", **said)
-        principal = bearers.principal_for(row, {"sub": str(uuid4()), "scope": scope})
+        principal = jwt_validation.build_principal(row, {"sub": str(uuid4()), "scope": scope})
         has = frozenset(names) or frozenset(agents if role in READERS else ())
         yield Case(f"issuer {role} {scope} {names}", principal, has)
 
@@ -393,7 +395,7 @@ def shown_by_rest(
 
 def resource_is_read(principal: Principal, uri: str) -> bool:
     try:
-        return resources.read(principal, uri) is not None
+        return organization_server_resources.read(principal, uri) is not None
     except (NotFound, Forbidden):
         return False
 
@@ -401,10 +403,10 @@ def resource_is_read(principal: Principal, uri: str) -> bool:
 def shown_by_gateway(case: Case, kind: Kind, ids: dict[str, str]) -> dict[str, bool]:
     """Tell which ways of the organization's address show an object."""
     number, principal = ids.get(kind.part, ""), case.principal
-    uri = resources.uri(kind.resource, number)
+    uri = organization_server_resources.build_uri(kind.resource, number)
     return {
         "reads": resource_is_read(principal, uri),
-        "follows": uri in resources.states(principal, [uri]),
+        "follows": uri in organization_server_resources.load_resource_states(principal, [uri]),
     }
 
 
@@ -436,15 +438,17 @@ def test_every_object_is_seen_where_the_table_says_and_nowhere_else(world: World
 def gateway_texts(case: Case, world: World) -> Iterator[tuple[str, str]]:
     """Yield all that the organization's address tells a principal, by the way of asking."""
     principal = case.principal
-    for kind, lists in offering.LISTS.items():
+    for kind, lists in organization_server_handlers.LISTS.items():
         yield f"list of {kind}", json.dumps(lists(principal))
-    tools = offering.tools_for(principal)
-    for template, begun in product(completing.TEMPLATES, ("", FAR[0], "helper", "tell")):
+    tools = organization_server_handlers.load_tools(principal)
+    for template, begun in product(
+        organization_server_handlers.TEMPLATES, ("", FAR[0], "helper", "tell")
+    ):
         asked = {
             "ref": {"type": "ref/resource", "uri": template},
             "argument": {"name": "id", "value": begun},
         }
-        told = answered(completing.complete(inbound(principal, asked)))
+        told = answered(organization_server_handlers.complete(inbound(principal, asked)))
         yield f"completion of {template} {begun}", json.dumps(told)
     for tool in tools.values():
         for word, ids in world.ids.items():
@@ -512,7 +516,7 @@ def test_nothing_about_what_is_out_of_reach_is_told_on_the_way(world: World, who
 Deed = tuple[str, bool, bool]
 
 
-def is_there(address: Address, principal: Principal) -> bool:
+def is_there(address: GatewayAddress, principal: Principal) -> bool:
     try:
         return bool(find(address, principal).id)
     except (NotFound, InsufficientScope):
@@ -521,7 +525,7 @@ def is_there(address: Address, principal: Principal) -> bool:
 
 def is_served(text: str, slug: str) -> bool:
     try:
-        return "tools" in answered(look(text, Address("agent", slug)))
+        return "tools" in answered(count_declarations(text, GatewayAddress("agent", slug)))
     except (NotFound, InsufficientScope):
         return False
 
@@ -530,16 +534,16 @@ def addresses_open(case: Case, world: World, word: str) -> Iterator[Deed]:
     """Yield whether the gateway's addresses are there: an agent's, and a pool server's."""
     principal = case.principal
     uses = principal.may(Action.USE_TOOLS) and word in case.has
-    yield "address", is_there(Address("agent", world.agents[word].slug), principal), uses
+    yield "address", is_there(GatewayAddress("agent", world.agents[word].slug), principal), uses
     if case.text:  # as `bonobot mcp serve --stdio` comes in
         yield "address over stdio", is_served(case.text, world.agents[word].slug), uses
     calls = principal.may(Action.CALL_TOOLS) and not case.bound
-    yield "address of the pool", is_there(Address("server", world.pool), principal), calls
+    yield "address of the pool", is_there(GatewayAddress("server", world.pool), principal), calls
 
 
 def tools_work(case: Case, world: World, word: str) -> Iterator[Deed]:
     """Yield which tools of the organization's address do something with an agent and its things."""
-    tools, ids = offering.tools_for(case.principal), world.ids[word]
+    tools, ids = organization_server_handlers.load_tools(case.principal), world.ids[word]
     runs, slug = case.principal.may(Action.RUN_AGENTS), world.agents[word].slug
     reads, has = runs or case.principal.may(Action.VIEW), word in case.has
     others = has and case.principal.may(Action.VIEW)
@@ -561,7 +565,7 @@ def tools_work(case: Case, world: World, word: str) -> Iterator[Deed]:
             told = outcome(tool.run(inbound(case.principal), given)) if tool else NotFound("")
         yield f"{name} {sorted(given)}", not isinstance(told, NotFound | Forbidden), expected
     skill = Skill.objects.get(pk=ids["skill_id"]).name
-    yield "prompt", skill_named(case.principal, skill) is not None, reads and has
+    yield "prompt", find_skill(case.principal, skill) is not None, reads and has
 
 
 def rest_works(case: Case, world: World, word: str) -> Iterator[Deed]:
@@ -658,4 +662,4 @@ def test_no_page_tells_a_member_of_agents_that_are_not_theirs(world: World) -> N
             leaks += [f"{word} by {name}" for word in words if word in text]
     assert not leaks, "\n".join(leaks)
     for word in words:
-        assert [one.title for one in palette.found(case.principal, (), word)] == []
+        assert [one.title for one in command_palette.search_palette(case.principal, (), word)] == []

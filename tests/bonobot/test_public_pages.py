@@ -3,7 +3,7 @@
 import pytest
 from playwright.sync_api import Page, expect
 
-from bonobot.tenancy.roles import Role
+from bonobot.accounts.roles import Role
 from tests.agents import casting
 
 pytestmark = [pytest.mark.browser, pytest.mark.worker]

@@ -17,11 +17,13 @@ from pytest_django import Settings
 
 from agents.models import ModelEndpoint
 from agents.models import Runner as RunnerRow
-from bonobot import asgi, health, readiness, schedules
-from bonobot.beat import Schedules
-from bonobot.lib.runtime import runtime
-from bonobot.probes import Probes
-from bonobot.tenancy.models import Organization
+from bonobot import asgi
+from bonobot.accounts.models.organizations import Organization
+from bonobot.core.runtime import get_runtime
+from bonobot.jobs import schedules
+from bonobot.jobs.celery_beat import BonobotScheduler
+from bonobot.monitoring import health
+from bonobot.monitoring.probe_server import ProbeServer
 
 # The runtime's threads tidy their connections, whatever they do.
 committed = pytest.mark.django_db(transaction=True)
@@ -29,22 +31,22 @@ committed = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture(autouse=True)
 def _anew(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(readiness._Tried, "at", 0.0)
-    monkeypatch.setattr(readiness, "readiness", readiness.Readiness())
+    monkeypatch.setattr(health._KeyProbeResult, "at", 0.0)
+    monkeypatch.setattr(health, "readiness", health.ReadinessCache())
     yield
-    readiness._Tried.at = 0.0
+    health._KeyProbeResult.at = 0.0
 
 
 @pytest.fixture
 def whole(db: None) -> None:
     """Everything alive: beat wrote, a worker beats."""
-    schedules.sync(schedules.entries())
+    schedules.sync(schedules.get_scheduled_entries())
     PeriodicTask.objects.filter(name=schedules.HEARTBEAT).update(last_run_at=timezone.now())
     RunnerRow.objects.create(host="one", pid=1, beat_at=timezone.now())
 
 
 def answer(query: str = "") -> tuple[int, str, dict[str, str]]:
-    response = readiness.readyz(RequestFactory().get(f"/readyz{query}"))
+    response = health.serve_readyz(RequestFactory().get(f"/readyz{query}"))
     body = json.loads(response.content)
     return (
         response.status_code,
@@ -82,14 +84,14 @@ def test_a_database_that_is_away_is_unready_without_its_address(
     def away() -> None:
         raise OperationalError("connection to 10.0.0.5 as bonobot refused")
 
-    monkeypatch.setattr(readiness.connection, "cursor", away)
-    response = readiness.readyz(RequestFactory().get("/readyz"))
+    monkeypatch.setattr(health.connection, "cursor", away)
+    response = health.serve_readyz(RequestFactory().get("/readyz"))
     assert response.status_code == 503
     assert b"10.0.0.5" not in response.content
 
 
 def test_missing_migrations_are_unready(whole: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health, "fault", lambda: "3 migrations are not applied")
+    monkeypatch.setattr(health, "find_readiness_problem", lambda: "3 migrations are not applied")
     names = ("database", "migrations", "broker", "loop")
     assert answer() == (503, "unready", dict.fromkeys(names, "ok") | {"migrations": "failed"})
 
@@ -102,25 +104,25 @@ def test_keys_that_do_not_open_what_is_stored_are_unready(
     assert answer()[2]["keys"] == "ok"
     monkeypatch.setattr(fields, "CRYPTER", MultiFernet([Fernet(Fernet.generate_key())]))
     assert answer()[2]["keys"] == "ok", "tried once a minute"
-    readiness._Tried.at = 0.0
+    health._KeyProbeResult.at = 0.0
     status, word, states = answer()
     assert (status, word, states["keys"]) == (503, "unready", "failed")
 
 
 def test_a_token_whose_pepper_is_gone_is_told(whole: None, settings: Settings) -> None:
-    from bonobot.tenancy.models import Token
+    from bonobot.accounts.models.organizations import Token
 
     organization = Organization.objects.create(name="Acme", slug="acme")
     Token.objects.create(
         organization=organization, name="x", key="k", pepper_id=7, digest="d", role="member"
     )
-    assert list(readiness.unopened()) == ["tokens"]
+    assert list(health.list_unreadable_fields()) == ["tokens"]
 
 
 @committed
 def test_the_process_answers_it_before_django(monkeypatch: pytest.MonkeyPatch) -> None:
-    parts = (readiness.Part("worker", "failed", "0 alive"),)
-    monkeypatch.setattr(readiness, "measure", lambda: readiness.Report(parts, time.monotonic()))
+    parts = (health.ReadinessPart("worker", "failed", "0 alive"),)
+    monkeypatch.setattr(health, "measure", lambda: health.ReadinessReport(parts, time.monotonic()))
     sent: list[Any] = []
 
     async def send(message: Any) -> None:
@@ -131,7 +133,7 @@ def test_the_process_answers_it_before_django(monkeypatch: pytest.MonkeyPatch) -
 
     for query in (b"", b"all"):
         scope = {"type": "http", "path": "/readyz", "query_string": query, "headers": []}
-        runtime().call(asgi.application, scope, receive, send)
+        get_runtime().call(asgi.application, scope, receive, send)
     assert [one["status"] for one in sent[::2]] == [200, 503]
     assert json.loads(sent[1]["body"])["status"] == "degraded"
 
@@ -140,14 +142,14 @@ def test_the_process_answers_it_before_django(monkeypatch: pytest.MonkeyPatch) -
 def test_it_is_not_measured_again_within_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     measured = []
 
-    def measure() -> readiness.Report:
+    def measure() -> health.ReadinessReport:
         measured.append(1)
-        return readiness.Report((), time.monotonic())
+        return health.ReadinessReport((), time.monotonic())
 
-    monkeypatch.setattr(readiness, "measure", measure)
-    asked = readiness.Readiness()
+    monkeypatch.setattr(health, "measure", measure)
+    asked = health.ReadinessCache()
     for _ in range(5):
-        runtime().call(asked.now)
+        get_runtime().call(asked.now)
     assert measured == [1]
 
 
@@ -155,23 +157,23 @@ def test_it_is_not_measured_again_within_a_moment(monkeypatch: pytest.MonkeyPatc
 def test_a_database_that_hangs_is_told_and_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     let_go, measured = threading.Event(), []
 
-    def hangs() -> readiness.Report:
+    def hangs() -> health.ReadinessReport:
         measured.append(1)
         let_go.wait(20)
-        return readiness.Report((), time.monotonic())
+        return health.ReadinessReport((), time.monotonic())
 
-    monkeypatch.setattr(readiness, "measure", hangs)
-    monkeypatch.setattr(readiness, "ANSWER_S", 0.01)
-    asked = readiness.Readiness()
+    monkeypatch.setattr(health, "measure", hangs)
+    monkeypatch.setattr(health, "ANSWER_S", 0.01)
+    asked = health.ReadinessCache()
     try:
-        assert [runtime().call(asked.now).status for _ in range(3)] == ["unready"] * 3
+        assert [get_runtime().call(asked.now).status for _ in range(3)] == ["unready"] * 3
         assert measured == [1]
     finally:
         let_go.set()
 
 
 def test_it_asks_a_fixed_number_of_times(whole: None, django_assert_max_num_queries: Any) -> None:
-    health.fault()
+    health.find_readiness_problem()
     answer()
     with django_assert_max_num_queries(3):  # the database, beat, workers; keys once a minute
         answer()
@@ -189,7 +191,7 @@ def asked(port: int, path: str) -> tuple[int, dict[str, Any]]:
 
 def test_worker_and_beat_answer_probes_and_take_the_next_port() -> None:
     ages = [0.0]
-    first, second = Probes(lambda: ages[0]), Probes(Schedules.age_s)
+    first, second = ProbeServer(lambda: ages[0]), ProbeServer(BonobotScheduler.age_s)
     port = first.begin("127.0.0.1", 28_430)
     try:
         assert second.begin("127.0.0.1", port) > port
@@ -203,6 +205,6 @@ def test_worker_and_beat_answer_probes_and_take_the_next_port() -> None:
 
 
 def test_a_probe_says_how_ready_its_process_is(whole: None) -> None:
-    status, _, body = Probes(lambda: 0.0).answer("/readyz?all", {})
+    status, _, body = ProbeServer(lambda: 0.0).answer("/readyz?all", {})
     assert (status, json.loads(body)["status"]) == (200, "ready")
     assert connection.vendor

@@ -14,31 +14,31 @@ from django.core.management import call_command
 from encrypted_model_fields import fields as library
 from pytest_django import Settings
 
+from agents.gateway.authentication import AuthenticatedClient
+from agents.gateway.request_state import seal, unseal
 from agents.models import ModelEndpoint
-from bonobot import rotation
-from bonobot.gateway.states import seal, unseal
-from bonobot.gateway.visitors import Visitor
+from bonobot.accounts.models.organizations import Organization
+from bonobot.core.crypto import key_files, key_ring
+from bonobot.core.crypto.sealed_values import UnreadableSecret
+from bonobot.core.problems import Conflict
 from bonobot.ledger.models import AuditRow
-from bonobot.lib import keys, ring
-from bonobot.lib.problems import Conflict
-from bonobot.lib.seals import UnreadableSecret
-from bonobot.tenancy.models import Organization
+from bonobot.maintenance import key_rotation
 from tests.eventually import eventually
 from tests.processes import environment, start
 
 pytestmark = pytest.mark.django_db(transaction=True)
-ANA = cast(Visitor, SimpleNamespace(key="agent:1:token:1"))
+ANA = cast(AuthenticatedClient, SimpleNamespace(key="agent:1:token:1"))
 
 
 @pytest.fixture
 def file(tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A file with one key, which this process follows from now on."""
-    path, key = tmp_path / "field_keys", keys.make_field_key()
-    keys.replace(path, key)
+    path, key = tmp_path / "field_keys", key_files.make_field_key()
+    key_files.replace(path, key)
     settings.BONOBOT_FIELD_KEYS_PATH = path
     monkeypatch.setattr(library, "CRYPTER", MultiFernet([Fernet(key)]))
     for name, value in {"keys": (key,), "stamp": None}.items():
-        monkeypatch.setattr(ring._Looked, name, value)
+        monkeypatch.setattr(key_ring._KeyFileState, name, value)
     return path
 
 
@@ -71,13 +71,13 @@ def test_everything_is_sealed_with_the_new_key_and_the_old_one_dropped(
     file: Path, acme: Organization
 ) -> None:
     endpoints(acme, 3)
-    old = ring.first()
+    old = key_ring.get_sealing_key()
     assert rotate("--batch", "2")["resealed"] == 3
-    found = rotation.standing()
+    found = key_rotation.load_rotation_status()
     assert (found.keys, found.current, found.older, found.unreadable) == (2, 3, 0, 0)
-    assert rotation.drop_old(now=True) == 1
-    assert ring.count() == 1
-    assert ring.first() is not old
+    assert key_rotation.drop_old(now=True) == 1
+    assert key_ring.count() == 1
+    assert key_ring.get_sealing_key() is not old
     assert readable() == ["sk-0", "sk-1", "sk-2"]
     assert len(file.read_text(encoding="utf-8").split(",")) == 1
     assert file.stat().st_mode & 0o077 == 0
@@ -95,48 +95,48 @@ def test_a_rotation_that_is_killed_goes_on_where_it_was(
 
     def some_are_new() -> bool:
         begun.require()
-        found = rotation.standing()
+        found = key_rotation.load_rotation_status()
         return found.keys == 2 and found.current > 0
 
     eventually(some_are_new, within=60)
     begun.kill()
-    left = rotation.standing()
+    left = key_rotation.load_rotation_status()
     assert left.keys == 2
     assert 0 < left.older < len(rows)
     assert left.current + left.older == len(rows)
     assert sorted(readable()) == sorted(f"sk-{n}" for n in range(len(rows)))
     with pytest.raises(Conflict, match="sealed with older keys"):
-        rotation.drop_old(now=True)
+        key_rotation.drop_old(now=True)
     assert rotate()["resealed"] == left.older
-    assert rotation.standing().keys == 2, "the same new key, not another one"
-    assert rotation.standing().older == 0
+    assert key_rotation.load_rotation_status().keys == 2, "the same new key, not another one"
+    assert key_rotation.load_rotation_status().older == 0
     assert len(readable()) == len(rows)
 
 
 def test_a_running_process_follows_the_file(file: Path, acme: Organization) -> None:
     (row,) = endpoints(acme, 1)
-    newer = keys.make_field_key()
-    keys.replace(file, f"{newer},{file.read_text(encoding='utf-8').strip()}")
+    newer = key_files.make_field_key()
+    key_files.replace(file, f"{newer},{file.read_text(encoding='utf-8').strip()}")
     elsewhere = Fernet(newer).encrypt(b"x").decode()
-    assert ring.unseal(elsewhere) == "x"
+    assert key_ring.unseal(elsewhere) == "x"
     row.refresh_from_db()
     assert row.api_key.open() == "sk-0"
-    assert Fernet(newer).decrypt(ring.seal("y").encode()) == b"y"
+    assert Fernet(newer).decrypt(key_ring.seal("y").encode()) == b"y"
 
 
 def test_before_it_seals_a_process_looks_at_the_file_now_and_then(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    newer = keys.make_field_key()
-    keys.replace(file, f"{newer},{file.read_text(encoding='utf-8').strip()}")
-    monkeypatch.setattr(ring._Looked, "at", ring.time.monotonic() - ring.LOOK_S)
-    assert Fernet(newer).decrypt(ring.seal("y").encode()) == b"y"
+    newer = key_files.make_field_key()
+    key_files.replace(file, f"{newer},{file.read_text(encoding='utf-8').strip()}")
+    monkeypatch.setattr(key_ring._KeyFileState, "at", key_ring.time.monotonic() - key_ring.LOOK_S)
+    assert Fernet(newer).decrypt(key_ring.seal("y").encode()) == b"y"
 
 
 def test_a_file_that_broke_changes_nothing(file: Path, acme: Organization) -> None:
     endpoints(acme, 1)
     file.write_text("no key\n", encoding="utf-8")
-    assert ring.follow(now=True) is False
+    assert key_ring.refresh_keys(now=True) is False
     assert readable() == ["sk-0"]
 
 
@@ -145,14 +145,14 @@ def test_a_state_of_a_client_stays_good_until_the_old_key_is_dropped(file: Path)
     rotate()
     assert unseal(ANA, "x", state) == {"held": 1}
     with pytest.raises(Conflict) as caught:
-        rotation.drop_old()
+        key_rotation.drop_old()
     assert caught.value.code == "keys_in_use"
 
 
 def test_what_was_changed_meanwhile_is_left_alone(file: Path, acme: Organization) -> None:
     (row,) = endpoints(acme, 1)
     field = ModelEndpoint._meta.get_field("api_key")
-    assert rotation._replace(field, row.pk, "another text", "new") == 0
+    assert key_rotation._replace(field, row.pk, "another text", "new") == 0
     row.refresh_from_db()
     assert row.api_key.open() == "sk-0"
 
@@ -164,7 +164,7 @@ def test_a_value_that_no_key_opens_is_told_and_never_written(
     field = ModelEndpoint._meta.get_field("api_key")
     row.refresh_from_db()
     foreign = Fernet(Fernet.generate_key()).encrypt(b"x").decode()
-    rotation._replace(field, row.pk, row.api_key.mark, foreign)
+    key_rotation._replace(field, row.pk, row.api_key.mark, foreign)
     assert rotate()["unreadable"] == 1
     row.refresh_from_db()
     assert row.api_key.mark == foreign
@@ -177,7 +177,7 @@ def test_keys_from_a_variable_are_not_ours_to_change(
 ) -> None:
     settings.BONOBOT_FIELD_KEYS_PATH = None
     with pytest.raises(Conflict) as caught:
-        rotation.add_key()
+        key_rotation.add_key()
     assert caught.value.code == "keys_given"
     endpoints(acme, 2)
     library.CRYPTER = MultiFernet([Fernet(Fernet.generate_key()), *library.CRYPTER._fernets])

@@ -6,7 +6,7 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from agents.governance.snapshots import snapshots
+from agents.calls.snapshots import get_snapshot_cache
 from tests import crowd
 
 
@@ -33,9 +33,9 @@ def test_a_snapshot_takes_the_same_queries_for_ten_times_the_definitions(kind: s
 
 def reading(kind: str, key: UUID) -> int:
     """Return how many queries a snapshot takes whose tools have their names."""
-    snapshots().read(kind, key)
+    get_snapshot_cache().read(kind, key)
     with CaptureQueriesContext(connection) as captured:
-        snapshots().read(kind, key)
+        get_snapshot_cache().read(kind, key)
     return len(captured)
 
 

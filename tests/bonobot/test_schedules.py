@@ -7,14 +7,14 @@ from django.db import OperationalError
 from django.utils import timezone
 from django_celery_beat.models import CrontabSchedule, IntervalSchedule, PeriodicTask
 
-from bonobot import schedules
-from bonobot.beat import Schedules
+from agents.console import settings_check
+from bonobot.accounts.roles import Role
 from bonobot.celery import app
-from bonobot.diagnosis import dependencies
+from bonobot.core.problems import Problem
+from bonobot.jobs import schedules
+from bonobot.jobs.celery_beat import BonobotScheduler
+from bonobot.jobs.schedules import ESSENTIAL, compute_period_s, default_s, save_schedule, sync
 from bonobot.ledger.models import AuditRow
-from bonobot.lib.problems import Problem
-from bonobot.schedules import ESSENTIAL, default_s, period_s, save_schedule, sync
-from bonobot.tenancy.roles import Role
 from tests import desk
 from tests.agents import casting
 
@@ -34,7 +34,7 @@ def boss():
 def beat(monkeypatch):
     """Return a scheduler that leaves the test's own connection open."""
     monkeypatch.setattr("django_celery_beat.schedulers.close_old_connections", lambda: None)
-    made = Schedules(app)
+    made = BonobotScheduler(app)
     assert made.schedule  # read, as by the first tick of one that leads
     yield made
     made._finalize.cancel()  # it would write at the end of the process, where no table is left
@@ -45,7 +45,9 @@ def row(name):
 
 
 def found():
-    return {one.name: period_s(one) for one in PeriodicTask.objects.select_related("interval")}
+    return {
+        one.name: compute_period_s(one) for one in PeriodicTask.objects.select_related("interval")
+    }
 
 
 def test_the_rows_are_made_once(django_assert_max_num_queries):
@@ -62,7 +64,7 @@ def test_an_edit_stays_and_is_in_the_audit(boss):
     sync(CODE)
     save_schedule(boss, row("prune"), every=60, enabled=False)
     sync(CODE)
-    assert (period_s(row("prune")), row("prune").enabled) == (60, False)
+    assert (compute_period_s(row("prune")), row("prune").enabled) == (60, False)
     assert AuditRow.objects.filter(action="schedule_changed").count() == 1
 
 
@@ -100,7 +102,7 @@ def test_the_sweep_of_sessions_is_repaired_whoever_broke_it(broken):
     sync(CODE)
     sweep = row("sweep")
     assert (sweep.enabled, sweep.one_off, sweep.task) == (True, False, "agents.tasks.sweep")
-    assert (sweep.args, period_s(sweep), default_s(sweep)) == ("[]", 10, 10)
+    assert (sweep.args, compute_period_s(sweep), default_s(sweep)) == ("[]", 10, 10)
 
 
 def test_another_kind_of_schedule_and_a_slow_one_are_repaired():
@@ -108,11 +110,11 @@ def test_another_kind_of_schedule_and_a_slow_one_are_repaired():
     yearly = CrontabSchedule.objects.create(month_of_year="1")
     PeriodicTask.objects.filter(name="sweep").update(crontab=yearly, interval=None)
     sync(CODE)
-    assert (period_s(row("sweep")), row("sweep").crontab) == (10, None)
+    assert (compute_period_s(row("sweep")), row("sweep").crontab) == (10, None)
     slow = IntervalSchedule.objects.create(every=1, period="days")
     PeriodicTask.objects.filter(name="sweep").update(interval=slow)
     sync(CODE)
-    assert period_s(row("sweep")) == 10
+    assert compute_period_s(row("sweep")) == 10
 
 
 @pytest.mark.parametrize(
@@ -148,12 +150,12 @@ def test_a_message_expires_before_its_successor(boss, every):
 
 
 def test_everything_essential_is_scheduled_often_enough():
-    entries = schedules.entries()
+    entries = schedules.get_scheduled_entries()
     assert all(entries[name]["schedule"] <= longest for name, longest in ESSENTIAL.items())
 
 
 def test_beat_sends_what_the_rows_say(boss, beat):
-    assert set(beat.schedule) == set(schedules.entries())
+    assert set(beat.schedule) == set(schedules.get_scheduled_entries())
     save_schedule(boss, row("prune notices"), every=5, enabled=True)
     save_schedule(boss, row("watch budgets"), every=60, enabled=False)
     changed = beat.schedule
@@ -167,7 +169,7 @@ def test_beat_writes_its_own_columns_alone(boss, beat):
     beat.reserve(entry)
     entry.save()
     after = row("prune notices")
-    assert (period_s(after), after.enabled, after.total_run_count) == (5, False, 1)
+    assert (compute_period_s(after), after.enabled, after.total_run_count) == (5, False, 1)
 
 
 def test_beat_outlives_a_database_that_is_away(beat, monkeypatch):
@@ -176,9 +178,9 @@ def test_beat_outlives_a_database_that_is_away(beat, monkeypatch):
     def away(_entries):
         raise OperationalError("refused")
 
-    monkeypatch.setattr("bonobot.beat.sync", away)
+    monkeypatch.setattr("bonobot.jobs.celery_beat.sync", away)
     assert set(beat.all_as_schedule()) == before
-    fresh = Schedules(app)  # it has none to go by
+    fresh = BonobotScheduler(app)  # it has none to go by
     with pytest.raises(OperationalError):
         _ = fresh.schedule
     fresh._finalize.cancel()
@@ -186,7 +188,7 @@ def test_beat_outlives_a_database_that_is_away(beat, monkeypatch):
 
 def test_the_doctor_knows_beat_by_what_it_wrote(boss):
     assert states() == {"schedule": "warning"}
-    sync(schedules.entries())
+    sync(schedules.get_scheduled_entries())
     PeriodicTask.objects.filter(name="sweep").update(last_run_at=timezone.now())
     assert states() == {"schedule": "ok"}
     save_schedule(boss, row("watch budgets"), every=60, enabled=False)
@@ -196,7 +198,7 @@ def test_the_doctor_knows_beat_by_what_it_wrote(boss):
 
 
 def states():
-    return {finding.name: finding.state for finding in dependencies.schedule()}
+    return {finding.name: finding.state for finding in settings_check.schedule()}
 
 
 def test_the_screen_lets_a_platform_administrator_edit_and_nobody_else():
@@ -204,14 +206,14 @@ def test_the_screen_lets_a_platform_administrator_edit_and_nobody_else():
     root, owner = desk.sit(acme, None), desk.sit(acme, Role.OWNER)
     name = "django_celery_beat_periodictask"
     assert "Nothing is scheduled yet" in root.get(f"{name}_changelist")
-    sync(schedules.entries())
+    sync(schedules.get_scheduled_entries())
     page = desk.words(root.get(f"{name}_changelist"))
     assert "Nudge for sessions and replays that nobody runs" in page
     pk = row("prune notices").pk
     root.post(f"{name}_change", pk, every="7200")
-    assert (period_s(row("prune notices")), row("prune notices").enabled) == (7200, False)
+    assert (compute_period_s(row("prune notices")), row("prune notices").enabled) == (7200, False)
     sweep = row("sweep").pk
     assert "(invalid)" in root.post(f"{name}_change", sweep, every="600")
-    assert period_s(row("sweep")) == 10
+    assert compute_period_s(row("sweep")) == 10
     owner.get(f"{name}_changelist", status=403)
     owner.post(f"{name}_change", pk, every="1", status=403)

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 
-from bonobot import queues
+from bonobot import settings
 from bonobot.celery import app
-from bonobot.lib import interpreter
-from bonobot.lib.keys import make_field_key, make_signing_key
+from bonobot.core.crypto.key_files import make_field_key, make_signing_key
+from bonobot.jobs import queues
 
-FILE = Path(__file__).parents[2] / "bonobot" / "settings.py"
+FILE = Path(__file__).parents[2] / "bonobot" / "settings" / "__init__.py"
 
 
 @pytest.fixture
@@ -153,7 +153,7 @@ def test_every_setting_may_come_from_a_file(var: Path, monkeypatch: pytest.Monke
 def test_our_own_interpreter_can_always_start_servers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {"npx", "uvx", "docker", sys.executable} <= set(loaded()["BONOBOT_LAUNCHERS"])
     monkeypatch.setenv("BONOBOT_LAUNCHERS", "podman")
-    assert loaded()["BONOBOT_LAUNCHERS"] == ("podman", *interpreter.names())
+    assert loaded()["BONOBOT_LAUNCHERS"] == ("podman", *settings.list_interpreter_paths())
 
 
 @pytest.mark.parametrize(

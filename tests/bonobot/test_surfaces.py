@@ -10,10 +10,10 @@ from django.core.management import get_commands, load_command_class
 from django.http import HttpRequest
 from django.urls import URLPattern, URLResolver
 
-from bonobot.cli.group import Group
-from bonobot.surfaces import DEEDS
-from bonobot.tenancy.models import User
+from bonobot.accounts.models.organizations import User
+from bonobot.core.cli.command_group import CommandGroup
 from docs.making import surfaces
+from docs.making.surface_table import DEEDS
 from tests import desk, rest
 from tests.agents import casting
 
@@ -76,7 +76,7 @@ def of_the_command_line() -> set[str]:
     found = set()
     for name in (name for name, app in get_commands().items() if app == "bonobot"):
         command = load_command_class("bonobot", name)
-        verbs = [verb.name for verb in command.verbs] if isinstance(command, Group) else []
+        verbs = [verb.name for verb in command.verbs] if isinstance(command, CommandGroup) else []
         found |= {f"{name} {verb}" for verb in verbs} or {name}
     return found
 
@@ -94,13 +94,13 @@ def there_is(surface: str, request: HttpRequest) -> set[str]:
 @pytest.mark.parametrize("surface", SURFACES)
 def test_what_can_be_done_is_in_the_table(boss: HttpRequest, surface: str) -> None:
     missing = sorted(there_is(surface, boss) - told(surface))
-    assert ", ".join(missing) == "", "give each a row in bonobot/surfaces, with its twins"
+    assert ", ".join(missing) == "", "give each a row in docs/making/surface_table, with its twins"
 
 
 @pytest.mark.parametrize("surface", SURFACES)
 def test_what_is_in_the_table_can_be_done(boss: HttpRequest, surface: str) -> None:
     gone = sorted(told(surface) - there_is(surface, boss))
-    assert ", ".join(gone) == "", "rename them in bonobot/surfaces, or take them out"
+    assert ", ".join(gone) == "", "rename them in docs/making/surface_table, or take them out"
 
 
 @pytest.mark.parametrize("deed", DEEDS, ids=lambda deed: deed.what)

@@ -10,7 +10,7 @@ from django.conf import settings
 from django.test import Client
 from django.urls import reverse
 
-from bonobot.tenancy.roles import Role
+from bonobot.accounts.roles import Role
 from tests import desk
 from tests.agents import casting
 from tests.catalogue import GERMAN, compiled, messages, read

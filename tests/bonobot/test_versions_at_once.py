@@ -8,8 +8,8 @@ import pytest
 from django.db import connections
 
 from agents.models import Agent
-from agents.tool_policies import policy_text
-from bonobot.tenancy.roles import Role
+from agents.policies.services import load_policy_spec
+from bonobot.accounts.roles import Role
 from tests import desk, rest
 from tests.agents import casting
 from tests.bonobot.test_admin_versions import Tab, ruled
@@ -71,7 +71,7 @@ def test_of_policies_over_rest_one_wins() -> None:
     answers = all_at_once(*(write(client, f"tool{n}") for n, client in enumerate(clients)))
 
     assert answers == [200] + [409] * (AT_ONCE - 1)
-    assert len(policy_text(Agent.objects.get(pk=agent.pk)).deny) == 1
+    assert len(load_policy_spec(Agent.objects.get(pk=agent.pk)).deny) == 1
 
 
 def test_of_two_tabs_one_wins() -> None:
@@ -91,4 +91,4 @@ def test_of_two_tabs_one_wins() -> None:
     )
 
     assert answers == [302, 409]
-    assert len(policy_text(Agent.objects.get(pk=agent.pk)).deny) == 1
+    assert len(load_policy_spec(Agent.objects.get(pk=agent.pk)).deny) == 1

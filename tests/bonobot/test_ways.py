@@ -5,13 +5,13 @@ import re
 import pytest
 
 from agents.models import ModelEndpoint
-from bonobot.lib.problems import Problem
-from bonobot.tenancy.roles import Role
-from bonobot.tenancy.screens import paging
-from bonobot.tenancy.tokens import issue
-from mcp_servers.configuration import ServerSpec
-from mcp_servers.registration import add
-from mcp_servers.status import record_failure
+from bonobot.accounts.admin_base import scoped_admin
+from bonobot.accounts.roles import Role
+from bonobot.accounts.tokens.services import issue
+from bonobot.core.problems import Problem
+from mcp_servers.health.services import record_failure
+from mcp_servers.server_config import ServerSpec
+from mcp_servers.services import add
 from tests import desk
 from tests.agents import casting
 from tests.screens import fill
@@ -77,7 +77,7 @@ def test_a_long_list_is_counted_to_a_bound_and_says_that_there_is_more(
     for number in range(59):
         issue(casting.administrator(acme), name=f"ci {number}", role=Role.MEMBER)
     assert "60 tokens" in desk.words(seat.get("tenancy_token_changelist"))
-    monkeypatch.setattr(paging, "MOST_LISTED", 55)
+    monkeypatch.setattr(scoped_admin, "MOST_LISTED", 55)
     page = desk.words(seat.get("tenancy_token_changelist"))
     assert "55+ tokens" in page
     assert "search or filter" in page

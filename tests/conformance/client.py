@@ -45,15 +45,15 @@ def _alone(part: dict[str, Any]) -> str:
 
         django.setup()
         call_command("migrate", verbosity=0)
-        from bonobot.ledger import writer
-        from bonobot.lib import runtime
+        from bonobot.core import runtime
+        from bonobot.ledger.writer import writer_thread
         from tests.conformance.playing import play
 
         try:
             return play(**part)
         finally:
             runtime.close()
-            writer.close()
+            writer_thread.close()
 
 
 if __name__ == "__main__":

@@ -12,18 +12,18 @@ from uuid import uuid4
 import httpx
 from django.test import Client
 
-from agents.calls import Request, call
-from bonobot.lib.problems import Problem
-from bonobot.lib.runtime import runtime
-from bonobot.tenancy.models import User
-from bonobot.tenancy.principals import Principal
-from bonobot.tenancy.roles import Role
-from mcp_servers.approval import approve
-from mcp_servers.configuration import ServerSpec
-from mcp_servers.connections.pool import connections
+from agents.calls.pipeline import CallRequest, call
+from bonobot.accounts.models.organizations import User
+from bonobot.accounts.principals import Principal
+from bonobot.accounts.roles import Role
+from bonobot.core.problems import Problem
+from bonobot.core.runtime import get_runtime
+from mcp_servers.client.pool import get_connection_pool
+from mcp_servers.definition_reviews import approve
 from mcp_servers.discovery import discover
 from mcp_servers.models import Definition, Server
-from mcp_servers.registration import add
+from mcp_servers.server_config import ServerSpec
+from mcp_servers.services import add
 from tests.agents import casting
 from tests.conformance.using import use
 
@@ -38,7 +38,7 @@ def play(url: str, scenario: str, context: Mapping[str, Any]) -> str:
         if scenario.startswith("auth/"):
             _as_people(url, scenario, context)
         else:
-            runtime().call(use, url, scenario, context)
+            get_runtime().call(use, url, scenario, context)
     except Problem as problem:
         return f"{problem.code}: {problem} {problem.remedy}"
     return ""
@@ -70,7 +70,7 @@ def _as_people(url: str, scenario: str, context: Mapping[str, Any]) -> None:
             _log_in(browser, server)
         _use(boss, owner, server)
     finally:
-        runtime().call(connections().forget, server.pk)
+        get_runtime().call(get_connection_pool().forget, server.pk)
 
 
 def scenario_has_logins(scenario: str) -> bool:
@@ -89,10 +89,10 @@ def _sign_in(scenario: str, context: Mapping[str, Any]) -> dict[str, Any]:
 
 def _use(boss: Principal, owner: Principal, server: Server) -> None:
     """Discover and approve the server, and call its tools through the door."""
-    runtime().call(discover, server.pk, actor=boss.actor)
+    get_runtime().call(discover, server.pk, actor=boss.actor)
     approve(boss, server)
     for tool in Definition.objects.tools().filter(server=server):
-        request = Request(
+        request = CallRequest(
             principal=owner,
             tool=tool.name,
             arguments={},
@@ -100,7 +100,7 @@ def _use(boss: Principal, owner: Principal, server: Server) -> None:
             holder=f"server:{server.pk}:{owner.id}",
             server_id=server.pk,
         )
-        outcome = runtime().call(call, request)
+        outcome = get_runtime().call(call, request)
         if outcome.code:
             raise Problem(outcome.text, code=outcome.code)
 

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from uuid import UUID
 
-from mcp_servers.connections.endpoint import Endpoint
-from mcp_servers.connections.errors import UpstreamError
-from mcp_servers.connections.host import Host, NoHost
-from mcp_servers.connections.pool import Connections
-from mcp_servers.connections.survey import Item
+from mcp_servers.client.endpoint import ServerEndpoint
+from mcp_servers.client.errors import UpstreamError
+from mcp_servers.client.host import Host, NullHost
+from mcp_servers.client.list_definitions import RawDefinition
+from mcp_servers.client.pool import ConnectionPool
 
 HOLDER = "session:conformance"
 ROUNDS = 5
@@ -31,24 +31,26 @@ Params = dict[str, Any]
 class Answers(Host):
     """Accepts every form with its defaults, and offers the other two."""
 
-    def capabilities(self, endpoint: Endpoint) -> Mapping[str, Any]:
+    def capabilities(self, endpoint: ServerEndpoint) -> Mapping[str, Any]:
         return {"sampling": {}, "elicitation": {"form": {}}, "roots": {}}
 
-    async def elicitation(self, endpoint: Endpoint, params: Mapping[str, Any]) -> dict[str, Any]:
+    async def elicitation(
+        self, endpoint: ServerEndpoint, params: Mapping[str, Any]
+    ) -> dict[str, Any]:
         fields = params.get("requestedSchema", {}).get("properties", {})
         content = {name: one["default"] for name, one in fields.items() if "default" in one}
         return {"action": "accept", "content": content}
 
-    async def sampling(self, endpoint: Endpoint, params: Mapping[str, Any]) -> dict[str, Any]:
+    async def sampling(self, endpoint: ServerEndpoint, params: Mapping[str, Any]) -> dict[str, Any]:
         return {"role": "assistant", "content": {"type": "text", "text": "ok"}, "model": "none"}
 
-    async def roots(self, endpoint: Endpoint) -> dict[str, Any]:
+    async def roots(self, endpoint: ServerEndpoint) -> dict[str, Any]:
         return {"roots": []}
 
 
 async def use(url: str, scenario: str, context: Mapping[str, Any]) -> None:
     """Use all that the server at `url` offers; raises `UpstreamError` where that doesn't work."""
-    endpoint = Endpoint(
+    endpoint = ServerEndpoint(
         server_id=UUID(int=1),
         name="conformance",
         organization_id=UUID(int=2),
@@ -58,8 +60,8 @@ async def use(url: str, scenario: str, context: Mapping[str, Any]) -> None:
         connect_s=5,
         read_s=15,
     )
-    host = Answers() if scenario in ASKING else NoHost()
-    connections = Connections(host=host)
+    host = Answers() if scenario in ASKING else NullHost()
+    connections = ConnectionPool(host=host)
     try:
         survey = await connections.survey(endpoint)
         usable = [item for item in survey.items if not item.fault]
@@ -69,7 +71,9 @@ async def use(url: str, scenario: str, context: Mapping[str, Any]) -> None:
         await connections.close()
 
 
-def _uses(items: list[Item], context: Mapping[str, Any]) -> Iterator[tuple[str, Params, Any]]:
+def _uses(
+    items: list[RawDefinition], context: Mapping[str, Any]
+) -> Iterator[tuple[str, Params, Any]]:
     """Yield what to ask for: method, parameters, and the schema of a tool."""
     schemas = {item.name: item.payload["inputSchema"] for item in items if item.kind == "tool"}
     known: dict[str, Any] = {**ARGUMENTS, "json_schema_echo": {"schema": schemas.get(FOCAL)}}
@@ -87,8 +91,8 @@ def _uses(items: list[Item], context: Mapping[str, Any]) -> Iterator[tuple[str, 
 
 
 async def _use(
-    connections: Connections,
-    endpoint: Endpoint,
+    connections: ConnectionPool,
+    endpoint: ServerEndpoint,
     host: Host,
     method: str,
     params: Params,

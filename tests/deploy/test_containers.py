@@ -14,7 +14,7 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from bonobot.lib import keys
+from bonobot.core.crypto import key_files
 from tests.parts import ROOT
 
 DEPLOY = ROOT / "deploy"
@@ -120,9 +120,9 @@ def test_made_secrets_are_taken_and_kept(tmp_path: Path) -> None:
     assert passes("sh", DEPLOY / "secrets", folder)
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     texts = {path.name: path.read_text(encoding="utf-8").strip() for path in folder.iterdir()}
-    assert keys.field_keys(texts["field_keys"], name="x")
-    assert keys.signing_keys(texts["audit_keys"], name="x")
-    assert keys.peppers(texts["token_peppers"], name="x")
+    assert key_files.field_keys(texts["field_keys"], name="x")
+    assert key_files.parse_signing_keys(texts["audit_keys"], name="x")
+    assert key_files.parse_peppers(texts["token_peppers"], name="x")
     assert len(texts["secret_key"]) >= 50
     assert texts["postgres_password"] in texts["database_url"]
     assert passes("sh", DEPLOY / "secrets", folder)

@@ -15,7 +15,7 @@ import pytest
 from django.core.management import get_commands, load_command_class
 from django.db import connection
 
-from bonobot.cli.group import Group
+from bonobot.core.cli.command_group import CommandGroup
 from tests.docs.installation import Installation, installed
 from tests.docs.pages import INLINE, PAGES, Block, blocks
 from tests.docs.trying import try_out
@@ -127,7 +127,7 @@ def unknown(words: list[str]) -> str:
         return f"no command {name}"
     command = load_command_class(get_commands()[name], name)
     parser = command.create_parser("bonobot", name)
-    if isinstance(command, Group) and rest and rest[0].replace("-", "").isalpha():
+    if isinstance(command, CommandGroup) and rest and rest[0].replace("-", "").isalpha():
         verbs = {verb.name: verb for verb in command.verbs}
         for verb in rest[0].split("|"):
             if verb not in verbs:

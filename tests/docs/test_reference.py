@@ -4,7 +4,7 @@ import ast
 
 from drf_spectacular.generators import SchemaGenerator
 
-from bonobot.lib import env
+from bonobot.core import environment
 from docs.making import reference
 from docs.making.markdown import table
 from docs.making.refusals import meanings
@@ -12,7 +12,7 @@ from docs.making.refusals import meanings
 
 def test_each_setting_has_its_line_with_a_meaning() -> None:
     page = reference.pages()["settings.md"]
-    for name, kind in env.declared().items():
+    for name, kind in environment.list_variables().items():
         line = next(line for line in page.splitlines() if line.startswith(f"| `{name}` | {kind}"))
         assert len(line.split("|")[4].strip()) > 10, name
 

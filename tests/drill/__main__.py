@@ -24,18 +24,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from tests.drill.hosts import (
-    ADDRESS,
-    HERE,
-    NET,
-    PROBES,
-    TILL,
-    WEB,
-    Host,
-    Services,
-    network,
-    run,
-)
+from tests.drill.hosts import ADDRESS, HERE, NET, PROBES, TILL, WEB, Host, Services, network, run
 from tests.drill.load import Load, until
 from tests.eventually import eventually
 from tests.parts import ROOT

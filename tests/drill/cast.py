@@ -2,13 +2,13 @@
 
 from uuid import UUID
 
-from agents.budgets import BudgetLine, set_budgets
-from bonobot.tenancy.roles import Role
-from bonobot.tenancy.tokens import issue
-from mcp_servers.configuration import ServerSpec
-from mcp_servers.labelled import set_labels
+from agents.budgets.services import BudgetLine, set_budgets
+from bonobot.accounts.roles import Role
+from bonobot.accounts.tokens.services import issue
+from mcp_servers.flow_labels.services import set_labels
 from mcp_servers.models import Server
-from mcp_servers.registration import add
+from mcp_servers.server_config import ServerSpec
+from mcp_servers.services import add
 from tests.agents import casting
 
 MANY = 1_000_000  # calls, more than there will be

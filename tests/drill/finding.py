@@ -9,9 +9,9 @@ from django.db import connection
 from django.utils import timezone
 
 from agents.models import Session, Step
-from bonobot.ledger.abandoned import settle_abandoned
+from bonobot.ledger.audit.abandoned_calls import settle_abandoned
+from bonobot.ledger.audit.verify_chain import verify
 from bonobot.ledger.models import AuditRow, BudgetCell
-from bonobot.ledger.verify import verify
 from tests.drill.load import Load
 
 

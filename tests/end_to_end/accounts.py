@@ -4,9 +4,9 @@ from django.conf import settings
 from django.test import Client
 from playwright.sync_api import Page
 
-from bonobot.tenancy.active import SESSION_KEY
-from bonobot.tenancy.models import Organization, User
-from bonobot.tenancy.roles import Role
+from bonobot.accounts.current_organization import SESSION_KEY
+from bonobot.accounts.models.organizations import Organization, User
+from bonobot.accounts.roles import Role
 from tests.agents import casting
 
 

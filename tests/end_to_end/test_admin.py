@@ -21,22 +21,22 @@ from playwright.sync_api import ConsoleMessage, Locator, Page, expect
 
 from agents.models import Agent, Approval, Session, Step
 from agents.models.recordings import Replay
-from agents.registration import EndpointSpec, save_endpoint
-from agents.sessions.reports import report
-from agents.sessions.requests import start
-from agents.tool_policies import PolicyText, set_policy
+from agents.policies.services import PolicySpec, set_policy
+from agents.services import ModelEndpointSpec, save_endpoint
+from agents.sessions.export import report
+from agents.sessions.services import start
+from bonobot.accounts.models.organizations import Membership, Organization, User
+from bonobot.accounts.principals import build_user_principal
+from bonobot.accounts.roles import Role
 from bonobot.celery import app
+from bonobot.core.runtime import get_runtime
+from bonobot.jobs.queues import NAMES
+from bonobot.ledger.audit.verify_chain import verify
 from bonobot.ledger.models import AuditRow
-from bonobot.ledger.verify import verify
-from bonobot.lib.runtime import runtime
-from bonobot.queues import NAMES
-from bonobot.tenancy.models import Membership, Organization, User
-from bonobot.tenancy.principals import principal_for_user
-from bonobot.tenancy.roles import Role
-from mcp_servers.configuration import ServerSpec
-from mcp_servers.connections.pool import connections
+from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.models import Check, Round, Server, Stop
-from mcp_servers.registration import add
+from mcp_servers.server_config import ServerSpec
+from mcp_servers.services import add
 from mcp_servers.tasks import carry_out_round, check_due
 from tests import desk, processes
 from tests.agents import casting
@@ -73,7 +73,8 @@ def anna(acme: Organization, module_page: Page, module_web: Web) -> Iterator[Pag
     boss = User.objects.create_superuser(f"anna-{acme.slug}", password="pw-for-tests")
     Membership.objects.create(organization=acme, user=boss, role=Role.OWNER)
     save_endpoint(
-        casting.administrator(acme), EndpointSpec(name="Offline", kind="offline", model="offline")
+        casting.administrator(acme),
+        ModelEndpointSpec(name="Offline", kind="offline", model="offline"),
     )
     faults: list[str] = []
 
@@ -105,7 +106,7 @@ def add_program(acme: Organization, tmp_path: Path) -> Iterator[Callable[..., Se
 
     yield register
     for server in added:
-        runtime().call(connections().forget, server.pk)
+        get_runtime().call(get_connection_pool().forget, server.pk)
 
 
 def get_status(session: Session) -> str:
@@ -364,9 +365,9 @@ def parked(
     """A session that an operator started, and that waits for somebody else's answer."""
     agent = casting.agent(acme)
     add_program(agent, "workshop", "stdio")
-    set_policy(casting.administrator(acme), agent, PolicyText("all", ask=(COUNT,)))
+    set_policy(casting.administrator(acme), agent, PolicySpec("all", ask=(COUNT,)))
     operator = create_member(acme, Role.OPERATOR)
-    session = start(principal_for_user(operator, acme), agent, f'/{COUNT} {{"what": "one"}}')
+    session = start(build_user_principal(operator, acme), agent, f'/{COUNT} {{"what": "one"}}')
     eventually(lambda: get_status(session) == Session.Status.WAITING, within=60)
     assert session.runner_id is None, "no worker holds it"
     return session

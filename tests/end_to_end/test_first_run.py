@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Page, expect
 
+from bonobot.accounts.models.organizations import Membership, User
+from bonobot.accounts.roles import Role
 from bonobot.ledger.models import AuditRow
-from bonobot.tenancy.models import Membership, User
-from bonobot.tenancy.roles import Role
 from tests.agents import casting
 from tests.browser import DESK, PHONE, picture
 from tests.processes import Process

@@ -8,9 +8,9 @@ from playwright.sync_api import Browser, Dialog, Page, expect
 from pytest_django.live_server_helper import LiveServer
 
 from agents.models import Agent
-from bonobot.ledger.writer import writer
-from bonobot.tenancy.models import Organization
-from bonobot.tenancy.roles import Role
+from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.roles import Role
+from bonobot.ledger.writer.writer_thread import get_writer
 from mcp_servers.models import Server
 from tests import desk
 from tests.agents import casting
@@ -32,7 +32,7 @@ def olga(acme: Organization, live_server: LiveServer, module_browser: Browser) -
     with open_context(module_browser, live_server.url) as page:
         sign_in(page, create_member(acme, Role.OWNER), acme, live_server.url)
         yield page
-    writer().close()
+    get_writer().close()
 
 
 class Guard:

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from bonobot.accounts.models.organizations import Membership, Token, User
+from bonobot.accounts.roles import Role
 from bonobot.ledger.models import AuditRow
-from bonobot.tenancy.models import Membership, Token, User
-from bonobot.tenancy.roles import Role
-from mcp_servers.configuration import ServerSpec
 from mcp_servers.models import OAuthGrant
-from mcp_servers.registration import add
+from mcp_servers.server_config import ServerSpec
+from mcp_servers.services import add
 from tests.agents import casting
 from tests.browser import open_context
 from tests.everything import everything

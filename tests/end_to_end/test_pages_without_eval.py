@@ -6,9 +6,9 @@ import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, expect
 from pytest_django.live_server_helper import LiveServer
 
-from bonobot.ledger.writer import writer
-from bonobot.tenancy.models import Organization
-from bonobot.tenancy.roles import Role
+from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.roles import Role
+from bonobot.ledger.writer.writer_thread import get_writer
 from tests import desk
 from tests.agents import casting
 from tests.browser import PHONE, open_context
@@ -38,7 +38,7 @@ def boss(acme: Organization, live_server: LiveServer, module_browser: Browser) -
         user.save()
         sign_in(page, user, acme, live_server.url)
         yield page
-    writer().close()
+    get_writer().close()
     assert not said
 
 

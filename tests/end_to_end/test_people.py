@@ -9,11 +9,11 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 from pytest_django.live_server_helper import LiveServer
 
-from bonobot.ledger.writer import writer
-from bonobot.tenancy.invitations import invite
-from bonobot.tenancy.models import Membership
-from bonobot.tenancy.resets import link_of
-from bonobot.tenancy.roles import Role
+from bonobot.accounts.invitations import invite
+from bonobot.accounts.models.organizations import Membership
+from bonobot.accounts.password_reset import link_of
+from bonobot.accounts.roles import Role
+from bonobot.ledger.writer.writer_thread import get_writer
 from tests.agents import casting
 from tests.bonobot.tenancy.single import PASSWORD as PASSWORD_OF_MEMBERS
 from tests.bonobot.tenancy.single import running, trust
@@ -110,7 +110,7 @@ def test_somebody_is_invited_and_signs_in_with_a_passkey(
         for path in ("/admin/account/password/", path_of(link_of(user)), path_of(posted.link)):
             page.goto(path)
             faults += look(page)
-    writer().close()
+    get_writer().close()
     assert not faults, "\n".join(faults)
 
 
@@ -166,5 +166,5 @@ def test_somebody_signs_in_by_a_provider_and_another_links_it(
         page.get_by_role("button", name="Let me in").click()
         expect(page.get_by_text("You can sign in by Acme ID now.")).to_be_visible()
         faults += look(page)
-    writer().close()
+    get_writer().close()
     assert not faults, "\n".join(faults)

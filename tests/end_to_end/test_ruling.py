@@ -8,10 +8,10 @@ from playwright.sync_api import expect
 from pytest_django.live_server_helper import LiveServer
 
 from agents.models import Agent
-from agents.tool_policies import PolicyText, policy_text, set_policy
-from bonobot.ledger.writer import writer
-from bonobot.tenancy.roles import Role
-from mcp_servers.approval import approve
+from agents.policies.services import PolicySpec, load_policy_spec, set_policy
+from bonobot.accounts.roles import Role
+from bonobot.ledger.writer.writer_thread import get_writer
+from mcp_servers.definition_reviews import approve
 from mcp_servers.models import Definition
 from tests import desk
 from tests.agents import casting
@@ -48,7 +48,7 @@ def test_two_thousand_tools_are_ruled_by_their_servers(
         Definition.objects.bulk_create(rows)
         approve(boss, server)
         casting.bind(boss, agent, server)
-    set_policy(boss, agent, PolicyText("all"))
+    set_policy(boss, agent, PolicySpec("all"))
     monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
     with open_page(live_server.url) as page:
         page.add_init_script(path=AXE)
@@ -78,7 +78,7 @@ def test_two_thousand_tools_are_ruled_by_their_servers(
         expect(group.locator("input[value=deny]:checked")).to_have_count(TOOLS - 1)
         page.get_by_role("button", name="Save the policy").click()
         expect(page.locator("body")).to_contain_text("Saved.")
-        text = policy_text(Agent.objects.get())
+        text = load_policy_spec(Agent.objects.get())
         assert (len(text.deny), text.ask) == (TOOLS - 1, ("mcp_web3_tool007",))
 
         page.set_viewport_size(PHONE)
@@ -87,6 +87,6 @@ def test_two_thousand_tools_are_ruled_by_their_servers(
         expect(page.locator("[data-find-item]")).to_have_count(1)
         picture(page, "policy-found-phone")
         assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
-    writer().close()
+    get_writer().close()
     assert not faults, "\n".join(faults)
     assert took < QUICK_S

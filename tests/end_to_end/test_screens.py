@@ -8,8 +8,8 @@ import pytest
 from django.conf import settings
 from playwright.sync_api import Browser, ConsoleMessage, Page, expect
 
-from bonobot.ledger.writer import writer
-from bonobot.tenancy.roles import Role
+from bonobot.accounts.roles import Role
+from bonobot.ledger.writer.writer_thread import get_writer
 from tests import desk
 from tests.agents import casting
 from tests.browser import DESK, PHONE, open_context, picture
@@ -102,7 +102,7 @@ def open_screens(
             faults += [f"{path} is {width} pixels wide"] if width > PHONE["width"] else []
             picture(page, f"{name}-phone")
         yield page
-    writer().close()
+    get_writer().close()
 
 
 def test_axe_finds_nothing_serious_on_lists_forms_and_the_palette(

@@ -12,20 +12,20 @@ import pytest
 from django.utils import timezone
 
 from agents.models import Agent, Runner, Session, Step
-from agents.sessions import requests
+from agents.sessions import services as session_services
 from agents.tasks import sweep
-from bonobot import broker
+from bonobot.accounts.models.organizations import Organization
+from bonobot.core.concurrency_limits import BESIDE_EACH_OTHER
+from bonobot.core.runtime import get_runtime
+from bonobot.jobs import broker
+from bonobot.ledger.audit.verify_chain import verify
 from bonobot.ledger.models import AuditRow
-from bonobot.ledger.verify import verify
-from bonobot.lib.lanes import BESIDE_EACH_OTHER
-from bonobot.lib.runtime import runtime
-from bonobot.tenancy.models import Organization
-from mcp_servers.configuration import ServerSpec
-from mcp_servers.connections.pool import connections
-from mcp_servers.labelled import set_labels
-from mcp_servers.labels import Label
+from mcp_servers.client.pool import get_connection_pool
+from mcp_servers.flow_labels import FlowLabel
+from mcp_servers.flow_labels.services import set_labels
 from mcp_servers.models import Check, Server
-from mcp_servers.registration import add
+from mcp_servers.server_config import ServerSpec
+from mcp_servers.services import add
 from mcp_servers.tasks import check_due, discover_server
 from tests import crowd
 from tests.agents import casting
@@ -56,9 +56,9 @@ def workshop(acme: Organization, helper: Agent) -> Iterator[Server]:
     config = {"command": sys.executable, "args": [str(WORKSHOP), "stdio"]}
     spec = ServerSpec(name="workshop", transport_type="stdio", endpoint_config=config)
     server = casting.ready(acme, add(boss, spec), helper)
-    set_labels(boss, server, list(server.definitions.filter(name="wait")), [Label.REPEATABLE])
+    set_labels(boss, server, list(server.definitions.filter(name="wait")), [FlowLabel.REPEATABLE])
     yield server
-    runtime().call(connections().forget, server.pk)
+    get_runtime().call(get_connection_pool().forget, server.pk)
 
 
 def is_at_rest(session: Session) -> bool:
@@ -72,7 +72,7 @@ def test_two_workers_share_sessions_and_one_finishes_those_of_the_other_before_i
     workers = [start_worker(), start_worker()]
     boss = casting.administrator(acme)
     sessions = [
-        requests.start(boss, helper, f'/mcp_workshop_echo {{"text": "{number}"}}')
+        session_services.start(boss, helper, f'/mcp_workshop_echo {{"text": "{number}"}}')
         for number in range(4)
     ]
     for session in sessions:
@@ -81,7 +81,9 @@ def test_two_workers_share_sessions_and_one_finishes_those_of_the_other_before_i
         assert session.steps.filter(kind=Step.Kind.END).count() == 1
     assert AuditRow.objects.filter(event_type="call").count() == len(sessions)
 
-    session = requests.start(boss, helper, "\n".join(['/mcp_workshop_wait {"seconds": 1}'] * 3))
+    session = session_services.start(
+        boss, helper, "\n".join(['/mcp_workshop_wait {"seconds": 1}'] * 3)
+    )
     eventually(lambda: session.steps.filter(kind=Step.Kind.CALL).count() == 3, within=30)
     session.refresh_from_db()
     holder = Runner.objects.get(pk=session.runner_id)
@@ -170,7 +172,7 @@ def is_done(session: Session) -> bool:
 
 
 def is_queue_empty() -> bool:
-    return not any(one.messages for one in broker.waiting())
+    return not any(one.messages for one in broker.list_queue_backlogs())
 
 
 def test_a_flood_of_slow_discoveries_and_checks_leaves_sessions_their_place(
@@ -185,12 +187,12 @@ def test_a_flood_of_slow_discoveries_and_checks_leaves_sessions_their_place(
     start_worker(BONOBOT_WORKER_THREADS="1")
     for server in servers:
         discover_server.delay(str(server.pk))
-    session = requests.start(boss, helper, "Good morning")
+    session = session_services.start(boss, helper, "Good morning")
     eventually(lambda: is_done(session), within=30)
     assert not Check.objects.exists()
     eventually(is_queue_empty, within=30)
     eventually(lambda: silent.connections == most, within=30)
-    session = requests.start(boss, helper, "And now?")
+    session = session_services.start(boss, helper, "And now?")
     eventually(lambda: is_done(session), within=30)
     assert (silent.connections, Check.objects.count()) == (most, 0)
 
@@ -202,7 +204,7 @@ def test_a_flood_of_slow_discoveries_and_checks_leaves_sessions_their_place(
     )
     check_due.delay()
     eventually(lambda: silent.connections == most, within=30)
-    session = requests.start(boss, helper, "Still there?")
+    session = session_services.start(boss, helper, "Still there?")
     eventually(lambda: is_done(session), within=30)
     assert Server.objects.due().count() == FLOOD - most
     start_worker()

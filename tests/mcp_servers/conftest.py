@@ -5,12 +5,13 @@ from datetime import timedelta
 
 import pytest
 
-from bonobot.lib.runtime import runtime
-from bonobot.tenancy.models import Organization
-from mcp_servers import reopening, staleness
-from mcp_servers.connections.pool import connections
+from bonobot.accounts.models.organizations import Organization
+from bonobot.core.runtime import get_runtime
+from mcp_servers import refresh_definitions
+from mcp_servers.client import change_notifications
+from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.models import Server
-from mcp_servers.rereading import rereader
+from mcp_servers.refresh_definitions import get_refresher
 from tests.agents import casting
 from tests.mcp_servers.serving import Serving
 
@@ -24,14 +25,14 @@ def acme(transactional_db: None) -> Organization:
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let nothing that waits for its turn wait for longer than a moment."""
-    monkeypatch.setattr(staleness, "INTERVAL", timedelta(seconds=0.05))
-    monkeypatch.setattr(staleness, "SHARE", 0)
-    monkeypatch.setattr(reopening, "FIRST_PAUSE_S", 0.05)
-    monkeypatch.setattr(reopening, "LONGEST_PAUSE_S", 0.1)
+    monkeypatch.setattr(refresh_definitions, "INTERVAL", timedelta(seconds=0.05))
+    monkeypatch.setattr(refresh_definitions, "SHARE", 0)
+    monkeypatch.setattr(change_notifications, "FIRST_PAUSE_S", 0.05)
+    monkeypatch.setattr(change_notifications, "LONGEST_PAUSE_S", 0.1)
 
 
 async def _stop_reading() -> None:
-    await rereader().close()
+    await get_refresher().close()
 
 
 @pytest.fixture
@@ -40,13 +41,13 @@ def serve(acme: Organization) -> Iterator[Callable[..., tuple[Serving, Server]]]
     made = []
 
     def begin(listen, name="raw"):
-        one = runtime().call(Serving(listen).begin)
+        one = get_runtime().call(Serving(listen).begin)
         server = casting.http_server(acme, one.http.url, name)
         made.append((one, server))
         return one, casting.ready(acme, server)
 
     yield begin
-    runtime().call(_stop_reading)
+    get_runtime().call(_stop_reading)
     for one, server in made:
-        runtime().call(connections().forget, server.pk)
-        runtime().call(one.stop)
+        get_runtime().call(get_connection_pool().forget, server.pk)
+        get_runtime().call(one.stop)

@@ -1,7 +1,7 @@
 """A raw server that tells changes, and what became of it in the rows."""
 
 from mcp_servers.models import Check, Server
-from mcp_servers.standing import standing
+from mcp_servers.subscriptions.queries import load_change_notification_status
 from tests.servers import raw_http
 from tests.servers.raw_http import RawHttp
 
@@ -39,7 +39,7 @@ class Serving:
 
 def state(server):
     """Return how it stands with the server's change notices."""
-    return standing(Server.objects.get(pk=server.pk)).state
+    return load_change_notification_status(Server.objects.get(pk=server.pk)).state
 
 
 def discoveries(server):

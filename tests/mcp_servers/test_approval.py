@@ -2,10 +2,10 @@
 
 import pytest
 
+from bonobot.accounts.roles import Role
+from bonobot.core.problems import Conflict, Forbidden
 from bonobot.ledger.models import AuditRow
-from bonobot.lib.problems import Conflict, Forbidden
-from bonobot.tenancy.roles import Role
-from mcp_servers.approval import approve, pin_all, withdraw
+from mcp_servers.definition_reviews import approve, pin_all, reset_review
 from mcp_servers.models import Definition, Server
 from tests.agents import casting
 
@@ -91,7 +91,7 @@ def test_whoever_may_not_approve_approves_nothing(acme, server, role):
 
 def test_a_withdrawn_approval_waits_again(reviewer, server):
     approve(reviewer, server)
-    withdraw(reviewer, server.definitions.get(name="one"))
+    reset_review(reviewer, server.definitions.get(name="one"))
     assert server.definitions.get(name="one").state == "pending"
 
 

@@ -2,17 +2,17 @@
 
 import pytest
 
+from agents.config_file.apply_config import apply
+from agents.config_file.export_config import as_yaml, export_config
+from agents.config_file.read_config import read_wanted
+from bonobot.accounts.roles import Role
+from bonobot.core.problems import Problem
 from bonobot.ledger.models import AuditRow
-from bonobot.lib.problems import Problem
-from bonobot.portability.applying import apply
-from bonobot.portability.documents import read_wanted
-from bonobot.portability.exporting import as_yaml, configuration
-from bonobot.tenancy.roles import Role
-from mcp_servers.asked_back import may_ask, sampling_tokens, set_asked_back
-from mcp_servers.configuration import ServerSpec
-from mcp_servers.endpoints import endpoint_of
-from mcp_servers.exporting import Names, described
-from mcp_servers.registration import add, alter
+from mcp_servers.build_endpoint import build_endpoint
+from mcp_servers.client_capabilities import get_sampling_tokens, may_ask, set_asked_back
+from mcp_servers.import_export.export_servers import SecretPlaceholders, export_server
+from mcp_servers.server_config import ServerSpec
+from mcp_servers.services import add, update_server
 from tests import desk, rest
 from tests.agents import casting
 
@@ -36,18 +36,18 @@ def spec(**more):
 
 def test_the_model_and_the_folder_are_not_given_unasked(boss, settings):
     server = add(boss, spec())
-    assert may_ask(server) == endpoint_of(server).may_ask == {"elicitation"}
-    assert sampling_tokens(server) == settings.BONOBOT_SAMPLING_TOKENS == 10_000
-    before = endpoint_of(server).fingerprint
-    server = alter(boss, server, spec(sampling="ask", sampling_tokens=7, roots=True))
+    assert may_ask(server) == build_endpoint(server).may_ask == {"elicitation"}
+    assert get_sampling_tokens(server) == settings.BONOBOT_SAMPLING_TOKENS == 10_000
+    before = build_endpoint(server).fingerprint
+    server = update_server(boss, server, spec(sampling="ask", sampling_tokens=7, roots=True))
     assert may_ask(server) == {"elicitation", "sampling", "roots"}
-    assert sampling_tokens(server) == 7
+    assert get_sampling_tokens(server) == 7
     # What is declared at a handshake holds for its session: another one is opened.
-    assert endpoint_of(server).fingerprint != before
-    alter(boss, server, spec())
+    assert build_endpoint(server).fingerprint != before
+    update_server(boss, server, spec())
     server.refresh_from_db()
     assert (server.sampling, server.sampling_tokens) == ("ask", 7)
-    assert alter(boss, server, spec(sampling_tokens=0)).sampling_tokens is None
+    assert update_server(boss, server, spec(sampling_tokens=0)).sampling_tokens is None
 
 
 @pytest.mark.parametrize(
@@ -74,10 +74,10 @@ def test_a_change_is_in_the_audit_and_needs_the_right(acme, boss):
 
 def test_it_is_exported_and_applied(boss):
     server = add(boss, spec(sampling="ask", sampling_tokens=500, elicitation=False))
-    ours = described(server, Names())
+    ours = export_server(server, SecretPlaceholders())
     assert (ours["sampling"], ours["sampling_tokens"], ours["elicitation"]) == ("ask", 500, False)
     assert "roots" not in ours
-    text = as_yaml(configuration(boss, None))
+    text = as_yaml(export_config(boss, None))
     assert not apply(boss, read_wanted(text, {}), dry_run=True).changes
     plan = apply(boss, read_wanted(text.replace("sampling: ask", "sampling: allow"), {}))
     assert not plan.problems

@@ -5,13 +5,19 @@ from pathlib import Path
 
 import pytest
 
-from bonobot.lib.problems import Invalid, NotFound
-from mcp_servers.client_files import CLIENTS, Machine, places, read_client, read_text
-from mcp_servers.portability import parse
+from bonobot.core.problems import InvalidInput, NotFound
+from mcp_servers.import_export import parse
+from mcp_servers.import_export.client_files import (
+    CLIENTS,
+    UserMachine,
+    list_config_paths,
+    read_client,
+    read_text,
+)
 
 
 def machine(tmp_path, platform="linux", **environ):
-    return Machine(
+    return UserMachine(
         home=tmp_path / "home", folder=tmp_path / "here", environ=environ, platform=platform
     )
 
@@ -30,20 +36,20 @@ def put(path: Path, content: object) -> None:
     ],
 )
 def test_desktop_settings_are_where_the_system_keeps_them(tmp_path, platform, environ, expected):
-    found = places("claude-desktop", machine(tmp_path, platform, **environ))
+    found = list_config_paths("claude-desktop", machine(tmp_path, platform, **environ))
     assert found == (tmp_path / expected,)
 
 
 def test_the_environment_may_say_where_settings_are(tmp_path):
     there = machine(tmp_path, XDG_CONFIG_HOME=str(tmp_path / "xdg"))
-    assert places("claude-desktop", there)[0].is_relative_to(tmp_path / "xdg")
+    assert list_config_paths("claude-desktop", there)[0].is_relative_to(tmp_path / "xdg")
     windows = machine(tmp_path, "win32", APPDATA=str(tmp_path / "roaming"))
-    assert places("vscode", windows)[1].is_relative_to(tmp_path / "roaming")
+    assert list_config_paths("vscode", windows)[1].is_relative_to(tmp_path / "roaming")
 
 
 def test_a_projects_file_comes_before_the_users(tmp_path):
     here = machine(tmp_path)
-    project, user = places("cursor", here)
+    project, user = list_config_paths("cursor", here)
     put(user, {"mcpServers": {"mine": {"url": "https://a.example"}}})
     assert read_client("cursor", here).path == user
     put(project, {"mcpServers": {"ours": {"url": "https://a.example"}}})
@@ -56,7 +62,7 @@ def test_without_a_file_every_place_is_named(tmp_path, client):
     here = machine(tmp_path)
     with pytest.raises(NotFound) as caught:
         read_client(client, here)
-    assert all(str(path) in caught.value.remedy for path in places(client, here))
+    assert all(str(path) in caught.value.remedy for path in list_config_paths(client, here))
 
 
 def test_of_claude_codes_state_only_the_servers_of_person_and_project_are_read(tmp_path):
@@ -74,7 +80,7 @@ def test_of_claude_codes_state_only_the_servers_of_person_and_project_are_read(t
 
 def test_a_file_that_is_no_text_says_so(tmp_path):
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00\x01")
-    with pytest.raises(Invalid) as caught:
+    with pytest.raises(InvalidInput) as caught:
         read_text(tmp_path / "binary")
     assert caught.value.code == "not_text"
     with pytest.raises(NotFound):

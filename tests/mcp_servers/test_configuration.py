@@ -2,11 +2,11 @@
 
 import pytest
 
-from bonobot.lib.problems import Problem
-from bonobot.tenancy.roles import Role
-from mcp_servers.configuration import ServerSpec, shown_auth, shown_endpoint
+from bonobot.accounts.roles import Role
+from bonobot.core.problems import Problem
 from mcp_servers.models import Secret, Server
-from mcp_servers.registration import add, alter
+from mcp_servers.server_config import ServerSpec, mask_auth_config, mask_endpoint_config
+from mcp_servers.services import add, update_server
 from tests.agents import casting
 
 pytestmark = pytest.mark.django_db
@@ -171,8 +171,8 @@ def test_secrets_are_sealed_and_read_back_as_a_mask(boss):
             auth_config={"type": "bearer_token", "token": "t0ken-value"},
         ),
     )
-    assert shown_endpoint(server) == {**HTTP, "headers": {"X-Key": "********"}}
-    assert shown_auth(server) == {"type": "bearer_token", "configured": True}
+    assert mask_endpoint_config(server) == {**HTTP, "headers": {"X-Key": "********"}}
+    assert mask_auth_config(server) == {"type": "bearer_token", "configured": True}
     stored = str(list(Server.objects.values())) + str(list(Secret.objects.values("value")))
     assert "s3cret" not in stored
     assert "t0ken" not in stored
@@ -196,8 +196,8 @@ def test_a_write_with_the_mask_keeps_what_is_stored(boss, auth):
         auth_config={"type": "bearer_token", "token": "t0ken"},
     )
     server = add(boss, stored)
-    masked = spec(endpoint_config=shown_endpoint(server), auth_config=auth)
-    alter(boss, server, masked)
+    masked = spec(endpoint_config=mask_endpoint_config(server), auth_config=auth)
+    update_server(boss, server, masked)
     assert {s.name: s.value.open() for s in server.secrets.all()} == {
         "X-Key": "s3cret",
         "token": "t0ken",
@@ -206,7 +206,7 @@ def test_a_write_with_the_mask_keeps_what_is_stored(boss, auth):
 
 def test_what_is_no_longer_named_is_forgotten(boss):
     server = add(boss, spec(endpoint_config={**HTTP, "headers": {"X-Key": "s3cret"}}))
-    alter(boss, server, spec(endpoint_config=HTTP, auth_config={"type": "none"}))
+    update_server(boss, server, spec(endpoint_config=HTTP, auth_config={"type": "none"}))
     assert not server.secrets.exists()
 
 
@@ -225,14 +225,14 @@ def test_a_stored_value_is_never_sent_to_another_host(boss, headers, auth, field
     server = add(boss, stored)
     moved = {"url": "https://elsewhere.example.net/mcp", "headers": headers}
     with pytest.raises(Problem) as caught:
-        alter(boss, server, spec(endpoint_config=moved, auth_config=auth))
+        update_server(boss, server, spec(endpoint_config=moved, auth_config=auth))
     assert (caught.value.code, caught.value.field) == ("credential_needed", field)
     assert Server.objects.get().endpoint_config == HTTP
 
 
 def test_another_path_of_the_same_host_keeps_what_is_stored(boss):
     server = add(boss, spec(auth_config={"type": "bearer_token", "token": "t0ken"}))
-    alter(boss, server, spec(endpoint_config={"url": "https://mcp.example.com/other"}))
+    update_server(boss, server, spec(endpoint_config={"url": "https://mcp.example.com/other"}))
     assert server.secrets.get().value.open() == "t0ken"
 
 
@@ -240,6 +240,6 @@ def test_another_address_is_asked_for_its_era_anew(boss):
     server = add(boss, spec())
     Server.objects.filter(pk=server.pk).update(era="modern", discovery={"a": 1})
     server.refresh_from_db()
-    alter(boss, server, spec(endpoint_config={"url": "https://other.example.com/mcp"}))
+    update_server(boss, server, spec(endpoint_config={"url": "https://other.example.com/mcp"}))
     server.refresh_from_db()
     assert (server.era, server.discovery) == ("", None)

@@ -2,18 +2,18 @@
 
 import pytest
 
-from bonobot.lib.problems import Problem
-from bonobot.portability.applying import apply
-from bonobot.portability.documents import read_wanted
-from bonobot.portability.exporting import as_yaml, configuration
-from bonobot.tenancy.roles import Role
-from mcp_servers.configuration import ServerSpec
-from mcp_servers.endpoints import endpoint_of
-from mcp_servers.exporting import Names, described
+from agents.config_file.apply_config import apply
+from agents.config_file.export_config import as_yaml, export_config
+from agents.config_file.read_config import read_wanted
+from bonobot.accounts.roles import Role
+from bonobot.core.problems import Problem
+from mcp_servers.build_endpoint import build_endpoint
+from mcp_servers.import_export.export_servers import SecretPlaceholders, export_server
 from mcp_servers.models import Server
-from mcp_servers.presets.catalogue import fill
-from mcp_servers.presets.saving import save_as_preset
-from mcp_servers.registration import add, alter
+from mcp_servers.presets.catalog import fill
+from mcp_servers.presets.services import save_as_preset
+from mcp_servers.server_config import ServerSpec
+from mcp_servers.services import add, update_server
 from tests import desk, rest
 from tests.agents import casting
 
@@ -68,7 +68,7 @@ def test_what_is_not_said_of_a_box_has_a_safe_default(boss, said, stored):
 )
 def test_what_is_not_said_of_a_stored_box_stays(boss, before, said, stored):
     server = add(boss, spec(confinement=before[0], network=before[1]))
-    assert box(alter(boss, server, spec(confinement=said[0], network=said[1]))) == stored
+    assert box(update_server(boss, server, spec(confinement=said[0], network=said[1]))) == stored
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_what_makes_no_sense_is_refused(boss, transport, said, code, field):
 
 def test_a_server_that_becomes_remote_has_no_box(boss):
     server = add(boss, spec(confinement="bubblewrap"))
-    assert box(alter(boss, server, spec("http"))) == ("none", "host")
+    assert box(update_server(boss, server, spec("http"))) == ("none", "host")
 
 
 def test_only_a_platform_administrator_changes_a_box(acme, boss):
@@ -98,10 +98,10 @@ def test_only_a_platform_administrator_changes_a_box(acme, boss):
     owner = casting.person(acme, Role.OWNER)
     for said in ({"confinement": "none"}, {"network": "host"}, {"confinement": "namespaces"}):
         with pytest.raises(Problem) as caught:
-            alter(owner, server, spec(**said))
+            update_server(owner, server, spec(**said))
         assert (caught.value.code, caught.value.field) == ("platform_admin_only", "confinement")
         server.refresh_from_db()
-    assert box(alter(owner, server, spec(description="new"))) == ("bubblewrap", "none")
+    assert box(update_server(owner, server, spec(description="new"))) == ("bubblewrap", "none")
 
 
 def test_an_organization_uses_a_preset_in_the_box_that_it_brings(acme, boss):
@@ -112,28 +112,28 @@ def test_an_organization_uses_a_preset_in_the_box_that_it_brings(acme, boss):
 
 
 def test_the_endpoint_hides_our_own_folder(boss, settings):
-    asked = endpoint_of(add(boss, spec(confinement="bubblewrap"))).confinement
+    asked = build_endpoint(add(boss, spec(confinement="bubblewrap"))).confinement
     assert (asked.kind, asked.network) == ("bubblewrap", "none")
     assert asked.hidden == (str(settings.BONOBOT_VAR),)
 
 
 def test_another_box_is_another_configuration(boss):
     server = add(boss, spec(confinement="namespaces"))
-    before = endpoint_of(server).fingerprint
-    assert endpoint_of(alter(boss, server, spec(network="none"))).fingerprint != before
+    before = build_endpoint(server).fingerprint
+    assert build_endpoint(update_server(boss, server, spec(network="none"))).fingerprint != before
 
 
 def test_a_box_is_exported_and_applied(boss):
     server = add(boss, spec(confinement="bubblewrap", network="host"))
-    ours = described(server, Names())
+    ours = export_server(server, SecretPlaceholders())
     assert (ours["confinement"], ours["network"]) == ("bubblewrap", "host")
-    text = as_yaml(configuration(boss, None))
+    text = as_yaml(export_config(boss, None))
     assert not apply(boss, read_wanted(text, {}), dry_run=True).changes
     plan = apply(boss, read_wanted(text.replace("bubblewrap", "namespaces"), {}))
     assert not plan.problems
     assert box(server) == ("namespaces", "host")
     plain = add(boss, ServerSpec(name="plain", transport_type="stdio", endpoint_config=STDIO))
-    assert "confinement" not in described(plain, Names())
+    assert "confinement" not in export_server(plain, SecretPlaceholders())
 
 
 def test_rest_reads_and_writes_the_box(acme):

@@ -7,18 +7,19 @@ from uuid import UUID, uuid4
 import pytest
 from django.utils import timezone
 
-from agents.registration import remove_agent
-from bonobot.ledger.actors import Actor
-from bonobot.lib.canonical import digest
-from bonobot.tenancy.models import Organization
-from mcp_servers import discovery, follow_leases, watch_leases
-from mcp_servers.approval import approve
-from mcp_servers.connections.errors import UpstreamError
-from mcp_servers.connections.survey import Item, Survey
-from mcp_servers.labelled import set_labels
+from agents.services import remove_agent
+from bonobot.accounts.models.organizations import Organization
+from bonobot.core.text.canonical_json import compute_digest
+from bonobot.ledger.types import Actor
+from mcp_servers import discovery
+from mcp_servers.client.errors import UpstreamError
+from mcp_servers.client.list_definitions import RawDefinition, ServerDeclarations
+from mcp_servers.definition_reviews import approve
+from mcp_servers.flow_labels.services import set_labels
+from mcp_servers.health.services import record_failure
 from mcp_servers.models import Definition, Followed, Server, Watch
-from mcp_servers.registration import remove
-from mcp_servers.status import record_failure
+from mcp_servers.services import remove
+from mcp_servers.subscriptions import leases
 from tests.agents import casting
 from tests.crossing import behind, cross, on_postgresql
 
@@ -28,11 +29,12 @@ SYSTEM = Actor(kind="system", id="test", label="test")
 URL = "http://127.0.0.1:9/mcp"
 
 
-def survey(*tools: str, text: str = "") -> Survey:
+def survey(*tools: str, text: str = "") -> ServerDeclarations:
     items = tuple(
-        Item("tool", name, {"name": name, "description": text, "inputSchema": {}}) for name in tools
+        RawDefinition("tool", name, {"name": name, "description": text, "inputSchema": {}})
+        for name in tools
     )
-    return Survey(
+    return ServerDeclarations(
         era="modern",
         protocol_version="2026-07-28",
         server_info={},
@@ -45,7 +47,7 @@ def survey(*tools: str, text: str = "") -> Survey:
     )
 
 
-def keep(server: Server, found: Survey) -> discovery.Discovered:
+def keep(server: Server, found: ServerDeclarations) -> discovery.DiscoveryResult:
     return discovery.keep(server.pk, found, {}, actor=SYSTEM, kind="discovery")
 
 
@@ -59,9 +61,11 @@ def discovered(where: Organization, name: str = "web", scope_id: UUID | None = N
 
 
 def followed(server: Server, holder: UUID, *uris: str) -> list[UUID]:
-    rows = follow_leases.want(server.organization_id, follow_leases.Source(server.pk), uris)
+    rows = leases.add_watched_resources(
+        server.organization_id, leases.UpdateSource(server.pk), uris
+    )
     ids = [row.id for row in rows]
-    follow_leases.claim(holder, ids)
+    leases.claim_resources(holder, ids)
     return ids
 
 
@@ -137,7 +141,7 @@ def test_the_servers_of_an_agent_are_removed_while_their_leases_are_renewed(
     Watch.objects.update(holder=holder, beat_at=timezone.now())
     cross(
         lambda: remove_agent(boss, agent),
-        lambda: watch_leases.beat(holder),
+        lambda: leases.renew_change_leases(holder),
         at='DELETE FROM "mcp_servers_watch"',
     )
     assert not Watch.objects.exists()
@@ -151,19 +155,19 @@ def test_what_two_processes_write_of_the_same_resources_goes_one_by_one(
     acme: Organization, deed: str
 ) -> None:
     server, holder = discovered(acme), uuid4()
-    source = follow_leases.Source(server.pk)
+    source = leases.UpdateSource(server.pk)
     ids = followed(server, holder, *URIS)
     deeds = {
-        "want": lambda: follow_leases.want(acme.pk, source, list(reversed(URIS))),
-        "beat": lambda: follow_leases.beat(holder, list(reversed(ids))),
-        "changed": lambda: follow_leases.changed(holder, list(reversed(ids))),
-        "settle": lambda: follow_leases.settle(holder, list(reversed(ids)), []),
-        "let_go": lambda: follow_leases.let_go(holder),
+        "want": lambda: leases.add_watched_resources(acme.pk, source, list(reversed(URIS))),
+        "beat": lambda: leases.renew_resource_leases(holder, list(reversed(ids))),
+        "changed": lambda: leases.increment_change_counts(holder, list(reversed(ids))),
+        "settle": lambda: leases.settle(holder, list(reversed(ids)), []),
+        "let_go": lambda: leases.release_resource_leases(holder),
     }
-    middle = Followed.objects.filter(server=server, digest=digest(URIS[4]))
+    middle = Followed.objects.filter(server=server, digest=compute_digest(URIS[4]))
     behind(
         lambda: middle.update(state=Followed.State.ASKED),
-        lambda: follow_leases.want(acme.pk, source, URIS),
+        lambda: leases.add_watched_resources(acme.pk, source, URIS),
         deeds[deed],
     )
     assert Followed.objects.count() == len(URIS)
@@ -172,10 +176,10 @@ def test_what_two_processes_write_of_the_same_resources_goes_one_by_one(
 def test_a_server_is_removed_while_what_is_followed_there_is_written(acme: Organization) -> None:
     server, boss, holder = discovered(acme), casting.administrator(acme), uuid4()
     ids = followed(server, holder, *URIS)
-    middle = Followed.objects.filter(server=server, digest=digest(URIS[4]))
+    middle = Followed.objects.filter(server=server, digest=compute_digest(URIS[4]))
     behind(
         lambda: middle.update(state=Followed.State.ASKED),
-        lambda: follow_leases.changed(holder, ids),
+        lambda: leases.increment_change_counts(holder, ids),
         lambda: remove(boss, server),
     )
     assert not Followed.objects.exists()

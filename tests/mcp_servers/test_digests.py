@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bonobot.lib.problems import Invalid
-from mcp_servers.digests import digest
+from bonobot.core.problems import InvalidInput
+from bonobot.core.text.canonical_json import compute_json_digest
 
 TOOL: dict[str, Any] = {
     "name": "send",
@@ -52,13 +52,15 @@ def test_a_change_of_any_field_changes_the_digest(path: tuple[Any, ...]) -> None
     for step in path[:-1]:
         place = place[step]
     place[path[-1]] = "another value"
-    assert digest(changed) != digest(TOOL)
+    assert compute_json_digest(changed) != compute_json_digest(TOOL)
     del place[path[-1]]
-    assert digest(changed) != digest(TOOL)
+    assert compute_json_digest(changed) != compute_json_digest(TOOL)
 
 
 def test_an_added_field_of_any_name_changes_the_digest() -> None:
-    assert digest(TOOL | {"execution": {"taskSupport": "optional"}}) != digest(TOOL)
+    assert compute_json_digest(
+        TOOL | {"execution": {"taskSupport": "optional"}}
+    ) != compute_json_digest(TOOL)
 
 
 @given(st.dictionaries(st.text(), json_values, max_size=6), st.randoms())
@@ -67,13 +69,13 @@ def test_the_order_of_keys_makes_no_difference(
 ) -> None:
     keys = list(payload)
     order.shuffle(keys)
-    assert digest({key: payload[key] for key in keys}) == digest(payload)
+    assert compute_json_digest({key: payload[key] for key in keys}) == compute_json_digest(payload)
 
 
 @given(json_values, json_values)
 def test_different_values_have_different_digests(one: Any, other: Any) -> None:
     same = json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
-    assert (digest(one) == digest(other)) == same
+    assert (compute_json_digest(one) == compute_json_digest(other)) == same
 
 
 @pytest.mark.parametrize(
@@ -92,21 +94,21 @@ def test_different_values_have_different_digests(one: Any, other: Any) -> None:
     ],
 )
 def test_what_looks_alike_is_not_the_same(one: Any, other: Any) -> None:
-    assert digest({"x": one}) != digest({"x": other})
+    assert compute_json_digest({"x": one}) != compute_json_digest({"x": other})
 
 
 def test_a_digest_is_the_same_in_every_process() -> None:
-    assert digest({"b": [1, "é"], "a": None}) == (
+    assert compute_json_digest({"b": [1, "é"], "a": None}) == (
         "a44633ba036df25280e4fd9ef09da6f54dfe6d3611c755e31f993ab16f108f34"
     )
 
 
 @pytest.mark.parametrize("payload", [{"x": float("nan")}, {"x": float("inf")}, {"x": object()}])
 def test_what_is_no_json_is_refused(payload: Any) -> None:
-    with pytest.raises(Invalid) as refusal:
-        digest(payload)
+    with pytest.raises(InvalidInput) as refusal:
+        compute_json_digest(payload)
     assert refusal.value.code == "definition_unreadable"
 
 
 def test_lone_surrogates_have_a_digest() -> None:
-    assert len(digest({"x": "\ud83d"})) == 64
+    assert len(compute_json_digest({"x": "\ud83d"})) == 64

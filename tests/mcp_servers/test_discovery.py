@@ -5,15 +5,15 @@ from dataclasses import replace
 
 import pytest
 
+from bonobot.core.problems import Problem
+from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import AuditRow
-from bonobot.lib.problems import Problem
-from bonobot.lib.runtime import runtime
-from mcp_servers.approval import approve
-from mcp_servers.configuration import ServerSpec
-from mcp_servers.connections.pool import connections
+from mcp_servers.client.pool import get_connection_pool
+from mcp_servers.definition_reviews import approve
 from mcp_servers.discovery import discover
 from mcp_servers.models import Check, Definition, Server
-from mcp_servers.registration import add, alter
+from mcp_servers.server_config import ServerSpec
+from mcp_servers.services import add, update_server
 from tests.agents import casting
 from tests.agents.conftest import WORKSHOP
 
@@ -39,11 +39,11 @@ def workshop(tools="", **more):
 def server(boss):
     made = add(boss, workshop("one two"))
     yield made
-    runtime().call(connections().forget, made.pk)
+    get_runtime().call(get_connection_pool().forget, made.pk)
 
 
 def look(boss, server):
-    found = runtime().call(discover, server.pk, actor=boss.actor)
+    found = get_runtime().call(discover, server.pk, actor=boss.actor)
     server.refresh_from_db()
     return found
 
@@ -87,10 +87,10 @@ def test_a_second_look_at_the_same_changes_nothing(boss, server):
 def test_what_disappears_is_gone_and_keeps_its_pin(boss, server):
     look(boss, server)
     approve(boss, server)
-    alter(boss, server, workshop("one"))
+    update_server(boss, server, workshop("one"))
     assert look(boss, server).gone == 1
     assert states(server)["two"] == "gone"
-    alter(boss, server, workshop("one two"))
+    update_server(boss, server, workshop("one two"))
     look(boss, server)
     assert states(server)["two"] == "approved"
 
@@ -106,7 +106,7 @@ def test_a_server_that_is_kept_to_some_tools_has_the_others_switched_off(boss):
 def test_what_is_new_after_an_approval_waits(boss, server):
     look(boss, server)
     approve(boss, server)
-    alter(boss, server, workshop("one two three"))
+    update_server(boss, server, workshop("one two three"))
     assert look(boss, server).new == 1
     assert states(server)["three"] == "pending"
     assert states(server)["one"] == "approved"
@@ -116,23 +116,23 @@ def test_trusting_the_first_discovery_trusts_only_the_first(boss):
     server = add(boss, workshop("one", approval="first"))
     look(boss, server)
     assert set(states(server).values()) == {"approved"}
-    alter(boss, server, workshop("one two", approval="first"))
+    update_server(boss, server, workshop("one two", approval="first"))
     look(boss, server)
     assert states(server)["two"] == "pending"
-    runtime().call(connections().forget, server.pk)
+    get_runtime().call(get_connection_pool().forget, server.pk)
 
 
 def test_trusting_always_trusts_changes_too(boss):
     server = add(boss, workshop("one", approval="always"))
     look(boss, server)
-    alter(boss, server, workshop("one two", approval="always"))
+    update_server(boss, server, workshop("one two", approval="always"))
     look(boss, server)
     assert set(states(server).values()) == {"approved"}
-    runtime().call(connections().forget, server.pk)
+    get_runtime().call(get_connection_pool().forget, server.pk)
 
 
 def test_a_tool_that_hides_text_is_refused_and_hides_no_other(boss, server):
-    alter(boss, server, workshop("one ev\u200bil"))
+    update_server(boss, server, workshop("one ev\u200bil"))
     look(boss, server)
     found = states(server)
     assert found["ev\u200bil"] == "refused"

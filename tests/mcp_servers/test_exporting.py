@@ -4,10 +4,14 @@ import json
 
 import pytest
 
-from mcp_servers.configuration import ServerSpec
-from mcp_servers.exporting import Names, as_client_file, described
-from mcp_servers.portability.overrides import wishes
-from mcp_servers.registration import add
+from mcp_servers.import_export.agent_overrides import parse_overrides
+from mcp_servers.import_export.export_servers import (
+    SecretPlaceholders,
+    as_client_file,
+    export_server,
+)
+from mcp_servers.server_config import ServerSpec
+from mcp_servers.services import add
 from tests.agents import casting
 
 
@@ -22,11 +26,11 @@ from tests.agents import casting
     ],
 )
 def test_a_name_is_made_of_the_server_and_its_secret(owner, name, expected):
-    assert Names().placeholder(owner, name) == expected
+    assert SecretPlaceholders().placeholder(owner, name) == expected
 
 
 def test_two_secrets_never_share_a_name():
-    names = Names()
+    names = SecretPlaceholders()
     first, second = names.placeholder("a-b", "c"), names.placeholder("a", "b-c")
     assert (first, second) == ("${A_B_C}", "${A_B_C_2}")
 
@@ -61,7 +65,7 @@ def test_a_sign_in_is_written_as_its_reader_knows_it(auth, headers, secret):
     )
     server = add(casting.administrator(casting.organization()), spec)
     for_clients = as_client_file([server])["mcpServers"]["docs"]
-    ours = described(server, Names())
+    ours = export_server(server, SecretPlaceholders())
     assert (for_clients.get("headers"), ours.get("auth_config")) == (headers, secret)
     assert "s3cret" not in f"{for_clients} {ours}"
 
@@ -76,5 +80,5 @@ def test_the_tools_that_a_server_is_kept_to_are_carried():
     )
     server = add(casting.administrator(casting.organization()), spec)
     text = json.dumps(as_client_file([server]))
-    assert wishes(text).only_tools == {"docs": ("read_*",)}
-    assert described(server, Names())["allowed_tools"] == ["read_*"]
+    assert parse_overrides(text).only_tools == {"docs": ("read_*",)}
+    assert export_server(server, SecretPlaceholders())["allowed_tools"] == ["read_*"]

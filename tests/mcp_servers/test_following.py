@@ -7,18 +7,20 @@ from uuid import UUID, uuid4
 import pytest
 
 from agents.models import Agent
-from bonobot.lib.runtime import runtime
-from bonobot.tenancy.models import Organization
-from bonobot.tenancy.principals import Principal
-from bonobot.tenancy.roles import Role
-from mcp_servers import follow_leases as leases
-from mcp_servers import following
-from mcp_servers.endpoints import endpoint_of
-from mcp_servers.feeds import standings
-from mcp_servers.follow_leases import Source
-from mcp_servers.following import Follower, can_follow
+from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.principals import Principal
+from bonobot.accounts.roles import Role
+from bonobot.core.runtime import get_runtime
+from mcp_servers.build_endpoint import build_endpoint
 from mcp_servers.models import Followed, Server
-from mcp_servers.oauth.signing import for_person
+from mcp_servers.oauth_client.access_tokens import build_person_endpoint
+from mcp_servers.subscriptions import leases, resource_updated
+from mcp_servers.subscriptions.leases import UpdateSource
+from mcp_servers.subscriptions.resource_updated import (
+    ResourceWatcher,
+    can_follow,
+    load_source_access,
+)
 from tests.agents import casting
 from tests.agents.conftest import acme, helper
 from tests.eventually import eventually
@@ -34,60 +36,60 @@ def news(acme: Organization, helper: Agent, print_edition: Callable[..., str]) -
 
 
 @pytest.fixture
-def processes(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Follower, Follower]]:
+def processes(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[ResourceWatcher, ResourceWatcher]]:
     """Two followers, as two processes have them, that hear what each one's own feeds hear."""
-    monkeypatch.setattr(following, "BEAT_S", 0.0)
-    monkeypatch.setattr(following, "TICK_S", 0.05)
-    made = Follower(), Follower()
-    by_feed = following.hear
+    monkeypatch.setattr(resource_updated, "BEAT_S", 0.0)
+    monkeypatch.setattr(resource_updated, "TICK_S", 0.05)
+    made = ResourceWatcher(), ResourceWatcher()
+    by_feed = resource_updated.handle_change_notification
 
     def hear(server_id, notice):
         by_feed(server_id, notice)
         for one in made:
             one.heard(notice)
 
-    monkeypatch.setattr("mcp_servers.connections.changes._listeners", [hear])
+    monkeypatch.setattr("mcp_servers.client.change_notifications._listeners", [hear])
     yield made
     for one in made:
-        runtime().call(one.stop)
+        get_runtime().call(one.stop)
 
 
 def follow(
-    follower: Follower, server: Server, *uris: str, who: Principal | None = None
+    follower: ResourceWatcher, server: Server, *uris: str, who: Principal | None = None
 ) -> dict[str, int]:
     person = UUID(who.id) if who else None
-    endpoint = endpoint_of(server)
-    found = for_person(endpoint, person) if person else endpoint
-    return runtime().call(follower.follow, found, uris)
+    endpoint = build_endpoint(server)
+    found = build_person_endpoint(endpoint, person) if person else endpoint
+    return get_runtime().call(follower.follow, found, uris)
 
 
-def source(server: Server, who: Principal | None = None) -> Source:
-    return Source(server.pk, UUID(who.id) if who else None)
+def source(server: Server, who: Principal | None = None) -> UpdateSource:
+    return UpdateSource(server.pk, UUID(who.id) if who else None)
 
 
 def changes(
-    follower: Follower, server: Server, uri: str = PAPER, who: Principal | None = None
+    follower: ResourceWatcher, server: Server, uri: str = PAPER, who: Principal | None = None
 ) -> int | None:
     async def read() -> int | None:
         return follower.changes((source(server, who), uri))
 
-    return runtime().call(read)
+    return get_runtime().call(read)
 
 
 def tell(
-    follower: Follower, server: Server, uri: str = PAPER, who: Principal | None = None
+    follower: ResourceWatcher, server: Server, uri: str = PAPER, who: Principal | None = None
 ) -> None:
     """Have a follower hear what its feed would."""
 
     async def say() -> None:
         feed = follower._feeds[source(server, who)]
-        follower.heard(following.ChangeNotice("resources", uri, feed.holder))
+        follower.heard(resource_updated.ChangeNotification("resources", uri, feed.holder))
 
-    runtime().call(say)
+    get_runtime().call(say)
 
 
 def test_a_resource_is_asked_for_once_and_told_to_all(
-    news: Server, processes: tuple[Follower, Follower]
+    news: Server, processes: tuple[ResourceWatcher, ResourceWatcher]
 ) -> None:
     for one in processes:
         assert follow(one, news, PAPER, "news://nothing") == {PAPER: 0, "news://nothing": 0}
@@ -99,17 +101,17 @@ def test_a_resource_is_asked_for_once_and_told_to_all(
 
 
 def test_who_stops_is_followed_by_another_and_what_came_meanwhile_counts_as_a_change(
-    news: Server, processes: tuple[Follower, Follower]
+    news: Server, processes: tuple[ResourceWatcher, ResourceWatcher]
 ) -> None:
     for one in processes:
         follow(one, news, PAPER)
-    runtime().call(processes[0].stop)
+    get_runtime().call(processes[0].stop)
     eventually(lambda: changes(processes[1], news) == 1, what="the take-over")
     assert Followed.objects.get().holder == processes[1].id
 
 
 def test_a_process_that_died_is_followed_by_another(
-    news: Server, processes: tuple[Follower, Follower]
+    news: Server, processes: tuple[ResourceWatcher, ResourceWatcher]
 ) -> None:
     follow(processes[1], news, SECRET)
     row = Followed.objects.get()
@@ -121,7 +123,7 @@ def test_a_process_that_died_is_followed_by_another(
 
 
 def test_a_row_that_is_gone_is_wanted_anew(
-    news: Server, processes: tuple[Follower, Follower]
+    news: Server, processes: tuple[ResourceWatcher, ResourceWatcher]
 ) -> None:
     follow(processes[0], news, PAPER)
     Followed.objects.all().delete()
@@ -129,16 +131,16 @@ def test_a_row_that_is_gone_is_wanted_anew(
 
 
 def test_a_server_that_comes_back_counts_as_changed(
-    news: Server, processes: tuple[Follower, Follower]
+    news: Server, processes: tuple[ResourceWatcher, ResourceWatcher]
 ) -> None:
     assert follow(processes[0], news, PAPER) == {PAPER: 0}
-    feed = processes[0]._feeds[Source(news.pk)]
-    runtime().loop.call_soon_threadsafe(feed._close)  # as when the stream breaks off
+    feed = processes[0]._feeds[UpdateSource(news.pk)]
+    get_runtime().loop.call_soon_threadsafe(feed._close)  # as when the stream breaks off
     eventually(lambda: changes(processes[0], news) == 1, what="the change")
 
 
 def test_a_server_that_is_away_or_off_grants_nothing(
-    acme: Organization, helper: Agent, processes: tuple[Follower, Follower]
+    acme: Organization, helper: Agent, processes: tuple[ResourceWatcher, ResourceWatcher]
 ) -> None:
     with printing() as url:
         server = subscribed(acme, helper, url)
@@ -150,7 +152,9 @@ def test_a_server_that_is_away_or_off_grants_nothing(
 
 
 def test_a_server_that_is_configured_anew_is_asked_anew(
-    news: Server, processes: tuple[Follower, Follower], print_edition: Callable[..., str]
+    news: Server,
+    processes: tuple[ResourceWatcher, ResourceWatcher],
+    print_edition: Callable[..., str],
 ) -> None:
     follow(processes[0], news, PAPER)
     Server.objects.filter(pk=news.pk).update(endpoint_config={"url": print_edition()})
@@ -158,59 +162,67 @@ def test_a_server_that_is_configured_anew_is_asked_anew(
 
 
 def test_what_nobody_follows_is_let_go_of(
-    news: Server, processes: tuple[Follower, Follower], monkeypatch: pytest.MonkeyPatch
+    news: Server,
+    processes: tuple[ResourceWatcher, ResourceWatcher],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(leases, "UNWANTED", timedelta())
     follow(processes[0], news, PAPER)
-    runtime().loop.call_soon_threadsafe(processes[0].leave, [(Source(news.pk), PAPER)])
+    get_runtime().loop.call_soon_threadsafe(processes[0].leave, [(UpdateSource(news.pk), PAPER)])
     eventually(lambda: not Followed.objects.exists(), what="the end of the row")
     eventually(lambda: not processes[0]._feeds, what="the end of the feed")
 
 
 def test_what_was_left_a_moment_ago_is_told_of_again_at_once(
-    news: Server, processes: tuple[Follower, Follower], monkeypatch: pytest.MonkeyPatch
+    news: Server,
+    processes: tuple[ResourceWatcher, ResourceWatcher],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(following, "GRANT_S", 5.0)
+    monkeypatch.setattr(resource_updated, "GRANT_S", 5.0)
     follow(processes[0], news, PAPER)
-    runtime().call(_left, processes[0], (Source(news.pk), PAPER))
+    get_runtime().call(_left, processes[0], (UpdateSource(news.pk), PAPER))
     assert follow(processes[0], news, PAPER) == {PAPER: 0}
 
 
-async def _left(follower: Follower, key: following.Key) -> None:
+async def _left(follower: ResourceWatcher, key: resource_updated.Key) -> None:
     follower.leave([key])
 
 
 def test_who_leaves_while_it_waits_leaves_nothing(
-    news: Server, processes: tuple[Follower, Follower], monkeypatch: pytest.MonkeyPatch
+    news: Server,
+    processes: tuple[ResourceWatcher, ResourceWatcher],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def away(*_: object) -> None:
         raise LookupError
 
-    monkeypatch.setattr(leases, "want", away)
+    monkeypatch.setattr(leases, "add_watched_resources", away)
     with pytest.raises(LookupError):
         follow(processes[0], news, PAPER)
     assert changes(processes[0], news) is None
 
 
 def test_only_what_says_that_it_tells_is_followed(news: Server) -> None:
-    found = endpoint_of(news)
+    found = build_endpoint(news)
     assert can_follow(found)
     news.discovery = {"capabilities": {"resources": {"listChanged": True}}}
-    assert not can_follow(endpoint_of(news))
+    assert not can_follow(build_endpoint(news))
 
 
 def test_a_database_that_is_away_loses_no_change(
-    news: Server, processes: tuple[Follower, Follower], monkeypatch: pytest.MonkeyPatch
+    news: Server,
+    processes: tuple[ResourceWatcher, ResourceWatcher],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     follow(processes[0], news, PAPER)
-    own, faults = leases.changed, iter([following.AWAY[0]("away")])
+    own, faults = leases.increment_change_counts, iter([resource_updated.AWAY[0]("away")])
 
     def changed(*args: object) -> None:
         for fault in faults:
             raise fault
         own(*args)
 
-    monkeypatch.setattr(leases, "changed", changed)
+    monkeypatch.setattr(leases, "increment_change_counts", changed)
     tell(processes[0], news)
     eventually(lambda: changes(processes[0], news) == 1, what="the change")
 
@@ -234,7 +246,9 @@ def personal(
 
 
 def test_two_people_are_told_apart_by_two_processes(
-    personal: Server, processes: tuple[Follower, Follower], people: tuple[Principal, Principal]
+    personal: Server,
+    processes: tuple[ResourceWatcher, ResourceWatcher],
+    people: tuple[Principal, Principal],
 ) -> None:
     one, other = processes
     ann, ben = people
@@ -256,19 +270,23 @@ def test_two_people_are_told_apart_by_two_processes(
 
 @pytest.mark.parametrize("personal", ["modern"], indirect=True)
 def test_a_person_is_followed_on_by_another_process_with_the_same_login(
-    personal: Server, processes: tuple[Follower, Follower], people: tuple[Principal, Principal]
+    personal: Server,
+    processes: tuple[ResourceWatcher, ResourceWatcher],
+    people: tuple[Principal, Principal],
 ) -> None:
     ann, ben = people
     for process, who in ((processes[0], ann), (processes[1], ann), (processes[1], ben)):
         follow(process, personal, PAPER, who=who)
-    runtime().call(processes[0].stop)
+    get_runtime().call(processes[0].stop)
     eventually(lambda: changes(processes[1], personal, who=ann) == 1, what="the take-over")
     assert changes(processes[1], personal, who=ben) == 0
 
 
 @pytest.mark.parametrize("personal", ["modern"], indirect=True)
 def test_whose_login_a_server_no_longer_wants_is_told_of_nothing(
-    personal: Server, processes: tuple[Follower, Follower], people: tuple[Principal, Principal]
+    personal: Server,
+    processes: tuple[ResourceWatcher, ResourceWatcher],
+    people: tuple[Principal, Principal],
 ) -> None:
     ann, _ = people
     own = personal.auth_config
@@ -276,13 +294,15 @@ def test_whose_login_a_server_no_longer_wants_is_told_of_nothing(
     for config in ({**own, "per": "organization"}, own):
         Server.objects.filter(pk=personal.pk).update(auth_config=config)
         now = Server.objects.get(pk=personal.pk)
-        of_all = Source(personal.pk)
-        found = runtime().call(runtime().orm, standings, {source(personal, ann): -1, of_all: -1})
+        of_all = UpdateSource(personal.pk)
+        found = get_runtime().call(
+            get_runtime().orm, load_source_access, {source(personal, ann): -1, of_all: -1}
+        )
         assert set(found) == {source(now, ann) if config is own else of_all}
 
 
 def test_who_ends_in_a_pause_is_over_at_once(
-    acme: Organization, helper: Agent, processes: tuple[Follower, Follower]
+    acme: Organization, helper: Agent, processes: tuple[ResourceWatcher, ResourceWatcher]
 ) -> None:
     with printing() as url:
         server = subscribed(acme, helper, url)

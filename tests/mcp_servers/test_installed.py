@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from mcp_servers.installed import installed
-from mcp_servers.presets.catalogue import load
+from mcp_servers.presets.catalog import load
+from mcp_servers.presets.installed_programs import list_installed_programs
 
 CATALOGUE = {entry.slug: entry for entry in load()}
 
@@ -22,14 +22,14 @@ def program(folder: Path, name: str, text: str = "#!/bin/sh\n") -> Path:
 
 
 def test_a_console_script_beside_us_is_started_as_a_module():
-    (found,) = installed([CATALOGUE["time"]], path="/nowhere")
+    (found,) = list_installed_programs([CATALOGUE["time"]], path="/nowhere")
     entry = found.entry({})
     assert entry.endpoint_config["command"] == sys.executable
     assert entry.endpoint_config["args"][:2] == ["-m", "mcp_server_time"]
 
 
 def test_parameters_are_filled_and_missing_ones_are_named():
-    (found,) = installed([CATALOGUE["git"]], path="/nowhere")
+    (found,) = list_installed_programs([CATALOGUE["git"]], path="/nowhere")
     entry = found.entry({})
     assert [problem.code for problem in entry.problems] == ["missing_value"]
     assert [parameter.name for parameter in entry.parameters] == ["REPOSITORY"]
@@ -42,17 +42,17 @@ def test_a_global_npm_package_is_started_by_node(tmp_path):
     script = program(tmp_path / "lib", "index.js", "#!/usr/bin/env node\n")
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "mcp-server-everything").symlink_to(script)
-    (found,) = installed([CATALOGUE["everything"]], path=str(tmp_path / "bin"))
+    (found,) = list_installed_programs([CATALOGUE["everything"]], path=str(tmp_path / "bin"))
     assert found.entry({}).endpoint_config == {"command": "node", "args": [str(script), "stdio"]}
 
 
 def test_any_other_program_is_named_by_its_path(tmp_path):
     path = program(tmp_path, "some-mcp-server")
     entry = replace(CATALOGUE["time"], program="some-mcp-server")
-    (found,) = installed([entry], path=os.pathsep.join(["/nowhere", str(tmp_path)]))
+    (found,) = list_installed_programs([entry], path=os.pathsep.join(["/nowhere", str(tmp_path)]))
     assert found.entry({}).endpoint_config["command"] == str(path)
 
 
 @pytest.mark.parametrize("slug", ["github", "memory"])
 def test_what_is_not_here_is_not_found(slug, tmp_path):
-    assert not list(installed([CATALOGUE[slug]], path=str(tmp_path)))
+    assert not list(list_installed_programs([CATALOGUE[slug]], path=str(tmp_path)))

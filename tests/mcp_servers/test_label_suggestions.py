@@ -5,22 +5,22 @@ from functools import cache
 
 import pytest
 
-from mcp_servers.labelling import origin, suggested
-from mcp_servers.labels import Label
+from mcp_servers.flow_labels import FlowLabel
+from mcp_servers.flow_labels.inference import build_label_context, infer_labels
 from tests.mcp_servers.labeled_tools import Counts, LabeledTool, labeled_tools, sources
 
 HALVES = ("development", "held_out")
-HERE = origin("stdio")
+HERE = build_label_context("stdio")
 # Precision and recall, a little below what was measured last (docs/flow-labels.md).
 FLOORS = {
-    ("development", Label.PRIVATE_DATA): (0.88, 0.98),
-    ("development", Label.UNTRUSTED_CONTENT): (0.88, 0.88),
-    ("development", Label.SENDS_OUT): (0.93, 0.98),
-    ("development", Label.REPEATABLE): (0.95, 0.90),
-    ("held_out", Label.PRIVATE_DATA): (0.81, 0.95),
-    ("held_out", Label.UNTRUSTED_CONTENT): (0.76, 0.82),
-    ("held_out", Label.SENDS_OUT): (0.86, 0.94),
-    ("held_out", Label.REPEATABLE): (0.95, 0.97),
+    ("development", FlowLabel.PRIVATE_DATA): (0.88, 0.98),
+    ("development", FlowLabel.UNTRUSTED_CONTENT): (0.88, 0.88),
+    ("development", FlowLabel.SENDS_OUT): (0.93, 0.98),
+    ("development", FlowLabel.REPEATABLE): (0.95, 0.90),
+    ("held_out", FlowLabel.PRIVATE_DATA): (0.81, 0.95),
+    ("held_out", FlowLabel.UNTRUSTED_CONTENT): (0.76, 0.82),
+    ("held_out", FlowLabel.SENDS_OUT): (0.86, 0.94),
+    ("held_out", FlowLabel.REPEATABLE): (0.95, 0.97),
 }
 
 
@@ -29,16 +29,16 @@ def tools() -> tuple[LabeledTool, ...]:
     return tuple(labeled_tools())
 
 
-def counted(half: str, label: Label) -> Counts:
+def counted(half: str, label: FlowLabel) -> Counts:
     counts = Counts()
     for tool in tools():
         if tool.half != half:
             continue
         belongs = label in tool.labels
-        if label is Label.REPEATABLE:
+        if label is FlowLabel.REPEATABLE:
             # It is never suggested without the server's own word.
             belongs = belongs and tool.says_it_only_reads
-        counts.count(belongs, label in suggested("tool", tool.declaration, HERE))
+        counts.count(belongs, label in infer_labels("tool", tool.declaration, HERE))
     return counts
 
 
@@ -47,9 +47,11 @@ def test_the_labeled_tools_are_of_many_servers_and_of_two_halves():
     assert len(sources()) >= 15
     for half in HALVES:
         assert sum(tool.half == half for tool in tools()) >= 200
-    assert all(tool.labels <= {*Label} for tool in tools())
+    assert all(tool.labels <= {*FlowLabel} for tool in tools())
     for tool in tools():
-        assert not (Label.REPEATABLE in tool.labels and Label.SENDS_OUT in tool.labels), tool
+        assert not (FlowLabel.REPEATABLE in tool.labels and FlowLabel.SENDS_OUT in tool.labels), (
+            tool
+        )
 
 
 def test_suggestions_have_the_precision_and_the_recall_that_the_documentation_tells():
@@ -79,42 +81,44 @@ def test_no_tool_of_a_clone_on_this_machine_is_a_way_out_but_a_push(name):
     assert found
     for tool in found:
         for transport in ("stdio", "http"):
-            assert Label.SENDS_OUT not in suggested("tool", tool.declaration, origin(transport))
+            assert FlowLabel.SENDS_OUT not in infer_labels(
+                "tool", tool.declaration, build_label_context(transport)
+            )
     bare = {"name": name, "inputSchema": {"properties": {"repo_path": {"type": "string"}}}}
-    assert Label.SENDS_OUT not in suggested("tool", bare, HERE)
+    assert FlowLabel.SENDS_OUT not in infer_labels("tool", bare, HERE)
 
 
 def test_a_push_of_a_clone_is_a_way_out():
     [push] = [tool for tool in tools() if tool.declaration["name"] == "git_push"]
-    assert Label.SENDS_OUT in suggested("tool", push.declaration, HERE)
+    assert FlowLabel.SENDS_OUT in infer_labels("tool", push.declaration, HERE)
 
 
 def test_a_name_that_only_may_be_a_verb_is_taken_to_read_too():
     bare = {"name": "git_branch", "inputSchema": {"type": "object"}}
-    assert Label.PRIVATE_DATA in suggested("tool", bare, HERE)
+    assert FlowLabel.PRIVATE_DATA in infer_labels("tool", bare, HERE)
 
 
 def test_an_action_to_choose_says_what_a_tool_does():
     actions = {"type": "string", "enum": ["list", "delete"]}
     properties = {"action": actions, "teamId": {"type": "string"}}
-    found = suggested("tool", {"name": "rota", "inputSchema": {"properties": properties}}, HERE)
-    assert {*found} >= {Label.PRIVATE_DATA, Label.SENDS_OUT}
+    found = infer_labels("tool", {"name": "rota", "inputSchema": {"properties": properties}}, HERE)
+    assert {*found} >= {FlowLabel.PRIVATE_DATA, FlowLabel.SENDS_OUT}
 
 
 def test_what_is_changed_counts_as_outside_where_nothing_says_that_it_is_here():
     ours = {"name": "create_file", "inputSchema": {"properties": {"path": {"type": "string"}}}}
     owner = {"owner": {"type": "string"}, "path": {"type": "string"}}
     theirs = {"name": "create_file", "inputSchema": {"properties": owner}}
-    assert Label.SENDS_OUT not in suggested("tool", ours, HERE)
-    assert Label.SENDS_OUT in suggested("tool", theirs, HERE)
-    assert Label.SENDS_OUT in suggested("tool", {"name": "delete_thing"}, HERE)
+    assert FlowLabel.SENDS_OUT not in infer_labels("tool", ours, HERE)
+    assert FlowLabel.SENDS_OUT in infer_labels("tool", theirs, HERE)
+    assert FlowLabel.SENDS_OUT in infer_labels("tool", {"name": "delete_thing"}, HERE)
 
 
 def test_an_open_world_counts_only_where_the_words_tell_nothing():
     said = {"annotations": {"openWorldHint": True}}
     words = {"name": "list_databases", "description": "List all databases."}
-    assert Label.UNTRUSTED_CONTENT not in suggested("tool", words | said, HERE)
-    assert Label.UNTRUSTED_CONTENT in suggested("tool", {"name": "get_regions"} | said, HERE)
+    assert FlowLabel.UNTRUSTED_CONTENT not in infer_labels("tool", words | said, HERE)
+    assert FlowLabel.UNTRUSTED_CONTENT in infer_labels("tool", {"name": "get_regions"} | said, HERE)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +126,7 @@ def test_an_open_world_counts_only_where_the_words_tell_nothing():
     ["list_business_accounts", "get_web_app_settings", "get_secret_guide", "get_doc_content"],
 )
 def test_a_word_of_the_web_or_of_guidance_takes_nothing_from_a_private_thing(name):
-    assert Label.PRIVATE_DATA in suggested("tool", {"name": name}, HERE)
+    assert FlowLabel.PRIVATE_DATA in infer_labels("tool", {"name": name}, HERE)
 
 
 def test_recipients_are_whole_arguments_and_not_a_word_within_one():
@@ -130,13 +134,15 @@ def test_recipients_are_whole_arguments_and_not_a_word_within_one():
     stages = {"filesToStage": text, "message": text}
     mails = {"toAddresses": text, "message": text}
     tool = {"name": "keep", "description": "Keeps files on disk."}
-    assert Label.SENDS_OUT not in suggested(
+    assert FlowLabel.SENDS_OUT not in infer_labels(
         "tool", tool | {"inputSchema": {"properties": stages}}, HERE
     )
-    assert Label.SENDS_OUT in suggested("tool", tool | {"inputSchema": {"properties": mails}}, HERE)
+    assert FlowLabel.SENDS_OUT in infer_labels(
+        "tool", tool | {"inputSchema": {"properties": mails}}, HERE
+    )
 
 
 def test_a_page_by_its_url_is_of_the_web():
     properties = {"url": {"type": "string"}}
     page = {"name": "fetch_page", "inputSchema": {"properties": properties}}
-    assert suggested("tool", page, HERE) == (Label.UNTRUSTED_CONTENT, Label.SENDS_OUT)
+    assert infer_labels("tool", page, HERE) == (FlowLabel.UNTRUSTED_CONTENT, FlowLabel.SENDS_OUT)

@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_servers.labelling import origin, suggested, wider
-from mcp_servers.labels import Label
+from mcp_servers.flow_labels import FlowLabel
+from mcp_servers.flow_labels.inference import build_label_context, infer_labels, list_missing_labels
 
-P, U, S = Label.PRIVATE_DATA, Label.UNTRUSTED_CONTENT, Label.SENDS_OUT
-R = Label.REPEATABLE
-HERE = origin("stdio")
+P, U, S = FlowLabel.PRIVATE_DATA, FlowLabel.UNTRUSTED_CONTENT, FlowLabel.SENDS_OUT
+R = FlowLabel.REPEATABLE
+HERE = build_label_context("stdio")
 TEXT = {"type": "string"}
 
 
@@ -20,7 +20,7 @@ def tool(name, description="", annotations=None, **properties):
 
 
 def labels(name, description="", known=HERE, **more):
-    return set(suggested("tool", tool(name, description, **more), known))
+    return set(infer_labels("tool", tool(name, description, **more), known))
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_what_the_description_says_counts_where_the_name_says_nothing():
 
 def test_what_is_unknown_is_taken_to_read_both():
     assert labels("frobnicate") == {P, U}
-    far = origin("http")
+    far = build_label_context("http")
     assert labels("frobnicate", known=far, what=TEXT) == {P, U, S}
 
 
@@ -95,7 +95,7 @@ def test_a_server_may_add_a_label_and_take_none_away():
 
 
 def test_an_operation_of_an_api_reads_or_sends():
-    api = origin("openapi")
+    api = build_label_context("openapi")
     assert labels("list_pets", known=api, annotations={"readOnlyHint": True}) == {P, R}
     assert labels("add_pet", known=api, annotations={"readOnlyHint": False}) == {S}
 
@@ -110,7 +110,7 @@ def test_what_only_reads_by_its_words_and_its_server_may_be_repeated():
 
 
 def test_an_operation_of_an_api_may_be_repeated_by_its_method():
-    api = origin("openapi")
+    api = build_label_context("openapi")
     puts = {"readOnlyHint": False, "idempotentHint": True}
     posts = {"readOnlyHint": False, "idempotentHint": False}
     assert R in labels("put_pet", known=api, annotations=puts)
@@ -118,38 +118,38 @@ def test_an_operation_of_an_api_may_be_repeated_by_its_method():
 
 
 def test_a_preset_says_what_may_be_repeated():
-    known = origin("stdio", {"put_key": ["private-data", "repeatable"]})
+    known = build_label_context("stdio", {"put_key": ["private-data", "repeatable"]})
     assert labels("put_key", known=known) == {P, R}
 
 
 def test_resources_are_private_and_prompts_nothing():
-    assert suggested("resource", {"uri": "file:///x"}, HERE) == (P,)
-    assert suggested("resource_template", {"uriTemplate": "file:///{x}"}, HERE) == (P,)
-    assert suggested("prompt", {"name": "review"}, HERE) == ()
-    docs = origin("http", ["untrusted-content"])
-    assert suggested("resource", {"uri": "docs://x"}, docs) == (U,)
+    assert infer_labels("resource", {"uri": "file:///x"}, HERE) == (P,)
+    assert infer_labels("resource_template", {"uriTemplate": "file:///{x}"}, HERE) == (P,)
+    assert infer_labels("prompt", {"name": "review"}, HERE) == ()
+    docs = build_label_context("http", ["untrusted-content"])
+    assert infer_labels("resource", {"uri": "docs://x"}, docs) == (U,)
 
 
 def test_our_catalogue_knows_what_may_be_seen_at_a_server():
-    github = origin("http", ["private-data", "untrusted-content", "sends-out"])
+    github = build_label_context("http", ["private-data", "untrusted-content", "sends-out"])
     assert labels("get_file_contents", known=github, repo=TEXT) == {P, U}
     assert labels("create_or_update_file", known=github, repo=TEXT) == {P, U, S}
-    memory = origin("stdio", ["private-data"])
+    memory = build_label_context("stdio", ["private-data"])
     assert labels("search_nodes", known=memory, query=TEXT) == {P}
     assert labels("get_current_time", known=github) == set()
 
 
 def test_our_catalogue_may_say_it_of_each_tool():
-    known = origin("stdio", {"reply": ["sends-out"], "peek": []})
+    known = build_label_context("stdio", {"reply": ["sends-out"], "peek": []})
     assert labels("reply", known=known) == {S}
     assert labels("peek", known=known) == set()
     assert labels("read_mail", known=known) == {P, U}
 
 
 def test_only_what_is_beyond_the_set_labels_is_told():
-    assert wider((P, S), ["private_data"]) == (S,)
-    assert wider((P, S), None) == ()
-    assert wider((), ["sends_out"]) == ()
+    assert list_missing_labels((P, S), ["private_data"]) == (S,)
+    assert list_missing_labels((P, S), None) == ()
+    assert list_missing_labels((), ["sends_out"]) == ()
 
 
 ANY = st.recursive(
@@ -168,8 +168,8 @@ ANY = st.recursive(
     ANY,
 )
 def test_nothing_that_a_server_declares_breaks_it(kind, payload, transport, preset):
-    found = suggested(kind, payload, origin(transport, preset))
-    assert list(found) == [label for label in Label if label in found]
+    found = infer_labels(kind, payload, build_label_context(transport, preset))
+    assert list(found) == [label for label in FlowLabel if label in found]
 
 
 @given(st.text(max_size=60), st.booleans())

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from agents.governance.snapshots import snapshots
-from bonobot.lib.runtime import runtime
-from bonobot.tenancy.principals import Principal
-from mcp_servers.approval import approve
-from mcp_servers.connections.pool import connections
-from mcp_servers.discovery import Discovered, discover
+from agents.calls.snapshots import get_snapshot_cache
+from bonobot.accounts.principals import Principal
+from bonobot.core.runtime import get_runtime
+from mcp_servers.client.pool import get_connection_pool
+from mcp_servers.definition_reviews import approve
+from mcp_servers.discovery import DiscoveryResult, discover
 from tests.agents import casting
 from tests.servers import raw_http
 from tests.servers.raw_http import Asked, RawHttp
@@ -62,7 +62,7 @@ def states(boss: Principal) -> Callable[..., list[dict[str, str]]]:
 
         stack = AsyncExitStack()
         server = RawHttp(respond)
-        runtime().call(stack.enter_async_context, server.listening())
+        get_runtime().call(stack.enter_async_context, server.listening())
         where = casting.Organization.objects.get(pk=boss.organization_id)
         row = casting.http_server(where, server.url)
         found = []
@@ -73,18 +73,18 @@ def states(boss: Principal) -> Callable[..., list[dict[str, str]]]:
                 _look(boss, row.pk)
                 if not found:
                     approve(boss, row)
-                tools = snapshots().current("server", row.pk).tools.values()
+                tools = get_snapshot_cache().current("server", row.pk).tools.values()
                 found.append({tool.name: tool.decision.code or "approved" for tool in tools})
         finally:
-            runtime().call(connections().forget, row.pk)
-            runtime().call(stack.aclose)
+            get_runtime().call(get_connection_pool().forget, row.pk)
+            get_runtime().call(stack.aclose)
         return found
 
     return go
 
 
-def _look(boss: Principal, server_id: Any) -> Discovered:
-    return runtime().call(discover, server_id, actor=boss.actor)
+def _look(boss: Principal, server_id: Any) -> DiscoveryResult:
+    return get_runtime().call(discover, server_id, actor=boss.actor)
 
 
 def test_a_number_that_is_written_otherwise_is_no_change(

@@ -7,16 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bonobot.lib.problems import Problem
-from mcp_servers.naming import (
-    Target,
+from bonobot.core.problems import Problem
+from mcp_servers.tool_names import (
+    RuleTarget,
+    build_tool_name,
     check_name,
-    collides,
-    mixed_alphabets,
-    own_name_matches,
-    rule_target,
+    find_collision,
+    find_mixed_alphabets,
+    matches_tool_name,
+    parse_rule_target,
     slugify,
-    tool_name,
 )
 
 SENDABLE = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -27,48 +27,48 @@ own_names = st.text(max_size=200) | st.text(string.ascii_letters + "_-./", max_s
 
 
 def test_a_tool_is_named_by_its_server_and_its_own_name() -> None:
-    assert tool_name("aws-s3", "list_buckets") == "mcp_aws_s3_list_buckets"
-    assert tool_name("aws-s3", "list-buckets", "double") == "mcp__aws-s3__list-buckets"
+    assert build_tool_name("aws-s3", "list_buckets") == "mcp_aws_s3_list_buckets"
+    assert build_tool_name("aws-s3", "list-buckets", "double") == "mcp__aws-s3__list-buckets"
 
 
 def test_the_double_style_replaces_dots_and_the_single_style_hyphens_too() -> None:
-    assert tool_name("a-b", "files.read-all", "double") == "mcp__a-b__files_read-all"
-    assert tool_name("a-b", "files.read-all", "single") == "mcp_a_b_files_read_all"
+    assert build_tool_name("a-b", "files.read-all", "double") == "mcp__a-b__files_read-all"
+    assert build_tool_name("a-b", "files.read-all", "single") == "mcp_a_b_files_read_all"
 
 
 @given(slugs, own_names, styles)
 def test_every_tool_gets_a_name_that_models_accept_and_keeps_it(
     slug: str, own_name: str, style: str
 ) -> None:
-    name = tool_name(slug, own_name, style)
+    name = build_tool_name(slug, own_name, style)
     assert SENDABLE.fullmatch(name)
-    assert tool_name(slug, own_name, style) == name
+    assert build_tool_name(slug, own_name, style) == name
 
 
 @given(st.lists(st.tuples(slugs, own_names), unique=True, max_size=40), styles)
 def test_no_two_tools_share_a_name(tools: list[tuple[str, str]], style: str) -> None:
     taken: set[str] = set()
     for slug, own_name in tools:
-        name = tool_name(slug, own_name, style, frozenset(taken))
+        name = build_tool_name(slug, own_name, style, frozenset(taken))
         assert name not in taken
         assert SENDABLE.fullmatch(name)
         taken.add(name)
 
 
 def test_a_clash_and_a_cut_end_in_a_digest() -> None:
-    first = tool_name("a", "b_c")
-    second = tool_name("a_b", "c", taken={first})
+    first = build_tool_name("a", "b_c")
+    second = build_tool_name("a_b", "c", taken={first})
     assert re.fullmatch(r"mcp_a_b_c_[0-9a-f]{8}", second)
-    long = tool_name("server", "x" * 100)
+    long = build_tool_name("server", "x" * 100)
     assert len(long) == 64
-    assert long != tool_name("server", "x" * 101)
+    assert long != build_tool_name("server", "x" * 101)
     assert re.search(r"_[0-9a-f]{8}$", long)
 
 
 def test_even_a_taken_digest_finds_another() -> None:
-    first = tool_name("a", "b_c")
-    second = tool_name("a_b", "c", taken={first})
-    assert tool_name("a_b", "c", taken={first, second}) not in {first, second}
+    first = build_tool_name("a", "b_c")
+    second = build_tool_name("a_b", "c", taken={first})
+    assert build_tool_name("a_b", "c", taken={first, second}) not in {first, second}
 
 
 @given(st.text(max_size=300))
@@ -114,8 +114,8 @@ def test_a_name_without_ascii_letters_still_gets_its_own_slug() -> None:
     ],
 )
 def test_names_that_are_or_look_the_same_collide(name: str, other: str) -> None:
-    assert collides(name, ["weather", other]) == other
-    assert collides(other, ["weather", name]) == name
+    assert find_collision(name, ["weather", other]) == other
+    assert find_collision(other, ["weather", name]) == name
 
 
 @pytest.mark.parametrize(
@@ -130,13 +130,13 @@ def test_names_that_are_or_look_the_same_collide(name: str, other: str) -> None:
     ],
 )
 def test_different_names_do_not_collide(name: str, other: str) -> None:
-    assert collides(name, [other]) is None
+    assert find_collision(name, [other]) is None
 
 
 def test_letters_of_two_alphabets_in_one_word_are_seen() -> None:
-    assert mixed_alphabets("g\u0456thub") == ("Cyrillic", "Latin")
-    assert mixed_alphabets("Погода weather") == ()
-    assert mixed_alphabets("東京tower") == ()
+    assert find_mixed_alphabets("g\u0456thub") == ("Cyrillic", "Latin")
+    assert find_mixed_alphabets("Погода weather") == ()
+    assert find_mixed_alphabets("東京tower") == ()
 
 
 @pytest.mark.parametrize(
@@ -171,26 +171,26 @@ SERVERS = ("github", "aws", "aws-s3", "time")
 @pytest.mark.parametrize(
     ("pattern", "target"),
     [
-        ("mcp_github_*", Target("github", "*")),
-        ("mcp_github_create_issue", Target("github", "create_issue")),
-        ("mcp_aws_s3_list_buckets", Target("aws-s3", "list_buckets")),
-        ("mcp_aws_ec2_*", Target("aws", "ec2_*")),
-        ("mcp_aws-s3_list-*", Target("aws-s3", "list-*")),
-        ("mcp__github__create-issue", Target("github", "create-issue")),
-        ("mcp__aws-s3__*", Target("aws-s3", "*")),
-        ("mcp_git*", Target("github", "*")),
-        ("mcp_*", Target("*", "*")),
-        ("mcp__*", Target("*", "*")),
-        ("*", Target("*", "*", builtin=True)),
-        ("clock", Target("", "clock", builtin=True)),
-        ("file_*", Target("", "file_*", builtin=True)),
-        (" clock ", Target("", "clock", builtin=True)),
+        ("mcp_github_*", RuleTarget("github", "*")),
+        ("mcp_github_create_issue", RuleTarget("github", "create_issue")),
+        ("mcp_aws_s3_list_buckets", RuleTarget("aws-s3", "list_buckets")),
+        ("mcp_aws_ec2_*", RuleTarget("aws", "ec2_*")),
+        ("mcp_aws-s3_list-*", RuleTarget("aws-s3", "list-*")),
+        ("mcp__github__create-issue", RuleTarget("github", "create-issue")),
+        ("mcp__aws-s3__*", RuleTarget("aws-s3", "*")),
+        ("mcp_git*", RuleTarget("github", "*")),
+        ("mcp_*", RuleTarget("*", "*")),
+        ("mcp__*", RuleTarget("*", "*")),
+        ("*", RuleTarget("*", "*", builtin=True)),
+        ("clock", RuleTarget("", "clock", builtin=True)),
+        ("file_*", RuleTarget("", "file_*", builtin=True)),
+        (" clock ", RuleTarget("", "clock", builtin=True)),
     ],
 )
 def test_a_rules_name_is_a_server_and_a_pattern_of_its_own_names(
-    pattern: str, target: Target
+    pattern: str, target: RuleTarget
 ) -> None:
-    assert rule_target(pattern, SERVERS) == target
+    assert parse_rule_target(pattern, SERVERS) == target
 
 
 @pytest.mark.parametrize(
@@ -209,37 +209,37 @@ def test_a_rule_that_could_mean_several_servers_names_the_choices(
     pattern: str, code: str, choices: list[str] | None
 ) -> None:
     with pytest.raises(Problem) as refusal:
-        rule_target(pattern, SERVERS)
+        parse_rule_target(pattern, SERVERS)
     assert refusal.value.code == code
     assert refusal.value.extra.get("choices") == choices
 
 
 def test_servers_that_should_not_both_exist_make_a_rule_ambiguous() -> None:
     with pytest.raises(Problem) as refusal:
-        rule_target("mcp_aws_s3_list", ["aws-s3", "aws_s3"])
+        parse_rule_target("mcp_aws_s3_list", ["aws-s3", "aws_s3"])
     assert refusal.value.code == "rule_ambiguous"
     assert refusal.value.extra["choices"] == ["aws-s3", "aws_s3"]
 
 
 def test_a_stored_name_is_looked_up_and_means_exactly_its_tool() -> None:
     known = {"mcp_aws_s3_x_0a1b2c3d": ("aws-s3", "x[1]*")}
-    target = rule_target("mcp_aws_s3_x_0a1b2c3d", SERVERS, known)
+    target = parse_rule_target("mcp_aws_s3_x_0a1b2c3d", SERVERS, known)
     assert target.server == "aws-s3"
-    assert own_name_matches(target.pattern, "x[1]*")
-    assert not own_name_matches(target.pattern, "x1_more")
+    assert matches_tool_name(target.pattern, "x[1]*")
+    assert not matches_tool_name(target.pattern, "x1_more")
 
 
 @given(
     st.sampled_from(SERVERS), own_names.filter(lambda name: name and not set(name) & set("*?[]"))
 )
 def test_the_name_that_models_see_works_as_a_rule(slug: str, own_name: str) -> None:
-    name = tool_name(slug, own_name)
-    target = rule_target(name, SERVERS, {name: (slug, own_name)})
+    name = build_tool_name(slug, own_name)
+    target = parse_rule_target(name, SERVERS, {name: (slug, own_name)})
     assert target.server == slug
-    assert own_name_matches(target.pattern, own_name)
+    assert matches_tool_name(target.pattern, own_name)
 
 
 def test_a_pattern_matches_names_as_models_write_them() -> None:
-    assert own_name_matches("list_*", "list-buckets")
-    assert own_name_matches("list-*", "list-buckets")
-    assert not own_name_matches("list-*", "list_buckets")
+    assert matches_tool_name("list_*", "list-buckets")
+    assert matches_tool_name("list-*", "list-buckets")
+    assert not matches_tool_name("list-*", "list_buckets")

@@ -6,21 +6,26 @@ import pytest
 import time_machine
 from django.utils import timezone
 
-from bonobot.ledger import counting
-from bonobot.ledger.actors import Actor
-from bonobot.lib.problems import Problem
-from bonobot.notices.channels import ChannelSpec, save_channel
-from bonobot.notices.models import Notice
-from bonobot.tenancy.roles import Role
-from mcp_servers import asking
-from mcp_servers.connections.survey import Item, Survey
+from bonobot.accounts.roles import Role
+from bonobot.core.problems import Problem
+from bonobot.ledger.types import Actor
+from bonobot.ledger.usage import build_rollups
+from bonobot.notifications.models import Notice
+from bonobot.notifications.services import NotificationChannelSpec, save_channel
+from mcp_servers.client.list_definitions import RawDefinition, ServerDeclarations
 from mcp_servers.discovery import keep
-from mcp_servers.history import recent_gaps, recent_outages, unasked_spans, windows
+from mcp_servers.health import services as health
+from mcp_servers.health.queries import (
+    list_recent_outages,
+    list_unmonitored_periods,
+    list_unmonitored_spans,
+    load_uptime_windows,
+)
+from mcp_servers.health.services import record_contact, record_failure
+from mcp_servers.health.uptime import compute_downtime
 from mcp_servers.models import Check, Outage, Server, Unasked
-from mcp_servers.registration import switch
-from mcp_servers.status import record_contact, record_failure
+from mcp_servers.services import set_server_enabled
 from mcp_servers.tasks import prune_checks
-from mcp_servers.uptime import down_time
 from tests import crowd, desk, rest
 from tests.agents import casting
 
@@ -41,7 +46,7 @@ def server(acme):
 
 @pytest.fixture
 def pager(acme):
-    spec = ChannelSpec("Pager", "webhook", url="https://hooks.example.com/x")
+    spec = NotificationChannelSpec("Pager", "webhook", url="https://hooks.example.com/x")
     return save_channel(casting.administrator(acme), spec)[0]
 
 
@@ -71,7 +76,7 @@ def test_an_outage_lasts_from_the_first_failure_to_the_first_success(server):
 
 def test_a_server_that_is_switched_off_is_in_no_outage(acme, server):
     fail(server)
-    switch(casting.administrator(acme), server, enabled=False)
+    set_server_enabled(casting.administrator(acme), server, enabled=False)
     assert not Outage.objects.filter(ended_at=None).exists()
     fail(server)
     assert Outage.objects.count() == 1
@@ -124,9 +129,10 @@ def test_a_need_for_credentials_is_told_at_once_with_what_to_do(server, pager):
 
 def survey(*names):
     items = [
-        Item("tool", name, {"name": name, "inputSchema": {"type": "object"}}) for name in names
+        RawDefinition("tool", name, {"name": name, "inputSchema": {"type": "object"}})
+        for name in names
     ]
-    return Survey(
+    return ServerDeclarations(
         era="modern",
         protocol_version="2026-07-28",
         server_info={},
@@ -175,7 +181,7 @@ def test_windows_count_time_calls_and_latencies(server, django_assert_num_querie
     )
     server.refresh_from_db()
     with django_assert_num_queries(8):
-        day, week, month = windows(server, recent_outages(server, now), now)
+        day, week, month = load_uptime_windows(server, list_recent_outages(server, now), now)
     assert (day.p50, day.p95, day.checks, day.failures) == (50, 95, 100, 0)
     assert day.uptime == pytest.approx(75)
     assert week.uptime == pytest.approx(100 * (1 - 18 / 168))
@@ -186,10 +192,10 @@ def test_windows_count_calls_that_are_counted_and_those_that_are_not_yet(server)
     where, now = server.organization, timezone.now()
     crowd.call(where, casting.agent(where), [server], 48)  # one an hour
     for _ in range(2):
-        day, week, month = windows(server, [], now)
+        day, week, month = load_uptime_windows(server, [], now)
         assert 23 <= day.calls <= 25
         assert (week.calls, month.calls) == (48, 48)
-        counting.count(where.pk)
+        build_rollups.count(where.pk)
 
 
 def test_a_time_without_a_worker_is_not_claimed_as_up(server):
@@ -215,13 +221,13 @@ def test_of_a_server_that_is_switched_off_nothing_more_is_claimed(acme, server):
         succeed(server)
         clock.shift(timedelta(minutes=5))
         succeed(server)
-        switch(casting.administrator(acme), server, enabled=False)
+        set_server_enabled(casting.administrator(acme), server, enabled=False)
         clock.shift(timedelta(hours=5))
         assert unknown_of(server) == timedelta(hours=5)
         page = desk.sit(acme, Role.AUDITOR).get("mcp_servers_server_changelist")
         assert page.count("nobody asked") == 23
         server.refresh_from_db()
-        switch(casting.administrator(acme), server, enabled=True)
+        set_server_enabled(casting.administrator(acme), server, enabled=True)
         succeed(server)
         assert unknown_of(server) == timedelta(hours=5)
 
@@ -231,27 +237,29 @@ def test_contacts_in_their_time_leave_no_gap(server):
         for failures in range(8):
             fail(server)
             server.refresh_from_db()
-            clock.shift(asking.pause(server, failures + 1) + timedelta(seconds=30))
+            clock.shift(health.pause(server, failures + 1) + timedelta(seconds=30))
         succeed(server)
     assert not Unasked.objects.exists()
 
 
 def day_of(server):
     server.refresh_from_db()
-    return windows(server, recent_outages(server, timezone.now()), timezone.now())[0].uptime
+    return load_uptime_windows(server, list_recent_outages(server, timezone.now()), timezone.now())[
+        0
+    ].uptime
 
 
 def unknown_of(server):
     server.refresh_from_db()
     now = timezone.now()
-    spans = unasked_spans(server, now, recent_gaps(server, now))
-    return down_time(spans, now - timedelta(days=1), now)
+    spans = list_unmonitored_spans(server, now, list_unmonitored_periods(server, now))
+    return compute_downtime(spans, now - timedelta(days=1), now)
 
 
 def test_of_a_server_that_nobody_asked_nothing_is_claimed(server):
     now = timezone.now()
-    assert [one.uptime for one in windows(server, [], now)] == [None, None, None]
-    assert [one.p95 for one in windows(server, [], now)] == [None, None, None]
+    assert [one.uptime for one in load_uptime_windows(server, [], now)] == [None, None, None]
+    assert [one.p95 for one in load_uptime_windows(server, [], now)] == [None, None, None]
 
 
 def test_old_outages_go_and_open_ones_stay(server):

@@ -7,12 +7,12 @@ from uuid import uuid4
 import pytest
 from django.utils import timezone
 
+from bonobot.accounts.roles import Role
+from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import Head
-from bonobot.lib.runtime import runtime
-from bonobot.tenancy.roles import Role
-from mcp_servers import outputs
-from mcp_servers.connections.last_words import Words
-from mcp_servers.connections.pool import connections
+from mcp_servers import stderr_log
+from mcp_servers.client.child_process import StderrSnapshot
+from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.models import ErrorOutput, Server
 from mcp_servers.tasks import prune_checks
 from tests import desk, rest
@@ -32,14 +32,14 @@ def server(acme) -> Server:
     return casting.stdio_server(acme)
 
 
-def words(server, text="", ended="", child_id=None) -> Words:
-    return Words(child_id or uuid4(), server.pk, server.organization_id, text, ended)
+def words(server, text="", ended="", child_id=None) -> StderrSnapshot:
+    return StderrSnapshot(child_id or uuid4(), server.pk, server.organization_id, text, ended)
 
 
 def test_a_child_has_one_row_that_follows_it(server):
     first = words(server, "starting\n")
-    outputs.write(first)
-    outputs.write(words(server, "starting\nready\n", "it exited with status 3", first.child_id))
+    stderr_log.write(first)
+    stderr_log.write(words(server, "starting\nready\n", "it exited with status 3", first.child_id))
     [row] = ErrorOutput.objects.all()
     assert (row.text, row.ended) == ("starting\nready\n", "it exited with status 3")
     assert row.organization_id == server.organization_id
@@ -48,53 +48,56 @@ def test_a_child_has_one_row_that_follows_it(server):
 
 def test_the_latest_children_of_a_server_are_kept(server, acme):
     other = casting.stdio_server(acme, name="other")
-    outputs.write(words(other, "other"))
-    for number in range(outputs.KEPT_OF_A_SERVER + 3):
-        outputs.write(words(server, f"child {number}\n"))
-    kept = [row.text for row in outputs.of_server(server)]
-    assert kept == [f"child {number}\n" for number in range(3, outputs.KEPT_OF_A_SERVER + 3)]
-    assert outputs.last_words(server).splitlines()[-1] == f"child {outputs.KEPT_OF_A_SERVER + 2}"
-    assert outputs.last_words(other) == "other"
+    stderr_log.write(words(other, "other"))
+    for number in range(stderr_log.KEPT_OF_A_SERVER + 3):
+        stderr_log.write(words(server, f"child {number}\n"))
+    kept = [row.text for row in stderr_log.list_error_outputs(server)]
+    assert kept == [f"child {number}\n" for number in range(3, stderr_log.KEPT_OF_A_SERVER + 3)]
+    assert (
+        stderr_log.load_latest_output(server).splitlines()[-1]
+        == f"child {stderr_log.KEPT_OF_A_SERVER + 2}"
+    )
+    assert stderr_log.load_latest_output(other) == "other"
 
 
 def test_all_that_is_shown_is_bounded(server):
     for _ in range(3):
-        outputs.write(words(server, "x" * outputs.RING))
-    assert len(outputs.last_words(server)) == outputs.RING
+        stderr_log.write(words(server, "x" * stderr_log.RING))
+    assert len(stderr_log.load_latest_output(server)) == stderr_log.RING
 
 
 def test_the_words_of_a_removed_server_are_dropped(server):
     gone = words(server, "late")
     server.delete()
-    outputs.write(gone)
+    stderr_log.write(gone)
     assert not ErrorOutput.objects.exists()
 
 
 def test_writing_changes_no_decision(server):
     before = Head.objects.get(organization_id=server.organization_id).generation
-    outputs.write(words(server, "x"))
-    outputs.write(words(server, "y"))
+    stderr_log.write(words(server, "x"))
+    stderr_log.write(words(server, "y"))
     assert Head.objects.get(organization_id=server.organization_id).generation == before
 
 
 def test_old_output_is_pruned(server):
-    outputs.write(words(server, "old"))
-    ErrorOutput.objects.update(updated_at=timezone.now() - outputs.KEPT_FOR - timedelta(hours=1))
-    outputs.write(words(server, "new"))
+    stderr_log.write(words(server, "old"))
+    ErrorOutput.objects.update(updated_at=timezone.now() - stderr_log.KEPT_FOR - timedelta(hours=1))
+    stderr_log.write(words(server, "new"))
     assert prune_checks() == 1
-    assert outputs.last_words(server) == "new"
+    assert stderr_log.load_latest_output(server) == "new"
 
 
 @pytest.mark.parametrize(("role", "shown"), [(Role.OPERATOR, "fatal"), (Role.AUDITOR, "")])
 def test_rest_shows_it_to_who_manages_servers(acme, server, role, shown):
-    outputs.write(words(server, "fatal\n"))
+    stderr_log.write(words(server, "fatal\n"))
     reader = rest.as_role(acme, role)
     assert reader.get(f"mcp-servers/{server.pk}").json["stderr"] == shown
     assert "stderr" not in reader.get("mcp-servers").json["results"][0]
 
 
 def test_the_admin_shows_it_escaped_to_who_manages_servers(acme, server):
-    outputs.write(words(server, "<script>alert(1)</script> & \u202e", "it exited with status 3"))
+    stderr_log.write(words(server, "<script>alert(1)</script> & \u202e", "it exited with status 3"))
     page = desk.sit(acme, Role.OPERATOR).get("mcp_servers_server_health", server.pk)
     assert "&lt;script&gt;alert(1)&lt;/script&gt; &amp; ⟨U+202E⟩" in page
     assert "it exited with status 3" in page
@@ -135,7 +138,7 @@ def test_a_command_that_can_not_start_leaves_why(acme, bonobot):
     server = casting.stdio_server(acme)
     Server.objects.filter(pk=server.pk).update(endpoint_config={"command": "no-such-command"})
     bonobot("mcp", "test", server.slug)
-    [row] = outputs.of_server(server)
+    [row] = stderr_log.list_error_outputs(server)
     assert "no-such-command" in row.ended
 
 
@@ -143,7 +146,7 @@ def test_a_command_that_can_not_start_leaves_why(acme, bonobot):
 def test_a_silent_child_that_was_closed_leaves_nothing(acme, bonobot):
     server = casting.stdio_server(acme)
     assert bonobot("mcp", "test", server.slug).status == 0
-    runtime().call(connections().forget, server.pk)
+    get_runtime().call(get_connection_pool().forget, server.pk)
     assert "No program of" in bonobot("mcp", "logs", server.slug).out
     assert bonobot("mcp", "logs", server.slug, "--json").json == []
 

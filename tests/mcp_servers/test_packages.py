@@ -4,15 +4,15 @@ from collections.abc import Iterator
 
 import pytest
 
+from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import AuditRow
-from bonobot.lib.runtime import runtime
-from mcp_servers.configuration import ServerSpec
-from mcp_servers.connections.pool import connections
+from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.discovery import discover
-from mcp_servers.health import SYSTEM
+from mcp_servers.health.check_servers import SYSTEM
+from mcp_servers.installed_packages import install_package, installation_of_server
 from mcp_servers.models import Server
-from mcp_servers.packages import install_package, installation_of_server
-from mcp_servers.registration import add
+from mcp_servers.server_config import ServerSpec
+from mcp_servers.services import add
 from tests import rest
 from tests.agents import casting
 from tests.eventually import eventually
@@ -46,12 +46,12 @@ def server(boss, registry, tmp_path) -> Iterator[Server]:
     )
     made = add(boss, spec)
     yield made
-    runtime().call(connections().forget, made.pk)
+    get_runtime().call(get_connection_pool().forget, made.pk)
 
 
 def test_a_server_is_installed_before_its_first_discovery_and_its_page_tells(boss, server):
     assert installation_of_server(server) == {"state": "needed", "detail": ""}
-    found = runtime().call(discover, server.pk, actor=SYSTEM, patience_s=120)
+    found = get_runtime().call(discover, server.pk, actor=SYSTEM, patience_s=120)
     assert found.tools == ("hello",)
     shown = rest.as_administrator().get(f"mcp-servers/{server.pk}").json
     assert shown["installation"] == {"state": "installed", "detail": ""}
@@ -77,8 +77,8 @@ def test_a_server_that_was_installed_too_late_for_its_start_is_discovered_by_its
 
 
 def test_a_package_is_installed_again_and_the_audit_says_by_whom(boss, server):
-    runtime().call(discover, server.pk, actor=SYSTEM, patience_s=120)
-    found = runtime().call(install_package, boss, server)
+    get_runtime().call(discover, server.pk, actor=SYSTEM, patience_s=120)
+    found = get_runtime().call(install_package, boss, server)
     assert found is not None
     assert found.state == "installed"
     assert AuditRow.objects.get(action="server_installed").actor_id == boss.actor.id
@@ -87,4 +87,4 @@ def test_a_package_is_installed_again_and_the_audit_says_by_whom(boss, server):
 def test_a_server_of_another_launcher_has_nothing_to_install(boss):
     other = casting.stdio_server(casting.Organization.objects.get())
     assert installation_of_server(other) is None
-    assert runtime().call(install_package, boss, other) is None
+    assert get_runtime().call(install_package, boss, other) is None

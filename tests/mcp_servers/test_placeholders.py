@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_servers.placeholders import fill, references, unreadable
+from bonobot.core.text.placeholders import fill, find_unreadable_placeholder, list_placeholders
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ from mcp_servers.placeholders import fill, references, unreadable
 def test_each_form_of_a_reference_is_found(
     text: str, names: list[str], default: str | None
 ) -> None:
-    found = list(references(text))
+    found = list(list_placeholders(text))
     assert [reference.name for reference in found] == names
     assert all(reference.default == default for reference in found)
 
@@ -48,10 +48,10 @@ def test_our_own_variables_stay_closed(name: str) -> None:
 
 @pytest.mark.parametrize("text", ["${command:pick}", "${}", "${A B}", "${unclosed"])
 def test_what_is_no_reference_is_told(text: str) -> None:
-    assert unreadable(f"x {text}") == text
+    assert find_unreadable_placeholder(f"x {text}") == text
 
 
 @given(st.text(st.sampled_from("${}:-AB ")), st.dictionaries(st.sampled_from("AB"), st.text()))
 def test_text_outside_references_is_left_alone(text: str, values: dict[str, str]) -> None:
-    if not list(references(text)):
+    if not list(list_placeholders(text)):
         assert fill(text, values) == (text, ())

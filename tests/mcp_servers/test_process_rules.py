@@ -5,26 +5,24 @@ import json
 import pytest
 from django.utils.datastructures import MultiValueDict
 
-from bonobot.diagnosis.machine import stdio_configuration
+from agents.config_file.apply_config import apply
+from agents.config_file.export_config import as_yaml, export_config
+from agents.config_file.read_config import read_wanted
+from agents.console.settings_check import stdio_configuration
+from bonobot.accounts.roles import Role
+from bonobot.core.problems import Problem
+from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import AuditRow
-from bonobot.lib.problems import Problem
-from bonobot.lib.runtime import runtime
-from bonobot.portability.applying import apply
-from bonobot.portability.documents import read_wanted
-from bonobot.portability.exporting import as_yaml, configuration
-from bonobot.tenancy.roles import Role
-from mcp_servers.admin.forms import ServerForm, initial_of
-from mcp_servers.configuration import ServerSpec
-from mcp_servers.connections.children import Tail, spawn
-from mcp_servers.endpoints import endpoint_of
-from mcp_servers.exporting import Names, described
-from mcp_servers.importing import plan
+from mcp_servers.admin.server_forms import ServerForm, build_initial
+from mcp_servers.build_endpoint import build_endpoint
+from mcp_servers.client.child_process import StderrTail, spawn
+from mcp_servers.import_export.export_servers import SecretPlaceholders, export_server
+from mcp_servers.import_export.import_plan import plan
 from mcp_servers.models import Secret, Server
-from mcp_servers.presets.folders import workspace
-from mcp_servers.presets.own import PresetSpec, add_preset
-from mcp_servers.presets.saving import save_as_preset
-from mcp_servers.registration import add, alter
-from mcp_servers.respecifying import respecified
+from mcp_servers.presets.allowed_folders import get_organization_folder
+from mcp_servers.presets.services import PresetSpec, add_preset, save_as_preset
+from mcp_servers.server_config import ServerSpec, build_changed_spec
+from mcp_servers.services import add, update_server
 from tests import rest
 from tests.agents import casting
 
@@ -64,9 +62,9 @@ def refusal(deed, *args, **more) -> Problem:
 
 def start(server):
     server.refresh_from_db()
-    endpoint = endpoint_of(server)
+    endpoint = build_endpoint(server)
     nobody = lambda _: None  # noqa: E731
-    return runtime().call(spawn, endpoint, nobody, nobody, Tail(endpoint.secrets))
+    return get_runtime().call(spawn, endpoint, nobody, nobody, StderrTail(endpoint.secrets))
 
 
 def old_row(boss, name="NODE_OPTIONS"):
@@ -98,18 +96,18 @@ def test_an_exception_lets_one_variable_through_and_is_audited_with_its_reason(b
     assert (row.actor_kind, row.actor_id) == (boss.actor.kind, boss.actor.id)
     assert json.loads(row.opened)["details"]["env_exceptions"] == WHY
     later = {"NODE_OPTIONS": "another reason"}
-    alter(boss, server, respecified(server, env_exceptions=later))
+    update_server(boss, server, build_changed_spec(server, env_exceptions=later))
     changed = json.loads(AuditRow.objects.get(action="server_changed").opened)
     assert changed["details"]["env_exceptions"] == later
 
 
 def test_what_is_not_said_of_exceptions_stays_and_ends_with_its_variable(boss):
     server = add(boss, spec(env_exceptions=WHY))
-    alter(boss, server, respecified(server, description="new"))
+    update_server(boss, server, build_changed_spec(server, description="new"))
     assert server.env_exceptions == WHY
-    alter(boss, server, respecified(server, endpoint_config=STDIO))
+    update_server(boss, server, build_changed_spec(server, endpoint_config=STDIO))
     assert server.env_exceptions == {}
-    assert refusal(alter, boss, server, spec()).code == "variable_not_allowed"
+    assert refusal(update_server, boss, server, spec()).code == "variable_not_allowed"
 
 
 @pytest.mark.parametrize(
@@ -132,10 +130,12 @@ def test_an_exception_needs_a_reason_and_a_variable(boss, exceptions, code):
 
 def test_nobody_but_a_platform_administrator_changes_exceptions(boss, owner):
     server = add(boss, spec(env_exceptions=WHY))
-    alter(owner, server, respecified(server, description="mine"))
+    update_server(owner, server, build_changed_spec(server, description="mine"))
     assert server.env_exceptions == WHY
     for said in ({}, {"NODE_OPTIONS": "because"}):
-        problem = refusal(alter, owner, server, respecified(server, env_exceptions=said))
+        problem = refusal(
+            update_server, owner, server, build_changed_spec(server, env_exceptions=said)
+        )
         assert (problem.code, problem.field) == ("platform_admin_only", "env_exceptions")
 
 
@@ -156,8 +156,8 @@ def test_a_pasted_file_of_a_client_can_not_bring_one(boss):
 
 def test_a_configuration_file_carries_the_exceptions(acme, boss):
     server = add(boss, spec(env_exceptions=WHY))
-    assert described(server, Names())["env_exceptions"] == WHY
-    text = as_yaml(configuration(boss))
+    assert export_server(server, SecretPlaceholders())["env_exceptions"] == WHY
+    text = as_yaml(export_config(boss))
     server.delete()
     values = {"OURS_NODE_OPTIONS": "--max-old-space-size=8192", "OURS_TOKEN": "t"}
     apply(boss, read_wanted(text, values))
@@ -209,7 +209,7 @@ def test_a_nul_is_refused_wherever_it_stands(boss, config, field):
 
 def test_folders_of_the_system_and_of_others_are_refused(acme, boss, settings, tmp_path):
     settings.BONOBOT_VAR = tmp_path / "var"
-    own = workspace(acme.pk)
+    own = get_organization_folder(acme.pk)
     own.mkdir(parents=True)
     (own / "out").symlink_to("/etc")
     others = own.parent / "others"
@@ -270,4 +270,4 @@ def test_the_form_takes_reasons_line_by_line(acme, boss):
     assert form.is_valid(), form.errors
     server = add(boss, form.spec())
     assert server.env_exceptions == {"NODE_OPTIONS": "needs more memory"}
-    assert initial_of(server)["env_exceptions"] == "NODE_OPTIONS: needs more memory"
+    assert build_initial(server)["env_exceptions"] == "NODE_OPTIONS: needs more memory"

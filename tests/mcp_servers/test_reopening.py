@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_servers import reopening
-from mcp_servers.reopening import (
+from mcp_servers.client import change_notifications
+from mcp_servers.client.change_notifications import (
     FIRST_PAUSE_S,
     LONGEST_PAUSE_S,
     RENEWED_S,
     STEADY_S,
-    Openings,
-    lifetime_s,
+    ReopenSchedule,
+    compute_lifetime_s,
     pause_s,
 )
 
@@ -24,8 +24,8 @@ class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0
         self.waited: list[float] = []
-        monkeypatch.setattr(reopening, "monotonic", lambda: self.now)
-        monkeypatch.setattr(reopening, "sleep", self.sleep)
+        monkeypatch.setattr(change_notifications, "monotonic", lambda: self.now)
+        monkeypatch.setattr(change_notifications, "sleep", self.sleep)
 
     async def sleep(self, seconds: float) -> None:
         self.waited.append(seconds)
@@ -36,7 +36,7 @@ async def _waited(monkeypatch: pytest.MonkeyPatch, lived: list[float]) -> list[f
     """Return the pauses behind streams that lived so long."""
     clock = Clock(monkeypatch)
     streams = iter(lived)
-    async for _ in Openings():
+    async for _ in ReopenSchedule():
         if (seconds := next(streams, None)) is None:
             break
         clock.now += seconds
@@ -68,7 +68,7 @@ def test_the_pause_grows_to_its_limit(losses, luck):
 
 def test_streams_that_were_opened_together_are_not_renewed_together():
     before = random.getstate()
-    found = {lifetime_s() for _ in range(20)}
+    found = {compute_lifetime_s() for _ in range(20)}
     assert len(found) > 1
     assert all(RENEWED_S <= one <= 1.1 * RENEWED_S for one in found)
     assert random.getstate() == before  # theirs who seed it, and look at what it gives

@@ -5,13 +5,13 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from agents import calls
-from bonobot.ledger.writer import writer
-from bonobot.lib.runtime import runtime
-from mcp_servers import rereading
-from mcp_servers.connections.changes import ChangeNotice
+from agents.calls import pipeline
+from bonobot.core.runtime import get_runtime
+from bonobot.ledger.writer.writer_thread import get_writer
+from mcp_servers import refresh_definitions
+from mcp_servers.client.change_notifications import ChangeNotification
 from mcp_servers.models import Server, Watch
-from mcp_servers.rereading import hear, rereader, take_up
+from mcp_servers.refresh_definitions import get_refresher, handle_change_notification, take_up
 from mcp_servers.tasks import check_due
 from tests.agents import casting
 from tests.eventually import eventually
@@ -28,7 +28,7 @@ def refusing(code):
 
 async def heard(*notices):
     for server_id, notice in notices:
-        hear(server_id, notice)
+        handle_change_notification(server_id, notice)
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ async def heard(*notices):
 def test_a_call_that_is_answered_as_unknown_has_the_catalogue_read(acme, serve, code, read, told):
     serving, server = serve(refusing(code))
     serving.tools = ["two"]
-    request = calls.Request(
+    request = pipeline.CallRequest(
         principal=casting.administrator(acme),
         tool="one",
         arguments={},
@@ -50,8 +50,8 @@ def test_a_call_that_is_answered_as_unknown_has_the_catalogue_read(acme, serve, 
         holder="server:test",
         server_id=server.pk,
     )
-    outcome = runtime().call(calls.call, request)
-    writer().close()
+    outcome = get_runtime().call(pipeline.call, request)
+    get_writer().close()
     assert outcome.code == told
     if read:
         eventually(lambda: server.definitions.get(name="one").state == "gone")
@@ -63,17 +63,19 @@ def test_a_call_that_is_answered_as_unknown_has_the_catalogue_read(acme, serve, 
 
 def test_what_a_resource_contains_is_no_part_of_the_catalogue(serve):
     _, server = serve(refusing(-32601))
-    runtime().call(heard, (server.pk, ChangeNotice("resources", "test://a")))
+    get_runtime().call(heard, (server.pk, ChangeNotification("resources", "test://a")))
     assert not Watch.objects.filter(stale_at__isnull=False).exists()
-    runtime().call(heard, (server.pk, ChangeNotice("resources")))
+    get_runtime().call(heard, (server.pk, ChangeNotification("resources")))
     eventually(lambda: discoveries(server) == 2)
 
 
 def test_what_is_told_together_is_read_together(serve):
     _, server = serve(refusing(-32601))
-    notices = [(server.pk, ChangeNotice("tools", holder=f"session:{n % 2}")) for n in range(100)]
-    runtime().call(heard, *notices)
-    eventually(lambda: server.pk not in rereader()._wanted)
+    notices = [
+        (server.pk, ChangeNotification("tools", holder=f"session:{n % 2}")) for n in range(100)
+    ]
+    get_runtime().call(heard, *notices)
+    eventually(lambda: server.pk not in get_refresher()._wanted)
     assert discoveries(server) == 2
     assert Watch.objects.get().stale_at is None
 
@@ -82,25 +84,25 @@ def test_who_uses_a_server_waits_until_its_notice_was_read(serve, monkeypatch):
     _, server = serve(refusing(-32601))
 
     async def tell_and_wait():
-        hear(server.pk, ChangeNotice("tools", holder="session:a"))
-        await rereader().caught_up("session:other")
-        await rereader().caught_up("session:a")
+        handle_change_notification(server.pk, ChangeNotification("tools", holder="session:a"))
+        await get_refresher().caught_up("session:other")
+        await get_refresher().caught_up("session:a")
 
-    runtime().call(tell_and_wait)
+    get_runtime().call(tell_and_wait)
     assert discoveries(server) == 2
     Watch.objects.update(reread_after=timezone.now() + timedelta(hours=1))
-    runtime().call(tell_and_wait)  # whose turn has not come, so nobody waits for it
+    get_runtime().call(tell_and_wait)  # whose turn has not come, so nobody waits for it
     assert discoveries(server) == 2
-    monkeypatch.setattr(rereading, "CAUGHT_UP_S", 0.01)
+    monkeypatch.setattr(refresh_definitions, "CAUGHT_UP_S", 0.01)
 
     async def wait_in_vain():
-        rereader()._wanted[server.pk].quiet.clear()
-        await rereader().caught_up("session:a")
+        get_refresher()._wanted[server.pk].quiet.clear()
+        await get_refresher().caught_up("session:a")
 
-    runtime().call(wait_in_vain)
+    get_runtime().call(wait_in_vain)
     Watch.objects.update(reread_after=None)
     eventually(lambda: discoveries(server) == 3)
-    eventually(lambda: server.pk not in rereader()._wanted)
+    eventually(lambda: server.pk not in get_refresher()._wanted)
 
 
 def test_the_sweep_reads_what_a_dead_process_left(serve):
@@ -116,12 +118,12 @@ def test_the_sweep_reads_what_a_dead_process_left(serve):
 def test_a_server_that_is_away_stays_stale_and_one_that_is_gone_is_forgotten(serve):
     serving, server = serve(refusing(-32601))
     serving.http.respond = lambda asked: raw_http.response(503)
-    runtime().call(take_up, [server.pk])
+    get_runtime().call(take_up, [server.pk])
     eventually(lambda: server.checks.filter(ok=False).exists())
-    eventually(lambda: server.pk not in rereader()._wanted)
+    eventually(lambda: server.pk not in get_refresher()._wanted)
     assert Watch.objects.get().stale_at is not None
     pk = server.pk
     server.delete()
-    runtime().call(take_up, [pk])
-    eventually(lambda: pk not in rereader()._wanted)
+    get_runtime().call(take_up, [pk])
+    eventually(lambda: pk not in get_refresher()._wanted)
     assert not Watch.objects.exists()

@@ -5,15 +5,19 @@ from typing import Any
 
 import pytest
 
+from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import AuditRow
-from bonobot.lib.runtime import runtime
-from bonobot.notices.models import Notice
-from mcp_servers.approval import approve
+from bonobot.notifications.models import Notice
+from mcp_servers.definition_reviews import approve
 from mcp_servers.discovery import discover
 from mcp_servers.models import Definition
-from mcp_servers.rescanning import outdated, rescan, write
-from mcp_servers.scanning.version import RULES
-from mcp_servers.scans import read_all
+from mcp_servers.scanning.definitions import RULES
+from mcp_servers.scanning.services import (
+    find_outdated_definitions,
+    read_all,
+    scan_outdated_definitions,
+    write,
+)
 from mcp_servers.tasks import rescan_definitions
 from tests import desk
 from tests.agents import casting
@@ -47,7 +51,7 @@ def approved(server, name, description):
 
 
 def again() -> int:
-    done: int = runtime().call(rescan)
+    done: int = get_runtime().call(scan_outdated_definitions)
     return done
 
 
@@ -93,8 +97,10 @@ def test_what_reads_the_same_changes_nothing_but_its_version(server):
 
 def test_a_definition_that_changed_meanwhile_is_left_to_whoever_changed_it(server):
     row = approved(server, "add", HARD)
-    batch = outdated()
-    findings = runtime().call(read_all, {one.pk: one.payload for one in batch.rows}, batch.names)
+    batch = find_outdated_definitions()
+    findings = get_runtime().call(
+        read_all, {one.pk: one.payload for one in batch.rows}, batch.names
+    )
     Definition.objects.filter(pk=row.pk).update(digest="f" * 64, rules_version=RULES)
     write(batch, findings)
     row.refresh_from_db()
@@ -110,10 +116,10 @@ def test_the_schedule_reads_them_again_by_itself(server):
 def test_a_discovery_judges_anew_what_older_rules_refused(acme):
     clock = casting.stdio_server(acme)
     actor = casting.administrator(acme).actor
-    runtime().call(discover, clock.pk, actor=actor)
+    get_runtime().call(discover, clock.pk, actor=actor)
     rows = clock.definitions.tools()
     assert set(rows.values_list("rules_version", flat=True)) == {RULES}
     rows.update(fault="an old rule at $.name: x", rules_version=0)
     assert again() == 0
-    runtime().call(discover, clock.pk, actor=actor)
+    get_runtime().call(discover, clock.pk, actor=actor)
     assert set(rows.values_list("fault", "rules_version")) == {("", RULES)}

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from bonobot.lib.problems import Problem
-from mcp_servers import schema_worker
-from mcp_servers.schemas import InvalidArguments, judge
+from bonobot.core.problems import Problem
+from mcp_servers.schemas import InvalidArguments, classify_schema, subprocess_pool
 from tests.mcp_servers.schemas.test_judging import doubling
 
 pytestmark = pytest.mark.anyio
@@ -27,15 +26,15 @@ NEVER = {"a": "a" * 60 + "!"}
 @pytest.fixture(autouse=True)
 def _no_child_stays() -> Iterator[None]:
     yield
-    schema_worker.close()
+    subprocess_pool.close()
 
 
 async def check(schema: Any, arguments: Any) -> None:
-    await schema_worker.check(schema, arguments, judge(schema))
+    await subprocess_pool.check(schema, arguments, classify_schema(schema))
 
 
 async def test_what_fits_inline_starts_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schema_worker, "_pool", None)
+    monkeypatch.setattr(subprocess_pool, "_get_pool", None)
     await check({"type": "object"}, {"a": 1})
     with pytest.raises(InvalidArguments):
         await check({"type": "object", "required": ["a"]}, {})
@@ -93,9 +92,9 @@ async def test_the_loop_goes_on_while_checks_hang() -> None:
 
 
 async def test_too_many_waiting_checks_are_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    schema_worker.close()
-    monkeypatch.setattr(schema_worker, "CHILDREN", 1)
-    monkeypatch.setattr(schema_worker, "MOST_WAITING", 1)
+    subprocess_pool.close()
+    monkeypatch.setattr(subprocess_pool, "CHILDREN", 1)
+    monkeypatch.setattr(subprocess_pool, "MOST_WAITING", 1)
     found = await asyncio.gather(*(check(TREE, {}) for _ in range(5)), return_exceptions=True)
     assert (
         sorted(getattr(problem, "code", "") for problem in found)
@@ -104,15 +103,17 @@ async def test_too_many_waiting_checks_are_turned_away(monkeypatch: pytest.Monke
 
 
 async def test_schemas_are_judged_in_confinement_too() -> None:
-    judgements = await schema_worker.judge_all([{"type": "object"}, TREE, {"type": "any"}])
+    judgements = await subprocess_pool.classify_schemas([{"type": "object"}, TREE, {"type": "any"}])
     assert [judgement.verdict for judgement in judgements] == ["inline", "confined", "refused"]
-    assert judgements[1] == judge(TREE)
+    assert judgements[1] == classify_schema(TREE)
 
 
 async def test_many_discoveries_at_once_are_judged_and_delay_no_check() -> None:
     costly = [{"type": "object", "properties": {f"p{n}": {} for n in range(500)}}]
     async with asyncio.TaskGroup() as group:
-        sweep = [group.create_task(schema_worker.judge_all(costly * 2)) for _ in range(100)]
+        sweep = [
+            group.create_task(subprocess_pool.classify_schemas(costly * 2)) for _ in range(100)
+        ]
         await check(TREE, {"child": {}})
         assert not all(task.done() for task in sweep)
         for task in sweep[2:]:
@@ -125,7 +126,7 @@ async def test_the_child_inherits_no_secret(monkeypatch: pytest.MonkeyPatch) -> 
     await check(TREE, {})
     children = [
         child._process
-        for child in schema_worker._pools[os.getpid(), "check"]._children
+        for child in subprocess_pool._pools[os.getpid(), "check"]._children
         if child._process is not None
     ]
     assert children
@@ -137,7 +138,7 @@ async def test_the_child_inherits_no_secret(monkeypatch: pytest.MonkeyPatch) -> 
 
 async def test_closing_ends_the_children() -> None:
     await check(TREE, {})
-    processes = [child._process for child in schema_worker._pools[os.getpid(), "check"]._children]
-    schema_worker.close()
+    processes = [child._process for child in subprocess_pool._pools[os.getpid(), "check"]._children]
+    subprocess_pool.close()
     assert all(process is not None and process.poll() is not None for process in processes)
     await check(TREE, {})

@@ -8,7 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_servers.uptime import Span, down_time, percentile, segments, up_share
+from mcp_servers.health.uptime import (
+    TimeSpan,
+    build_uptime_segments,
+    compute_downtime,
+    compute_percentile,
+    compute_uptime_percent,
+)
 
 NOON = datetime(2026, 11, 1, 12, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -19,56 +25,60 @@ def hours(number: float) -> datetime:
 
 
 @st.composite
-def outages(draw: st.DrawFn) -> list[Span]:
+def outages(draw: st.DrawFn) -> list[TimeSpan]:
     gaps = draw(st.lists(st.integers(1, 600), max_size=12))
     edges = [hours(-2) + timedelta(minutes=at) for at in accumulate(gaps)]
-    spans = [Span(*pair) for pair in list(pairwise(edges))[::2]]
+    spans = [TimeSpan(*pair) for pair in list(pairwise(edges))[::2]]
     if spans and draw(st.booleans()):
-        spans[-1] = Span(spans[-1].begins)
+        spans[-1] = TimeSpan(spans[-1].begins)
     return spans
 
 
 @given(outages())
-def test_a_share_is_a_percentage_and_pieces_add_up_to_it(spans: list[Span]) -> None:
-    share = up_share(spans, NOON, NOON + DAY, known=NOON)
+def test_a_share_is_a_percentage_and_pieces_add_up_to_it(spans: list[TimeSpan]) -> None:
+    share = compute_uptime_percent(spans, NOON, NOON + DAY, known=NOON)
     assert share is not None
     assert 0 <= share <= 100
-    pieces = segments(spans, NOON, NOON + DAY, 48, known=NOON)
+    pieces = build_uptime_segments(spans, NOON, NOON + DAY, 48, known=NOON)
     assert sum(piece.up or 0 for piece in pieces) / 48 == pytest.approx(share)
     assert (pieces[0].begins, pieces[-1].ends) == (NOON, NOON + DAY)
 
 
 @given(outages(), st.integers(0, 30), st.integers(0, 30))
-def test_what_is_outside_does_not_count(spans: list[Span], one: int, other: int) -> None:
+def test_what_is_outside_does_not_count(spans: list[TimeSpan], one: int, other: int) -> None:
     since, until = hours(min(one, other)), hours(max(one, other))
-    assert timedelta(0) <= down_time(spans, since, until) <= until - since
+    assert timedelta(0) <= compute_downtime(spans, since, until) <= until - since
 
 
 def test_an_outage_counts_for_the_time_it_lasted_not_for_its_checks() -> None:
-    spans = [Span(hours(-1), hours(3)), Span(hours(20))]
-    assert up_share(spans, NOON, NOON + DAY, known=hours(-9)) == pytest.approx(100 * 17 / 24)
+    spans = [TimeSpan(hours(-1), hours(3)), TimeSpan(hours(20))]
+    assert compute_uptime_percent(spans, NOON, NOON + DAY, known=hours(-9)) == pytest.approx(
+        100 * 17 / 24
+    )
 
 
 def test_a_time_in_which_nobody_asked_counts_neither_way() -> None:
-    spans = [Span(hours(1), hours(3))]
-    unknown = [Span(hours(2), hours(6)), Span(hours(20))]
-    share = up_share(spans, NOON, NOON + DAY, known=NOON, unknown=unknown)
+    spans = [TimeSpan(hours(1), hours(3))]
+    unknown = [TimeSpan(hours(2), hours(6)), TimeSpan(hours(20))]
+    share = compute_uptime_percent(spans, NOON, NOON + DAY, known=NOON, unknown=unknown)
     assert share == pytest.approx(100 * (1 - 1 / 16))
-    pieces = segments(spans, NOON, NOON + DAY, 24, known=NOON, unknown=unknown)
+    pieces = build_uptime_segments(spans, NOON, NOON + DAY, 24, known=NOON, unknown=unknown)
     assert [piece.up for piece in pieces][:7] == [100, 0, None, None, None, None, 100]
     assert [piece.up for piece in pieces][20:] == [None] * 4
 
 
 @given(outages(), outages())
-def test_a_share_of_what_is_known_is_a_percentage(away: list[Span], unknown: list[Span]) -> None:
-    share = up_share(away, NOON, NOON + DAY, known=hours(-1), unknown=unknown)
-    known = DAY - down_time(unknown, NOON, NOON + DAY)
+def test_a_share_of_what_is_known_is_a_percentage(
+    away: list[TimeSpan], unknown: list[TimeSpan]
+) -> None:
+    share = compute_uptime_percent(away, NOON, NOON + DAY, known=hours(-1), unknown=unknown)
+    known = DAY - compute_downtime(unknown, NOON, NOON + DAY)
     assert share is None if known <= timedelta(0) else -1e-9 <= (share or 0) <= 100
 
 
 def test_before_a_server_was_known_nothing_is_said() -> None:
-    assert up_share([], NOON, NOON + DAY, known=None) is None
-    pieces = segments([], NOON, NOON + DAY, 2, known=hours(12))
+    assert compute_uptime_percent([], NOON, NOON + DAY, known=None) is None
+    pieces = build_uptime_segments([], NOON, NOON + DAY, 2, known=hours(12))
     assert [piece.up for piece in pieces] == [None, 100]
     assert [piece.tone for piece in pieces] == ["plain", "good"]
 
@@ -77,11 +87,11 @@ def test_before_a_server_was_known_nothing_is_said() -> None:
 def test_a_percentile_is_the_least_value_that_enough_are_not_above(
     values: list[int], percent: int
 ) -> None:
-    found = percentile(Counter(values), percent)
+    found = compute_percentile(Counter(values), percent)
     below = [sum(one <= value for one in values) * 100 for value in (found or 0, (found or 0) - 1)]
     assert found in values
     assert below[0] >= len(values) * percent > below[1]
 
 
 def test_of_nothing_there_is_no_percentile() -> None:
-    assert percentile({}, 95) is None
+    assert compute_percentile({}, 95) is None

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mcp_servers.uri_templates import LONGEST_URI, matches, variables
+from mcp_servers.uri_templates import LONGEST_URI, list_variables, matches_template
 
 BOOK = "lib://books/{book}"
 FILES = "lib://files/{+path}"
@@ -32,7 +32,7 @@ FILES = "lib://files/{+path}"
     ],
 )
 def test_a_template_means_the_uris_that_it_was_made_for(template, uri):
-    assert matches(template, uri)
+    assert matches_template(template, uri)
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_a_template_means_the_uris_that_it_was_made_for(template, uri):
     ],
 )
 def test_a_variable_neither_leaves_its_segment_nor_hides_what_it_is(filled):
-    assert not matches(BOOK, f"lib://books/{filled}")
+    assert not matches_template(BOOK, f"lib://books/{filled}")
 
 
 @pytest.mark.parametrize(
@@ -63,37 +63,37 @@ def test_a_variable_neither_leaves_its_segment_nor_hides_what_it_is(filled):
     ],
 )
 def test_the_rest_of_the_uri_is_compared_as_it_stands(uri):
-    assert not matches(BOOK, uri)
+    assert not matches_template(BOOK, uri)
 
 
 def test_members_of_a_query_that_nobody_declared_match_nothing():
-    assert not matches("find://notes{?q}", "find://notes?q=a&admin=1")
-    assert not matches("find://notes{?q}", "find://notes?q=a&q=b")
+    assert not matches_template("find://notes{?q}", "find://notes?q=a&admin=1")
+    assert not matches_template("find://notes{?q}", "find://notes?q=a&q=b")
 
 
 def test_a_slash_needs_permission_and_even_then_nothing_climbs():
-    assert not matches(FILES, "lib://files/a/b.txt")
-    assert matches(FILES, "lib://files/a/b.txt", across=True)
-    assert matches("a://x{/path*}", "a://x/one/two", across=True)
+    assert not matches_template(FILES, "lib://files/a/b.txt")
+    assert matches_template(FILES, "lib://files/a/b.txt", across=True)
+    assert matches_template("a://x{/path*}", "a://x/one/two", across=True)
     for path in ("a/../b", "../b", "a/%2e%2e/b", "a/..%2fb", "a%2f..%2f..%2fb", "/etc/passwd"):
-        assert not matches(FILES, f"lib://files/{path}", across=True), path
+        assert not matches_template(FILES, f"lib://files/{path}", across=True), path
 
 
 @pytest.mark.parametrize("template", ["lib://{a}{b}", "lib://{a", "lib://{}", "{+a}/{+b}", "{a:3}"])
 def test_a_template_that_is_broken_or_unclear_means_nothing(template):
-    assert not matches(template, "lib://x")
-    assert variables(template) == ()
+    assert not matches_template(template, "lib://x")
+    assert list_variables(template) == ()
 
 
 def test_the_variables_of_a_template_are_told():
-    assert variables("find://{kind}{?q,limit}") == ("kind", "q", "limit")
+    assert list_variables("find://{kind}{?q,limit}") == ("kind", "q", "limit")
 
 
 @given(st.text(min_size=1, max_size=30))
 @example("\xa0")
 def test_whatever_matches_is_one_segment_however_often_it_is_decoded(filled):
     for value in (filled, quote(filled, safe=""), quote(quote(filled, safe=""), safe="")):
-        if matches(BOOK, f"lib://books/{value}"):
+        if matches_template(BOOK, f"lib://books/{value}"):
             assert "/" not in filled
             assert "\\" not in filled
             assert filled.strip() not in (".", "..")
@@ -102,8 +102,8 @@ def test_whatever_matches_is_one_segment_however_often_it_is_decoded(filled):
 
 @given(st.text("abcXYZ019-_ äß", min_size=1, max_size=30).filter(str.strip))
 def test_a_harmless_value_matches_once_it_is_encoded(filled):
-    assert matches(BOOK, f"lib://books/{quote(filled, safe='')}")
+    assert matches_template(BOOK, f"lib://books/{quote(filled, safe='')}")
 
 
 def test_a_hostile_uri_costs_little_time():
-    assert not matches("a://{a}-{b}-{c}-{d}-{e}x", "a://" + "-" * (LONGEST_URI - 10))
+    assert not matches_template("a://{a}-{b}-{c}-{d}-{e}x", "a://" + "-" * (LONGEST_URI - 10))

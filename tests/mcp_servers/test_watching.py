@@ -7,16 +7,17 @@ import pytest
 from django.db import OperationalError
 from django.utils import timezone
 
-from bonobot.ledger.heads import generation
-from bonobot.lib.problems import Problem
-from bonobot.lib.runtime import runtime
-from mcp_servers import staleness, watch_leases, watching
-from mcp_servers.api.shapes import spec_of
-from mcp_servers.connections.pool import connections
+from bonobot.core.problems import Problem
+from bonobot.core.runtime import get_runtime
+from bonobot.ledger.queries import load_policy_generation
+from mcp_servers import refresh_definitions
+from mcp_servers.api.serializers import build_spec
+from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.models import Server, Watch
-from mcp_servers.registration import alter, remove, switch
-from mcp_servers.standing import standing
-from mcp_servers.watching import Watcher
+from mcp_servers.services import remove, set_server_enabled, update_server
+from mcp_servers.subscriptions import leases, list_changed
+from mcp_servers.subscriptions.list_changed import ListChangedListener
+from mcp_servers.subscriptions.queries import load_change_notification_status
 from tests.agents import casting
 from tests.eventually import eventually
 from tests.mcp_servers.connections.hearing import CHANGED, acknowledgement, end, frame, stream
@@ -37,22 +38,22 @@ def watch():
     made = []
 
     def begin():
-        one = runtime().call(_made)
+        one = get_runtime().call(_made)
         made.append(one)
         return one
 
     yield begin
     for one in made:
-        runtime().call(one.stop)
+        get_runtime().call(one.stop)
 
 
 async def _made():
-    return Watcher()
+    return ListChangedListener()
 
 
 def tick(*watchers):
     for one in watchers:
-        runtime().call(one.tick)
+        get_runtime().call(one.tick)
 
 
 HELD_OPEN = stream(acknowledgement, hold=True)
@@ -66,20 +67,22 @@ def test_a_change_that_a_real_server_tells_waits_for_approval(acme, changing_url
     tick(one := watch())
     eventually(lambda: state(server) == "listening")
     eventually(lambda: discoveries(server) == 2, what="a reading when the stream opened")
-    call = connections().request
-    endpoint = watching._read(server.pk)[0]
+    call = get_connection_pool().request
+    endpoint = list_changed._read(server.pk)[0]
     arguments = {"name": "alter", "arguments": {"description": f"Another one: {uuid4()}."}}
-    runtime().call(call, endpoint, "tools/call", arguments, holder="server:test")
+    get_runtime().call(call, endpoint, "tools/call", arguments, holder="server:test")
     echo = server.definitions.get(name="echo")
     eventually(lambda: echo.refresh_from_db() or echo.state == "changed")
-    assert standing(Server.objects.get(pk=server.pk)).last_notice_at is not None
-    runtime().call(one.stop)
+    assert (
+        load_change_notification_status(Server.objects.get(pk=server.pk)).last_notice_at is not None
+    )
+    get_runtime().call(one.stop)
     assert state(server) == "unwatched"
-    runtime().call(connections().forget, server.pk)
+    get_runtime().call(get_connection_pool().forget, server.pk)
 
 
 def test_a_flood_costs_one_reading_at_a_time_and_starves_nobody(serve, watch, monkeypatch):
-    monkeypatch.setattr(staleness, "INTERVAL", timedelta(seconds=30))
+    monkeypatch.setattr(refresh_definitions, "INTERVAL", timedelta(seconds=30))
 
     async def flood(asked):
         yield raw_http.STREAM + acknowledgement(asked)
@@ -111,7 +114,7 @@ def test_a_server_that_never_acknowledges_is_shown_as_lost(serve, watch, setting
     _, server = serve(stream(hold=True))
     tick(watch())
     eventually(lambda: state(server) == "lost")
-    assert standing(Server.objects.get(pk=server.pk)).code == "call_timeout"
+    assert load_change_notification_status(Server.objects.get(pk=server.pk)).code == "call_timeout"
 
 
 def test_an_end_in_order_is_told_as_such(serve, watch):
@@ -139,11 +142,11 @@ def test_a_stream_closes_with_its_server(boss, serve, watch):
     serving, server = serve(HELD_OPEN)
     tick(one := watch())
     eventually(lambda: state(server) == "listening")
-    switch(boss, server, enabled=False)
+    set_server_enabled(boss, server, enabled=False)
     tick(one)
     eventually(lambda: serving.http.gone == 1)
     assert state(server) == "disabled"
-    switch(boss, server, enabled=True)
+    set_server_enabled(boss, server, enabled=True)
     tick(one)
     eventually(lambda: state(server) == "listening")
     remove(boss, server)
@@ -155,11 +158,11 @@ def test_a_stream_is_opened_anew_when_its_server_is_configured_anew(boss, serve,
     serving, server = serve(HELD_OPEN)
     tick(one := watch())
     eventually(lambda: state(server) == "listening")
-    alter(boss, server, spec_of({"description": "Other words."}, server))
+    update_server(boss, server, build_spec({"description": "Other words."}, server))
     tick(one)
     assert serving.http.gone == 0
     header = {"url": serving.http.url, "headers": {"X-Key": "secret"}}
-    alter(boss, server, spec_of({"endpoint_config": header}, server))
+    update_server(boss, server, build_spec({"endpoint_config": header}, server))
     tick(one)
     eventually(lambda: serving.http.gone == 1)
 
@@ -189,13 +192,13 @@ def test_a_silent_holder_is_replaced_and_writes_nothing(serve, watch):
     one, other = watch(), watch()
     tick(one)
     eventually(lambda: state(server) == "listening")
-    Watch.objects.update(beat_at=timezone.now() - 2 * watch_leases.LEASE)
+    Watch.objects.update(beat_at=timezone.now() - 2 * leases.LEASE)
     assert state(server) == "unwatched"
     tick(other)
     eventually(lambda: serving.asked("subscriptions/listen") == 2)
-    assert not watch_leases.opened(one.id, server.pk)
-    watch_leases.lost(one.id, server.pk, Problem("late", code="late"))
-    watch_leases.refuse(one.id, server.pk, Problem("late", code="late"))
+    assert not leases.mark_stream_opened(one.id, server.pk)
+    leases.mark_stream_lost(one.id, server.pk, Problem("late", code="late"))
+    leases.mark_stream_refused(one.id, server.pk, Problem("late", code="late"))
     row = Watch.objects.get(server=server)
     assert (row.holder, row.code, row.refused_at) == (other.id, "", None)
     tick(one)
@@ -212,11 +215,11 @@ def test_a_worker_watches_and_its_server_is_taken_over_when_it_was_killed(
     tick(one := watch())
     worker.kill()
     assert Watch.objects.get(server=server).holder != one.id
-    Watch.objects.update(beat_at=timezone.now() - 2 * watch_leases.LEASE)
+    Watch.objects.update(beat_at=timezone.now() - 2 * leases.LEASE)
     tick(one)
     eventually(lambda: Watch.objects.get(server=server).holder == one.id)
     eventually(lambda: state(server) == "listening")
-    runtime().call(connections().forget, server.pk)
+    get_runtime().call(get_connection_pool().forget, server.pk)
 
 
 # --- the watcher itself
@@ -225,16 +228,16 @@ def test_a_worker_watches_and_its_server_is_taken_over_when_it_was_killed(
 def test_a_watcher_that_is_switched_off_does_nothing(settings, watch):
     settings.BONOBOT_WATCHED_SERVERS = 0
     one = watch()
-    runtime().call(one.begin)
+    get_runtime().call(one.begin)
     assert one._ticking is None
 
 
 def test_watching_bumps_no_generation(serve, watch):
     _, server = serve(HELD_OPEN)
-    before = generation(server.organization_id)
+    before = load_policy_generation(server.organization_id)
     tick(watch())
     eventually(lambda: state(server) == "listening" and discoveries(server) == 2)
-    assert generation(server.organization_id) == before
+    assert load_policy_generation(server.organization_id) == before
 
 
 def test_the_loop_of_a_watcher_outlives_a_database_that_is_away(watch, monkeypatch):
@@ -244,9 +247,9 @@ def test_the_loop_of_a_watcher_outlives_a_database_that_is_away(watch, monkeypat
         ticks.append(1)
         raise OperationalError("away")
 
-    monkeypatch.setattr(watching, "TICK_S", 0.01)
-    monkeypatch.setattr(Watcher, "tick", broken)
-    runtime().call(watch().begin)
+    monkeypatch.setattr(list_changed, "TICK_S", 0.01)
+    monkeypatch.setattr(ListChangedListener, "tick", broken)
+    get_runtime().call(watch().begin)
     eventually(lambda: len(ticks) > 2)
 
 
@@ -256,7 +259,7 @@ def test_a_fault_of_ours_is_shown_and_tried_again(serve, watch, monkeypatch):
 
     _, server = serve(HELD_OPEN)
     with monkeypatch.context() as patch:
-        patch.setattr(connections(), "listen", broken)
+        patch.setattr(get_connection_pool(), "listen", broken)
         tick(watch())
         eventually(lambda: Watch.objects.filter(server=server, code="internal_error").exists())
     eventually(lambda: state(server) == "listening")

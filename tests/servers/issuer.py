@@ -10,7 +10,7 @@ from typing import Any
 import jwt
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
-from bonobot.lib.runtime import runtime
+from bonobot.core.runtime import get_runtime
 from tests.servers import raw_http
 from tests.servers.raw_http import Asked, RawHttp
 
@@ -99,11 +99,11 @@ def listening() -> Iterator[TokenIssuer]:
     issuer = TokenIssuer()
     issuer.add_key("one")
     opened = issuer.http.listening()
-    runtime().call(opened.__aenter__)
+    get_runtime().call(opened.__aenter__)
     try:
         yield issuer
     finally:
-        runtime().call(opened.__aexit__, None, None, None)
+        get_runtime().call(opened.__aexit__, None, None, None)
 
 
 def unsigned(header: dict[str, Any], claims: dict[str, Any], signature: bytes = b"") -> str:

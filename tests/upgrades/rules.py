@@ -12,7 +12,7 @@ from django.db.migrations import Migration, operations
 from django.db.migrations.operations.base import Operation
 from django.db.migrations.state import ProjectState
 
-from bonobot.lib.migrating import AddIndexOnline
+from bonobot.core.db.migration_operations import AddIndexOnline
 
 # The first migration of each app creates what no older process knows.
 RULES_SINCE = {

@@ -9,7 +9,7 @@ from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.operations.base import Operation
 from django.db.migrations.state import ModelState, ProjectState
 
-from bonobot.lib.migrating import AddIndexOnline
+from bonobot.core.db.migration_operations import AddIndexOnline
 from tests.upgrades.rules import applies, faults
 
 

@@ -1,35 +1,291 @@
-"""The offline model: answers from rules alone, the same for the same conversation.
+"""Offline model: plan, typed commands.
 
 It makes a fresh installation useful without a network or a key, and it never pretends: it says
 that it isn't a language model. A turn either calls tools or tells what the last calls gave.
+
+They run as they stand, several of them side by side. The JSON may go over several lines; a tool's
+own name is enough where only one tool has it.
 """
 
 import asyncio
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from typing import Any
 
-from agents.llm.conversation import in_order, next_turn
-from agents.llm.offline import telling
-from agents.llm.offline.choosing import Index
-from agents.llm.offline.commands import Command, Mistyped, close_to, commands_in
-from agents.llm.offline.evidence import MAX_TEXT
-from agents.llm.offline.filling import Context, fill
-from agents.llm.offline.planning import Asked, Plan, plan, planned
-from agents.llm.port import (
+from agents.llm.interface import (
     Finish,
     Message,
+    ModelReply,
     OnText,
-    Reply,
+    TokenUsage,
     ToolCall,
     ToolSpec,
-    Usage,
-    assistant_message,
+    build_assistant_message,
     call_id,
 )
-from agents.llm.prices import count_tokens, estimate_tokens, shortened
+from agents.llm.messages import get_next_turn, order_messages
+from agents.llm.offline import replies
+from agents.llm.offline.arguments import UNSET, MessageContext, PartialCall, convert_value, fill
+from agents.llm.offline.match_tools import ToolCandidate, ToolTermIndex
+from agents.llm.offline.text_analysis import (
+    HARMFUL_STEMS,
+    MAX_TEXT,
+    STRONG,
+    extract_values,
+    to_stems,
+)
+from agents.llm.pricing import count_tokens, estimate_tokens, truncate_text
+
+Call = tuple[str, dict[str, Any]]
+
+MAX_CALLS = 8  # from one message in words
+MAX_SPLIT = 600  # characters of a message that is tried in parts
+MAX_TRIES = 24  # parts that are tried
+ENDS = re.compile(r"(?<=[.?!;])\s+|\n+|,?\s+(?:and then|then)\s+", re.I)
+JOINTS = re.compile(r",?\s+and\s+|,\s+", re.I)
+
+
+@dataclass(frozen=True)
+class OfflinePlan:
+    """What to do about a message: calls, or a filling with something missing, or tools to offer."""
+
+    calls: tuple[Call, ...] = ()
+    question: PartialCall | None = None
+    nearby: tuple[ToolSpec, ...] = ()
+
+
+@dataclass(frozen=True)
+class MissingArguments:
+    """A question of the turn before: the tool, what was known, and what was missing."""
+
+    tool: str
+    arguments: dict[str, Any]
+    missing: tuple[str, ...]
+
+
+def plan(
+    text: str, index: ToolTermIndex, context: MessageContext, asked: MissingArguments | None = None
+) -> OfflinePlan:
+    """Return what to do about a message in words."""
+    whole = index.best(text, context)
+    if asked is not None and not (whole is not None and whole.ready and whole.by_words):
+        answered = _parse_answer(asked, text, index, context)
+        if answered is not None:
+            return answered
+    parts = _MessageParts(index, context, text, whole)
+    calls = parts.calls() if len(text) <= MAX_SPLIT else None
+    if calls and (whole is None or not whole.ready or parts.says_more_than(whole)):
+        return OfflinePlan(calls=tuple(calls[:MAX_CALLS]))
+    if whole is None:
+        near = [found for found in index.candidates(text, context) if found.convincing]
+        return OfflinePlan(nearby=tuple(found.filling.tool for found in near[:MAX_CALLS]))
+    return build_plan(whole.filling)
+
+
+def build_plan(filling: PartialCall) -> OfflinePlan:
+    """Return the calls that a filling stands for, or it as a question."""
+    if filling.missing:
+        return OfflinePlan(question=filling)
+    return OfflinePlan(calls=tuple(_expand_calls(filling))[:MAX_CALLS])
+
+
+def _expand_calls(filling: PartialCall) -> Iterator[Call]:
+    """Yield one call for each value of the one thing asked for, unless a call does harm."""
+    yield filling.tool.name, filling.arguments
+    slot = filling.lone
+    if slot is not None and HARMFUL_STEMS.isdisjoint(to_stems(filling.tool.name)):
+        for found in filling.others:
+            yield filling.tool.name, filling.arguments | {slot.name: found.value}
+
+
+def _is_in(start: int, filling: PartialCall) -> bool:
+    return any(found.start <= start < found.end for found in filling.taken)
+
+
+def _parse_answer(
+    asked: MissingArguments, text: str, index: ToolTermIndex, context: MessageContext
+) -> OfflinePlan | None:
+    """Take the message as the answer to a question, if it is one."""
+    tool = next((tool for tool in index.tools if tool.name == asked.tool), None)
+    if tool is None:
+        return None
+    filling = fill(tool, text, context)
+    new = {name: filling.arguments[name] for name in asked.missing if name in filling.arguments}
+    missing = [name for name in asked.missing if name not in new]
+    for slot in filling.slots:
+        if missing == [slot.name] and not new:
+            # The answer to one question is the answer, whatever its form.
+            value = convert_value(slot, text.strip().strip("\"'`"))
+            if value is not UNSET:
+                new, missing = {slot.name: value}, []
+    if not new:
+        return None
+    arguments = asked.arguments | new
+    return build_plan(replace(filling, arguments=arguments, missing=tuple(missing)))
+
+
+class _MessageParts:
+    """A message taken apart: each part has to be a ready call, or there are no parts."""
+
+    def __init__(
+        self, index: ToolTermIndex, context: MessageContext, text: str, whole: ToolCandidate | None
+    ) -> None:
+        self.index = index
+        # What one part leaves out, another may say: "git status and git log of /repo".
+        recent = frozenset({whole.filling.tool.name}) if whole else context.recent
+        self.context = replace(context, earlier=(text, *context.earlier), recent=recent)
+        self.text = text
+        self.tries = 0
+        self.named: dict[str, bool] = {}  # tools, and whether the part says what they do
+
+    def calls(self) -> list[Call] | None:
+        found = self._split(self.text)
+        if found is None:
+            return None
+        distinct = [call for at, call in enumerate(found) if call not in found[:at]]
+        return distinct if len(distinct) > 1 else None
+
+    def says_more_than(self, whole: ToolCandidate) -> bool:
+        """Tell whether the parts say more together than the message as one."""
+        told = [f for f in extract_values(self.text) if f.kind in STRONG or f.kind == "quoted"]
+        if not all(_is_in(found.start, whole.filling) for found in told):
+            return True
+        return len(self.named) > 1 and all(self.named.values())
+
+    def _split(self, text: str) -> list[Call] | None:
+        pieces = [piece for piece in ENDS.split(text) if piece.strip()]
+        if len(pieces) > 1:
+            return self._all(pieces)
+        for joint in JOINTS.finditer(text):
+            if not self._quoted(joint.start(), text):
+                found = self._all([text[: joint.start()], text[joint.end() :]])
+                if found is not None:
+                    return found
+        return None
+
+    def _all(self, pieces: Sequence[str]) -> list[Call] | None:
+        calls: list[Call] = []
+        for piece in pieces:
+            found = self._one(piece)
+            if found is None:
+                return None
+            calls.extend(found)
+        return calls
+
+    def _one(self, piece: str) -> list[Call] | None:
+        self.tries += 1
+        if self.tries > MAX_TRIES:
+            return None
+        candidate = self.index.best(piece, self.context)
+        if candidate is not None and candidate.ready:
+            inner = self._split(piece)
+            if inner is None:
+                name = candidate.filling.tool.name
+                self.named[name] = set(to_stems(name)[-1:]) <= set(to_stems(piece))
+            return inner or list(_expand_calls(candidate.filling))
+        return self._split(piece)
+
+    @staticmethod
+    def _quoted(at: int, text: str) -> bool:
+        return any(f.kind == "quoted" and f.start < at < f.end for f in extract_values(text))
+
+
+HEAD = re.compile(r"^[ \t]*/([A-Za-z0-9_.-]{1,128})(?=[ \t{\n]|$)[ \t]*", re.M)
+OWN = ("help", "tools")
+MAX_COMMANDS = 50
+
+
+@dataclass(frozen=True)
+class Command:
+    """A typed line: a tool with its arguments, or with words that should become arguments."""
+
+    name: str
+    arguments: dict[str, Any] | None
+    words: str
+    known: bool
+
+
+class CommandSyntaxError(ValueError):
+    """A line that can't be run as it stands; the text says where and why."""
+
+
+def parse_commands(text: str, names: Sequence[str]) -> list[Command]:
+    """Return the commands of a message, in order; empty when it holds none.
+
+    Raises Mistyped when one of them is broken: then none should run.
+    """
+    found: list[Command] = []
+    at = 0
+    while match := HEAD.search(text, at):
+        command, at = _read(text, match, names)
+        if command.known or command.arguments is not None or command.name in OWN:
+            found.append(command)
+            if len(found) > MAX_COMMANDS:
+                raise CommandSyntaxError(f"These are more than {MAX_COMMANDS} calls at once.")
+        elif text.strip() == match.group().strip():
+            raise CommandSyntaxError(_format_unknown_tool(command.name, names))
+    return found
+
+
+def find_tool_name(name: str, names: Sequence[str]) -> str:
+    """Return the tool that a typed name means: itself, or the only one that ends in it."""
+    if name in names:
+        return name
+    plain = re.sub(r"\W", "_", name)
+    ending = [other for other in names if other.endswith((f"_{name}", f"_{plain}"))]
+    return ending[0] if len(ending) == 1 else name
+
+
+def close_to(name: str, names: Sequence[str]) -> list[str]:
+    """Return the tools whose names are nearly this one, the nearest first."""
+    own = {other.rpartition("_")[2]: other for other in names}
+    near = get_close_matches(name, names, n=3, cutoff=0.75)
+    return near or [own[match] for match in get_close_matches(name, own, n=3, cutoff=0.75)]
+
+
+def _read(text: str, match: re.Match[str], names: Sequence[str]) -> tuple[Command, int]:
+    name = find_tool_name(match.group(1), names)
+    at = match.end()
+    line_end = text.find("\n", at) % (len(text) + 1)
+    if text[at : at + 1] != "{":
+        return Command(name, None, text[at:line_end].strip(), name in names), line_end
+    try:
+        arguments, end = json.JSONDecoder(parse_constant=_reject_constant).raw_decode(text, at)
+    except (ValueError, RecursionError) as error:
+        raise CommandSyntaxError(_format_json_error(text, at, name, error)) from error
+    line_end = text.find("\n", end) % (len(text) + 1)
+    behind = text[end:line_end].strip()
+    if behind:
+        raise CommandSyntaxError(
+            f"Line {_count_line_number(text, end)}: there is text behind the JSON of `/{name}`: `{behind[:80]}`."
+        )
+    return Command(name, arguments, "", name in names), line_end
+
+
+def _format_json_error(text: str, at: int, name: str, error: Exception) -> str:
+    where = f"Line {_count_line_number(text, at)}"
+    if isinstance(error, json.JSONDecodeError):
+        where = f"Line {error.lineno}, column {error.colno}"
+        return f"{where}: the arguments of `/{name}` are not JSON ({error.msg.lower()})."
+    return f"{where}: the arguments of `/{name}` are not JSON ({error})."
+
+
+def _format_unknown_tool(name: str, names: Sequence[str]) -> str:
+    near = close_to(name, names)
+    hint = " Did you mean " + " or ".join(f"`/{other}`" for other in near) + "?" if near else ""
+    return f"There is no tool `{name}` here.{hint} `/tools` lists them."
+
+
+def _count_line_number(text: str, at: int) -> int:
+    return text.count("\n", 0, at) + 1
+
+
+def _reject_constant(name: str) -> None:
+    raise ValueError(f"{name} isn't a JSON value")
+
 
 CHUNK = 40  # characters that are streamed at once, about
 EARLIER = 8  # messages looked back at for what the last one leaves out
@@ -46,16 +302,16 @@ CANCEL = re.compile(
 
 
 @dataclass
-class Answer:
+class OfflineAnswer:
     """What a turn says and calls; `asked` is remembered until the next turn."""
 
     text: str = ""
     calls: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
-    asked: Asked | None = None
+    asked: MissingArguments | None = None
 
 
 class OfflineModel:
-    """Rules instead of a language model; implements `agents.llm.port.Model`."""
+    """Rules instead of a language model; implements `agents.llm.interface.LanguageModel`."""
 
     async def request(
         self,
@@ -65,17 +321,17 @@ class OfflineModel:
         tools: Sequence[ToolSpec] = (),
         max_tokens: int | None = None,
         on_text: OnText | None = None,
-    ) -> Reply:
+    ) -> ModelReply:
         """Answer from the conversation; the text is streamed in pieces."""
         # Reading hundreds of definitions takes longer than the loop may be held.
         reply = await asyncio.to_thread(_reply, messages, instructions, tuple(tools), max_tokens)
         if on_text is not None:
-            for piece in pieces(reply.text):
+            for piece in split_text(reply.text):
                 await on_text(piece)
         return reply
 
 
-def pieces(text: str) -> Iterator[str]:
+def split_text(text: str) -> Iterator[str]:
     """Yield a text in pieces that end between words; together they are the text."""
     piece = ""
     for word in re.findall(r"\s*\S+|\s+$", text):
@@ -87,99 +343,103 @@ def pieces(text: str) -> Iterator[str]:
         yield piece
 
 
-def _answer(messages: list[Message], instructions: str, tools: tuple[ToolSpec, ...]) -> Answer:
+def _answer(
+    messages: list[Message], instructions: str, tools: tuple[ToolSpec, ...]
+) -> OfflineAnswer:
     last = max((at for at, m in enumerate(messages) if m["role"] == "assistant"), default=-1)
     new = messages[last + 1 :]
     said = "\n".join(message["text"] for message in new if message["role"] == "user")
     results = [message for message in new if message["role"] == "tool"]
-    notices = telling.notices_in(instructions)
-    answer = Answer()
+    notices = replies.parse_notices(instructions)
+    answer = OfflineAnswer()
     if said.strip():
         answer = _to_words(said, messages[: last + 1], instructions, tools)
     elif not results:
-        answer.text = telling.introduction(tools, notices)
+        answer.text = replies.render_introduction(tools, notices)
     if results:
-        told = _told(messages, last, results, tools, [] if said else telling.of_servers(notices))
+        told = _render_result_reply(
+            messages, last, results, tools, [] if said else replies.filter_failures(notices)
+        )
         answer.text = f"{told}\n\n{answer.text}".strip()
     return answer
 
 
-def _told(
+def _render_result_reply(
     messages: Sequence[Message],
     last: int,
     results: Sequence[Message],
     tools: Sequence[ToolSpec],
     notices: Sequence[str],
 ) -> str:
-    parts = [telling.results_text(messages[last]["calls"], results)]
+    parts = [replies.render_results(messages[last]["calls"], results)]
     names = [tool.name for tool in tools]
     for result in results:
         near = close_to(result["name"], names) if result["is_error"] else []
         if near and result["name"] not in names:
             offers = " or ".join(f"`/{name}`" for name in near)
             parts.append(f"`{result['name']}` isn't a tool of this agent. Did you mean {offers}?")
-    parts.append(telling.unavailable_text(notices))
+    parts.append(replies.render_unavailable(notices))
     answered_before = any(m["role"] == "tool" for m in messages[:last])
-    parts.append("" if answered_before else telling.FOOTNOTE)
+    parts.append("" if answered_before else replies.FOOTNOTE)
     return "\n\n".join(part for part in parts if part)
 
 
 def _to_words(
     said: str, before: Sequence[Message], instructions: str, tools: tuple[ToolSpec, ...]
-) -> Answer:
+) -> OfflineAnswer:
     """Answer what a person wrote: typed lines run as they stand, else a tool is looked for."""
-    notices = telling.notices_in(instructions)
+    notices = replies.parse_notices(instructions)
     try:
-        commands = commands_in(said, [tool.name for tool in tools])
-    except Mistyped as error:
-        return Answer(text=f"{error}\n\nNothing was run.")
-    context = _context(before, instructions)
+        commands = parse_commands(said, [tool.name for tool in tools])
+    except CommandSyntaxError as error:
+        return OfflineAnswer(text=f"{error}\n\nNothing was run.")
+    context = _build_context(before, instructions)
     if commands:
         return _run(commands, tools, context, notices)
-    asked = _asked(before)
+    asked = _find_missing_arguments(before)
     if asked and CANCEL.fullmatch(said):
-        return Answer(text="All right, nothing was run.")
+        return OfflineAnswer(text="All right, nothing was run.")
     greeted = GREETING.fullmatch(said)
-    decided = plan(said[:MAX_TEXT], Index(tools), context, None if greeted else asked)
+    decided = plan(said[:MAX_TEXT], ToolTermIndex(tools), context, None if greeted else asked)
     if decided.calls or decided.question:
-        return _decided(decided)
+        return _build_answer(decided)
     if greeted and not decided.nearby:
-        return Answer(text=telling.introduction(tools, notices))
-    return Answer(text=telling.nothing_fits(tools, decided.nearby, notices))
+        return OfflineAnswer(text=replies.render_introduction(tools, notices))
+    return OfflineAnswer(text=replies.render_no_match(tools, decided.nearby, notices))
 
 
 def _run(
     commands: Sequence[Command],
     tools: tuple[ToolSpec, ...],
-    context: Context,
+    context: MessageContext,
     notices: Sequence[str],
-) -> Answer:
-    answer = Answer()
+) -> OfflineAnswer:
+    answer = OfflineAnswer()
     by_name = {tool.name: tool for tool in tools}
     for command in commands:
         if command.arguments is not None:
             answer.calls.append((command.name, command.arguments))
         elif command.known:
-            filled = _decided(planned(fill(by_name[command.name], command.words, context)))
+            filled = _build_answer(build_plan(fill(by_name[command.name], command.words, context)))
             if filled.asked is not None:
                 return filled
             answer.calls += filled.calls
         elif command.name == "tools":
-            answer.text = telling.tools_text(tools, command.words, limit=len(tools))
+            answer.text = replies.render_tools(tools, command.words, limit=len(tools))
         else:
-            answer.text = telling.introduction(tools, notices)
+            answer.text = replies.render_introduction(tools, notices)
     return answer
 
 
-def _decided(decided: Plan) -> Answer:
+def _build_answer(decided: OfflinePlan) -> OfflineAnswer:
     question = decided.question
     if question is None:
-        return Answer(calls=list(decided.calls))
-    asked = Asked(question.tool.name, question.arguments, question.missing)
-    return Answer(text=telling.question_text(question), asked=asked)
+        return OfflineAnswer(calls=list(decided.calls))
+    asked = MissingArguments(question.tool.name, question.arguments, question.missing)
+    return OfflineAnswer(text=replies.render_question(question), asked=asked)
 
 
-def _context(before: Sequence[Message], instructions: str) -> Context:
+def _build_context(before: Sequence[Message], instructions: str) -> MessageContext:
     said = [m["text"][:MAX_TEXT] for m in reversed(before) if m["role"] == "user"]
     used: dict[str, Any] = {}
     recent: frozenset[str] = frozenset()
@@ -188,15 +448,15 @@ def _context(before: Sequence[Message], instructions: str) -> Context:
         for call in calls:
             used |= call["arguments"] or {}
         recent = frozenset(call["name"] for call in calls) or recent
-    return Context(instructions, tuple(said[:EARLIER]), used, recent)
+    return MessageContext(instructions, tuple(said[:EARLIER]), used, recent)
 
 
-def _asked(before: Sequence[Message]) -> Asked | None:
+def _find_missing_arguments(before: Sequence[Message]) -> MissingArguments | None:
     """Return the question that the last turn ended with."""
     asked = before[-1].get("asked") if before else None
     if not asked:
         return None
-    return Asked(asked["tool"], asked["arguments"], tuple(asked["missing"]))
+    return MissingArguments(asked["tool"], asked["arguments"], tuple(asked["missing"]))
 
 
 def _reply(
@@ -204,9 +464,9 @@ def _reply(
     instructions: str,
     tools: tuple[ToolSpec, ...],
     max_tokens: int | None = None,
-) -> Reply:
-    turn = next_turn(messages)
-    answer = _answer(in_order(messages), instructions, tools)
+) -> ModelReply:
+    turn = get_next_turn(messages)
+    answer = _answer(order_messages(messages), instructions, tools)
     calls = tuple(
         ToolCall(index, name, arguments, json.dumps(arguments), call_id(turn, index))
         for index, (name, arguments) in enumerate(answer.calls)
@@ -219,19 +479,19 @@ def _reply(
             "missing": list(answer.asked.missing),
         }
     finish: Finish = "tool_calls" if calls else "stop"
-    text, written = answer.text, _length(answer.text, calls)
+    text, written = answer.text, _count_answer_tokens(answer.text, calls)
     if max_tokens is not None and written > max_tokens:
-        text, calls, finish = shortened(text, max_tokens), (), "length"
-        written = _length(text, calls)
-    return Reply(
+        text, calls, finish = truncate_text(text, max_tokens), (), "length"
+        written = _count_answer_tokens(text, calls)
+    return ModelReply(
         text=text,
         calls=calls,
-        usage=Usage(estimate_tokens(messages, instructions, tools), written),
+        usage=TokenUsage(estimate_tokens(messages, instructions, tools), written),
         finish=finish,
-        message=assistant_message(turn, text, calls, **extra),
+        message=build_assistant_message(turn, text, calls, **extra),
     )
 
 
-def _length(text: str, calls: Sequence[ToolCall]) -> int:
+def _count_answer_tokens(text: str, calls: Sequence[ToolCall]) -> int:
     """Return how many tokens an answer counts as."""
     return count_tokens(text) + sum(count_tokens(call.name + call.raw_arguments) for call in calls)

@@ -8,28 +8,28 @@ from pydantic_ai.models.anthropic import AnthropicModel
 from pydantic_ai.profiles.anthropic import AnthropicModelProfile
 from pydantic_ai.providers.anthropic import AnthropicProvider
 
-from agents.llm.endpoints import Endpoint
-from agents.llm.providers.http import client_for, timeout_of
+from agents.llm.interface import ModelEndpointConfig
+from agents.llm.providers.transport import build_client, build_timeout
 
 # The schema of a tool goes out as its server wrote it.
 PROFILE = AnthropicModelProfile(json_schema_transformer=None)
 
 
-class Connection:
+class AnthropicConnection:
     """A client of one address and key."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: ModelEndpointConfig) -> None:
         self._client = AsyncAnthropic(
             base_url=endpoint.url,
             api_key=endpoint.api_key or "none",  # without one it would look around by itself
             max_retries=0,
             open_telemetry=False,
-            http_client=client_for(endpoint),
+            http_client=build_client(endpoint),
         )
         # It reads ANTHROPIC_CUSTOM_HEADERS and would send them wherever a tenant says.
         self._client._custom_headers = {}
 
-    def model(self, endpoint: Endpoint) -> AnthropicModel:
+    def model(self, endpoint: ModelEndpointConfig) -> AnthropicModel:
         """Return the library's model for an endpoint."""
         provider = AnthropicProvider(anthropic_client=self._client)
         return AnthropicModel(endpoint.model, provider=provider, profile=PROFILE)
@@ -39,14 +39,14 @@ class Connection:
         await self._client.close()
 
 
-def connect(endpoint: Endpoint, loop: asyncio.AbstractEventLoop) -> Connection:
+def connect(endpoint: ModelEndpointConfig, loop: asyncio.AbstractEventLoop) -> AnthropicConnection:
     """Return a connection; opens no socket yet."""
-    return Connection(endpoint)
+    return AnthropicConnection(endpoint)
 
 
-def settings(endpoint: Endpoint) -> dict[str, Any]:
+def build_settings(endpoint: ModelEndpointConfig) -> dict[str, Any]:
     """Return the library's settings of one request."""
     headers: dict[str, Any] = {"User-Agent": "bonobot"}
     if not endpoint.api_key:
         headers["X-Api-Key"] = Omit()
-    return {"timeout": timeout_of(endpoint), "extra_headers": headers}
+    return {"timeout": build_timeout(endpoint), "extra_headers": headers}

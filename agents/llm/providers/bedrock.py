@@ -1,28 +1,172 @@
-"""Amazon Bedrock's Converse API, for every model family that is served there."""
+"""Amazon Bedrock over guarded HTTP.
+
+Amazon's library blocks a thread for each request and brings sockets of its own. Here the sockets
+are those of the guarded client on the loop; the thread only waits for them. What the library would
+find in the environment, in `~/.aws` or at the machine's metadata address is not looked at: a
+tenant's endpoint never works with the host's own credentials.
+"""
 
 import asyncio
-from typing import Any
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from functools import cache, partial
+from typing import Any, TypeVar
 
+import httpx2
+from botocore.awsrequest import AWSPreparedRequest, AWSResponse
+from botocore.client import BaseClient
+from botocore.config import Config
+from botocore.configprovider import (
+    BOTOCORE_DEFAUT_SESSION_VARIABLES,
+    ConfigValueStore,
+    ConstantProvider,
+)
+from botocore.credentials import Credentials
+from botocore.loaders import Loader, create_loader
+from botocore.session import Session
+from botocore.tokens import FrozenAuthToken
 from pydantic_ai.models.bedrock import BedrockConverseModel
 from pydantic_ai.providers.bedrock import BedrockModelProfile, BedrockProvider
 
-from agents.llm.endpoints import Endpoint
-from agents.llm.providers.boto import GuardedSession, bedrock_client
-from agents.llm.providers.http import client_for
+from agents.llm.interface import ModelEndpointConfig
+from agents.llm.providers.transport import build_client, find_request_scope
+
+T = TypeVar("T")
+
+
+class GuardedBotoSession:
+    """Sends botocore's requests through a guarded client; stands in for its `URLLib3Session`."""
+
+    def __init__(
+        self, http: httpx2.AsyncClient, timeout_s: float, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self._http, self._timeout_s, self._loop = http, timeout_s, loop
+
+    def send(self, request: AWSPreparedRequest) -> AWSResponse:
+        """Send one request from a thread; the answer's body is read when it is asked for."""
+        answer = self.wait(self._send(request))
+        if (mine := find_request_scope()) is not None:
+            # The request may end when nobody reads the answer yet, or just none of its pieces.
+            mine.at_end(partial(self._let_go, answer))
+        body = _BlockingBody(self, answer)
+        return AWSResponse(request.url, answer.status_code, dict(answer.headers), body)
+
+    def close(self) -> None:
+        """Do nothing: the client is closed on the loop."""
+
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the loop and wait for it in this thread."""
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        mine = find_request_scope()
+        if mine is None:
+            return future.result()
+        with mine.waiting(future):
+            return future.result()
+
+    def _let_go(self, answer: httpx2.Response) -> None:
+        asyncio.run_coroutine_threadsafe(answer.aclose(), self._loop)
+
+    async def _send(self, request: AWSPreparedRequest) -> httpx2.Response:
+        sent = self._http.build_request(
+            request.method,
+            request.url,
+            headers={name: _decode_text(value) for name, value in request.headers.items()},
+            content=request.body,
+            timeout=self._timeout_s,
+        )
+        return await self._http.send(sent, stream=True)
+
+
+class _BlockingBody:
+    """An answer's body as botocore reads it: blocking, in pieces."""
+
+    def __init__(self, session: GuardedBotoSession, answer: httpx2.Response) -> None:
+        self._session, self._answer = session, answer
+        self._pieces: AsyncIterator[bytes] = answer.aiter_raw()
+
+    def stream(self, amount: int = 0, decode_content: bool | None = None) -> Iterator[bytes]:
+        """Yield the body piece by piece."""
+        while piece := self._session.wait(self._next()):
+            yield piece
+
+    def read(self, amount: int | None = None, decode_content: bool | None = None) -> bytes:
+        """Return all of it."""
+        return b"".join(self.stream())
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._session.wait(self._answer.aclose())
+
+    async def _next(self) -> bytes:
+        return await anext(self._pieces, b"")
+
+
+class _EndpointSession(Session):
+    """A session that knows one endpoint's credentials, and nothing of where it runs."""
+
+    def __init__(self, endpoint: ModelEndpointConfig) -> None:
+        super().__init__()
+        self._endpoint = endpoint
+        defaults = {n: said[2] for n, said in BOTOCORE_DEFAUT_SESSION_VARIABLES.items()}
+        defaults |= {"s3": None, "proxies_config": None}
+        mapping = {name: ConstantProvider(value) for name, value in defaults.items()}
+        self.register_component("config_store", ConfigValueStore(mapping=mapping))
+        self.register_component("data_loader", _get_loader())
+
+    @property
+    def full_config(self) -> dict[str, Any]:
+        """Return what `~/.aws` says: nothing."""
+        return {"profiles": {}}
+
+    def get_credentials(self) -> Credentials | None:
+        """Return the endpoint's own access key."""
+        found = self._endpoint
+        return Credentials(found.access_key_id, found.api_key) if found.access_key_id else None
+
+    def get_auth_token(self, **_: Any) -> FrozenAuthToken | None:
+        """Return the endpoint's own Bedrock key."""
+        found = self._endpoint
+        return None if found.access_key_id else FrozenAuthToken(found.api_key or "none")
+
+
+@cache
+def _get_loader() -> Loader:
+    """Return what reads Amazon's descriptions of its services, each once for all clients."""
+    return create_loader()
+
+
+def build_bedrock_client(endpoint: ModelEndpointConfig, session: GuardedBotoSession) -> BaseClient:
+    """Return Amazon's client for an endpoint; it retries nothing."""
+    client = _EndpointSession(endpoint).create_client(
+        "bedrock-runtime",
+        region_name=endpoint.region,
+        endpoint_url=endpoint.url,
+        config=Config(
+            signature_version="v4" if endpoint.access_key_id else "bearer",
+            retries={"total_max_attempts": 1, "mode": "standard"},
+            proxies={},
+        ),
+    )
+    client._endpoint.http_session = session
+    return client
+
+
+def _decode_text(value: str | bytes) -> str:
+    return value.decode("latin-1") if isinstance(value, bytes) else value
+
 
 # The schema of a tool goes out as its server wrote it.
 PROFILE = BedrockModelProfile(json_schema_transformer=None)
 
 
-class Connection:
+class BedrockConnection:
     """A client of one region, address and credential."""
 
-    def __init__(self, endpoint: Endpoint, loop: asyncio.AbstractEventLoop) -> None:
-        self._http = client_for(endpoint)
-        session = GuardedSession(self._http, endpoint.timeout_s, loop)
-        self._client = bedrock_client(endpoint, session)
+    def __init__(self, endpoint: ModelEndpointConfig, loop: asyncio.AbstractEventLoop) -> None:
+        self._http = build_client(endpoint)
+        session = GuardedBotoSession(self._http, endpoint.timeout_s, loop)
+        self._client = build_bedrock_client(endpoint, session)
 
-    def model(self, endpoint: Endpoint) -> BedrockConverseModel:
+    def model(self, endpoint: ModelEndpointConfig) -> BedrockConverseModel:
         """Return the library's model for an endpoint."""
         provider = BedrockProvider(bedrock_client=self._client)
         return BedrockConverseModel(endpoint.model, provider=provider, profile=PROFILE)
@@ -32,11 +176,11 @@ class Connection:
         await self._http.aclose()
 
 
-def connect(endpoint: Endpoint, loop: asyncio.AbstractEventLoop) -> Connection:
+def connect(endpoint: ModelEndpointConfig, loop: asyncio.AbstractEventLoop) -> BedrockConnection:
     """Return a connection; opens no socket yet."""
-    return Connection(endpoint, loop)
+    return BedrockConnection(endpoint, loop)
 
 
-def settings(endpoint: Endpoint) -> dict[str, Any]:
+def build_settings(endpoint: ModelEndpointConfig) -> dict[str, Any]:
     """Return the library's settings of one request."""
     return {}

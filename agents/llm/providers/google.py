@@ -1,38 +1,124 @@
-"""Google's Gemini models: the Gemini API by key, Vertex AI by a service account."""
+"""Gemini, Vertex AI, service accounts.
+
+Google's own library would do so over sockets of its own, and at the address that the tenant's JSON
+names; here it is always Google's, over the guarded client.
+"""
 
 import asyncio
+import json
+import time
+from datetime import UTC, datetime
 from typing import Any
 
 import httpx2
+import jwt
+from google.auth.credentials import Credentials
 from google.genai.client import Client
 from google.genai.types import HttpOptions
 from pydantic_ai.models.google import GoogleModel
 from pydantic_ai.profiles.google import GoogleModelProfile
 from pydantic_ai.providers.google import GoogleProvider
 
-from agents.llm.endpoints import Endpoint
-from agents.llm.providers.http import client_for
-from agents.llm.providers.service_accounts import ServiceAccount
+from agents.llm.interface import ModelEndpointConfig, ModelError
+from agents.llm.providers.transport import build_client
+from bonobot.core.i18n.messages import format_message
 
-# `agents.llm.schemas` has written the schema in Google's words before it comes here.
+TOKEN_URL = "https://oauth2.googleapis.com/token"  # noqa: S105 - an address
+SCOPE = "https://www.googleapis.com/auth/cloud-platform"
+GRANT = "urn:ietf:params:oauth:grant-type:jwt-bearer"
+VALID_S = 3600
+WAIT_S = 60.0
+
+
+class GoogleServiceAccount(Credentials):
+    """Credentials of a service account's JSON; raises ModelError where it isn't one."""
+
+    def __init__(
+        self,
+        endpoint: ModelEndpointConfig,
+        http: httpx2.AsyncClient,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        super().__init__()
+        self._http, self._loop = http, loop
+        said = _read(endpoint.api_key)
+        self.project = said["project_id"]
+        self._email, self._key = said["client_email"], said["private_key"]
+
+    def refresh(self, request: Any) -> None:
+        """Get a new token; called in a thread. Raises ModelError."""
+        asyncio.run_coroutine_threadsafe(self._refresh(), self._loop).result(WAIT_S)
+
+    async def _refresh(self) -> None:
+        now = int(time.time())
+        claims = {
+            "iss": self._email,
+            "scope": SCOPE,
+            "aud": TOKEN_URL,
+            "iat": now,
+            "exp": now + VALID_S,
+        }
+        try:
+            signed = jwt.encode(claims, self._key, algorithm="RS256")
+        except (ValueError, jwt.PyJWTError) as error:
+            raise _build_error("its private key can't be read") from error
+        asked = {"grant_type": GRANT, "assertion": signed}
+        answer = await self._http.post(TOKEN_URL, data=asked)
+        if answer.status_code != httpx2.codes.OK:
+            raise _build_error(
+                format_message(
+                    "Google gave no token for it (HTTP {status_code})",
+                    status_code=answer.status_code,
+                )
+            )
+        said = answer.json()
+        self.token = said["access_token"]
+        # Naive, as the library compares it.
+        expires = datetime.fromtimestamp(now + int(said.get("expires_in", VALID_S)), UTC)
+        self.expiry = expires.replace(tzinfo=None)
+
+
+def _read(text: str) -> dict[str, str]:
+    try:
+        said = json.loads(text)
+    except ValueError:
+        said = None
+    wanted = ("project_id", "client_email", "private_key")
+    if not isinstance(said, dict) or not all(isinstance(said.get(n), str) for n in wanted):
+        raise _build_error("it is not the JSON of one")
+    return {name: said[name] for name in wanted}
+
+
+def _build_error(why: str) -> ModelError:
+    return ModelError(
+        format_message("The service account can't be used: {why}.", why=why),
+        code="model_auth",
+        remedy="Put the JSON key file of a service account into the endpoint's API key.",
+        retryable=False,
+    )
+
+
+# `agents.llm.tool_schemas` has written the schema in Google's words before it comes here.
 PROFILE = GoogleModelProfile(json_schema_transformer=None)
 
 
-class Connection:
+class GoogleConnection:
     """A client of one address and credential."""
 
-    def __init__(self, endpoint: Endpoint, loop: asyncio.AbstractEventLoop) -> None:
-        self._http = client_for(endpoint)
+    def __init__(self, endpoint: ModelEndpointConfig, loop: asyncio.AbstractEventLoop) -> None:
+        self._http = build_client(endpoint)
         options = HttpOptions(
             base_url=endpoint.url,
             httpx_async_client=self._http,
             timeout=round(endpoint.timeout_s * 1000),
         )
-        self._client = Client(http_options=options, **_credentials(endpoint, self._http, loop))
+        self._client = Client(
+            http_options=options, **_build_credentials(endpoint, self._http, loop)
+        )
         # GOOGLE_API_USE_MTLS_ENDPOINT of the process would send requests to another host.
         self._client._api_client._async_httpx_use_mtls_endpoint = False
 
-    def model(self, endpoint: Endpoint) -> GoogleModel:
+    def model(self, endpoint: ModelEndpointConfig) -> GoogleModel:
         """Return the library's model for an endpoint."""
         provider = GoogleProvider(client=self._client)
         return GoogleModel(endpoint.model, provider=provider, profile=PROFILE)
@@ -42,23 +128,23 @@ class Connection:
         await self._http.aclose()
 
 
-def connect(endpoint: Endpoint, loop: asyncio.AbstractEventLoop) -> Connection:
+def connect(endpoint: ModelEndpointConfig, loop: asyncio.AbstractEventLoop) -> GoogleConnection:
     """Return a connection; opens no socket yet."""
-    return Connection(endpoint, loop)
+    return GoogleConnection(endpoint, loop)
 
 
-def settings(endpoint: Endpoint) -> dict[str, Any]:
+def build_settings(endpoint: ModelEndpointConfig) -> dict[str, Any]:
     """Return the library's settings of one request."""
     return {"timeout": endpoint.timeout_s, "extra_headers": {"User-Agent": "bonobot"}}
 
 
-def _credentials(
-    endpoint: Endpoint, http: httpx2.AsyncClient, loop: asyncio.AbstractEventLoop
+def _build_credentials(
+    endpoint: ModelEndpointConfig, http: httpx2.AsyncClient, loop: asyncio.AbstractEventLoop
 ) -> dict[str, Any]:
     """Return who asks; each member is said, since what isn't is looked for in the environment."""
     if endpoint.kind == "google":
         return {"vertexai": False, "api_key": endpoint.api_key or "none"}
-    account = ServiceAccount(endpoint, http, loop)
+    account = GoogleServiceAccount(endpoint, http, loop)
     return {
         "vertexai": True,
         "credentials": account,

@@ -1,13 +1,39 @@
-"""OpenAI and what speaks alike: chat completions, the Responses API, Azure OpenAI.
+"""OpenAI and alike; client and stream.
 
 The schema of a tool goes out byte for byte, and a stream that just ends has been cut, not finished.
+
+A piece costs the model library a third of a millisecond, and a busy process finds many of them
+waiting. Nothing is waited for: what has come is read, put together and given.
+
+Found by measuring (`benchmarks/bench_sessions.py`): the client walks through every message by every
+type that one may have to rename members that chat completions don't rename, and builds each piece
+of a stream member by member, however many have come. What goes out and what comes back are the
+same.
 """
 
 import asyncio
-from typing import Any
+import json
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
 
-from openai import AsyncAzureOpenAI, AsyncOpenAI, Omit
+import httpx2
+from openai import (
+    APIConnectionError,
+    APITimeoutError,
+    AsyncAzureOpenAI,
+    AsyncOpenAI,
+    AsyncStream,
+    Omit,
+)
+from openai._base_client import make_request_options
+from openai._streaming import ServerSentEvent
+from openai._utils import is_given
+from openai.resources.chat import AsyncChat, AsyncCompletions
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
+from pydantic import ValidationError
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from pydantic_ai.profiles.openai import OpenAIModelProfile
 from pydantic_ai.providers import Provider
@@ -15,30 +41,218 @@ from pydantic_ai.providers.azure import AzureProvider
 from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.providers.openai_compatible import OpenAICompatibleProvider
 
-from agents.llm.endpoints import Endpoint
-from agents.llm.providers.http import client_for, timeout_of
-from agents.llm.providers.openai_client import AzureClient, OpenAIClient
+from agents.llm.interface import ModelEndpointConfig
+from agents.llm.providers.transport import build_client, build_timeout
+
+# Members of a delta that are text which goes on where the piece before it ended.
+TEXTS = frozenset({"content", "reasoning", "reasoning_content"})
+_END = b"\n\n"
+_DATA = "data: "
+
+
+class ChunkStream(AsyncStream[ChatCompletionChunk]):
+    """The library's stream, which reads what has arrived in one go."""
+
+    # Private, so an upgrade may lose it: then pieces are read one by one, and nothing breaks.
+    async def _iter_events(self) -> AsyncIterator[ServerSentEvent]:
+        try:
+            async for text in _read_complete_events(self.response.aiter_bytes()):
+                for event in merge_text_events(self._events(text)):
+                    yield event
+        except httpx2.TimeoutException as error:
+            raise APITimeoutError(request=self.response.request) from error
+        except httpx2.RequestError as error:
+            raise APIConnectionError(request=self.response.request) from error
+
+    def _events(self, text: str) -> Iterator[ServerSentEvent]:
+        for one in text.split("\n\n"):
+            if one.startswith(_DATA) and "\n" not in one:
+                yield ServerSentEvent(data=one[len(_DATA) :])
+            elif one:
+                yield from self._decoder.iter_bytes(iter([one.encode() + _END]))
+
+
+async def _read_complete_events(received: AsyncIterator[bytes]) -> AsyncIterator[str]:
+    """Yield what has arrived, up to the end of an event."""
+    waiting, half = bytearray(), False
+    async for chunk in received:
+        seen = max(0, len(waiting) - 2)
+        waiting += chunk
+        if b"\r" in chunk or half:
+            # Lines may end in other ways; a CR at the very end may be half of one.
+            half = waiting.endswith(b"\r")
+            ready = bytes(waiting).removesuffix(b"\r")
+            waiting[:] = ready.replace(b"\r\n", b"\n").replace(b"\r", b"\n") + b"\r" * half
+        end = waiting.rfind(_END, seen)
+        if end >= 0:
+            whole = waiting[: end + 2].decode()
+            del waiting[: end + 2]
+            yield whole
+    if waiting:
+        yield waiting.decode()
+
+
+class ParsedEvent(ServerSentEvent):
+    """An event whose data was read already."""
+
+    def __init__(self, known: dict[str, Any]) -> None:
+        """Take what the data says."""
+        super().__init__()
+        self._known = known
+
+    def json(self) -> Any:
+        """Return what the data says."""
+        return self._known
+
+
+def merge_text_events(events: Iterator[ServerSentEvent]) -> Iterator[ServerSentEvent]:
+    """Yield events, those that only carry text on as one; every other one as it came."""
+    last: _TextChunk | None = None
+    for event in events:
+        piece = _parse_text_chunk(event)
+        if piece is not None and last is not None and last.goes_on(piece):
+            last.texts += piece.texts
+            continue
+        if last is not None:
+            yield last.event()
+        last = piece
+        if piece is None:
+            yield event
+    if last is not None:
+        yield last.event()
+
+
+@dataclass(slots=True)
+class _TextChunk:
+    """A chunk that carries nothing but text, which was taken out of its `delta`."""
+
+    said: dict[str, Any]
+    delta: dict[str, Any]
+    name: str
+    texts: list[str]
+
+    def goes_on(self, other: "_TextChunk") -> bool:
+        """Tell whether another one differs from this in nothing but its text.
+
+        Blanks at the beginning and marks such as `<think>` stay alone: the model library knows
+        them by the piece that they come in.
+        """
+        return (
+            self.name == other.name
+            and self.said == other.said
+            and not self.texts[0].isspace()
+            and not _is_mark(self.texts[-1])
+            and not _is_mark(other.texts[0])
+        )
+
+    def event(self) -> ParsedEvent:
+        """Return the event of it, with its text put back."""
+        self.delta[self.name] = "".join(self.texts)
+        return ParsedEvent(self.said)
+
+
+def _is_mark(text: str) -> bool:
+    return text.startswith("<") and text.endswith(">")
+
+
+def _parse_text_chunk(event: ServerSentEvent) -> _TextChunk | None:
+    """Return an event as a piece of text; None for every other one."""
+    if event.event or not event.data.startswith("{"):
+        return None
+    try:
+        said = json.loads(event.data)
+        if said.get("usage") or said.get("error"):
+            return None
+        (choice,) = said["choices"]
+        delta = choice["delta"]
+        if choice["finish_reason"]:
+            return None
+        ((name, text),) = [(key, value) for key, value in delta.items() if value and key != "role"]
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
+        return None  # no piece of text, or one that the library says something about
+    if name not in TEXTS or not isinstance(text, str):
+        return None
+    del delta[name]
+    return _TextChunk(said, delta, name, [text])
+
+
+T = TypeVar("T")
+
+_OF_THE_REQUEST = ("extra_headers", "extra_query", "extra_body", "timeout")
+
+
+class _FastCompletions(AsyncCompletions):
+    # The library has one signature for each form of the answer; here all are passed on.
+    async def create(self, **asked: Any) -> Any:
+        """Ask; what is said goes out as it is given."""
+        said = {name: value for name, value in asked.items() if is_given(value)}
+        options = make_request_options(
+            **{name: said.pop(name) for name in _OF_THE_REQUEST if name in said},
+            security={"bearer_auth": True},
+        )
+        return await self._post(
+            "/chat/completions",
+            body=said,
+            options=options,
+            cast_to=ChatCompletion,
+            stream=said.get("stream", False),
+            stream_cls=ChunkStream,
+        )
+
+
+class _FastChat(AsyncChat):
+    @cached_property
+    def completions(self) -> _FastCompletions:
+        return _FastCompletions(self._client)
+
+
+class _FastOpenAI(AsyncOpenAI):
+    @cached_property
+    def chat(self) -> _FastChat:
+        return _FastChat(self)
+
+    # Private, so an upgrade may lose it: then pieces are built the slow way, and nothing breaks.
+    def _process_response_data(
+        self, *, data: object, cast_to: type[T], response: httpx2.Response
+    ) -> T:
+        if cast_to is ChatCompletionChunk:
+            try:
+                return cast(T, ChatCompletionChunk.model_validate(data))
+            except ValidationError:
+                pass  # a provider with words of its own, which the library takes as they come
+        return super()._process_response_data(data=data, cast_to=cast_to, response=response)
+
+
+class OpenAIClient(_FastOpenAI):
+    """A client of OpenAI and of what speaks alike."""
+
+
+class AzureOpenAIClient(_FastOpenAI, AsyncAzureOpenAI):
+    """A client of Azure's deployments by dated version."""
+
 
 # What OpenAI itself calls `max_completion_tokens`, most others know as `max_tokens` only.
 OPENAI_HOSTS = ("api.openai.com", ".openai.azure.com")
 
 
-class Connection:
+class OpenAIConnection:
     """A client of one address and key."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
-        self._client = _client(endpoint)
+    def __init__(self, endpoint: ModelEndpointConfig) -> None:
+        self._client = _build_client(endpoint)
 
-    def model(self, endpoint: Endpoint) -> OpenAIChatModel | OpenAIResponsesModel:
+    def model(self, endpoint: ModelEndpointConfig) -> OpenAIChatModel | OpenAIResponsesModel:
         """Return the library's model for an endpoint."""
         kind = OpenAIResponsesModel if endpoint.kind == "responses" else OpenAIChatModel
-        return kind(endpoint.model, provider=self._provider(endpoint), profile=_profile(endpoint))
+        return kind(
+            endpoint.model, provider=self._provider(endpoint), profile=_build_profile(endpoint)
+        )
 
     async def close(self) -> None:
         """Close its sockets."""
         await self._client.close()
 
-    def _provider(self, endpoint: Endpoint) -> Provider[AsyncOpenAI]:
+    def _provider(self, endpoint: ModelEndpointConfig) -> Provider[AsyncOpenAI]:
         if isinstance(self._client, AsyncAzureOpenAI):
             return AzureProvider(openai_client=self._client)
         host = urlsplit(endpoint.url).hostname or endpoint.url
@@ -48,7 +262,7 @@ class Connection:
         return OpenAICompatibleProvider(host, openai_client=self._client)
 
 
-def _profile(endpoint: Endpoint) -> OpenAIModelProfile:
+def _build_profile(endpoint: ModelEndpointConfig) -> OpenAIModelProfile:
     host = urlsplit(endpoint.url).hostname or ""
     return OpenAIModelProfile(
         json_schema_transformer=None,
@@ -57,38 +271,40 @@ def _profile(endpoint: Endpoint) -> OpenAIModelProfile:
     )
 
 
-def connect(endpoint: Endpoint, loop: asyncio.AbstractEventLoop) -> Connection:
+def connect(endpoint: ModelEndpointConfig, loop: asyncio.AbstractEventLoop) -> OpenAIConnection:
     """Return a connection; opens no socket yet."""
-    return Connection(endpoint)
+    return OpenAIConnection(endpoint)
 
 
-def settings(endpoint: Endpoint) -> dict[str, Any]:
+def build_settings(endpoint: ModelEndpointConfig) -> dict[str, Any]:
     """Return the library's settings of one request."""
     headers: dict[str, Any] = {"User-Agent": "bonobot"}
     if not endpoint.api_key:
         headers["Authorization"] = Omit()
-    found: dict[str, Any] = {"timeout": timeout_of(endpoint), "extra_headers": headers}
+    found: dict[str, Any] = {"timeout": build_timeout(endpoint), "extra_headers": headers}
     if endpoint.kind == "responses":
         # What the model thought comes back sealed with each answer: the provider need not keep it.
         found["openai_store"] = False
     return found
 
 
-def _client(endpoint: Endpoint) -> AsyncOpenAI:
+def _build_client(endpoint: ModelEndpointConfig) -> AsyncOpenAI:
     common: dict[str, Any] = {
         "api_key": endpoint.api_key or "none",  # it insists on one; `settings` leaves it out again
         "max_retries": 0,
-        "http_client": client_for(endpoint),
+        "http_client": build_client(endpoint),
     }
     if endpoint.kind == "azure" and endpoint.api_version:
-        azure = AzureClient(azure_endpoint=endpoint.url, api_version=endpoint.api_version, **common)
+        azure = AzureOpenAIClient(
+            azure_endpoint=endpoint.url, api_version=endpoint.api_version, **common
+        )
         azure._azure_ad_token = None
-        return _unspoiled(azure)
+        return _clear_environment_values(azure)
     url = f"{endpoint.url.rstrip('/')}/openai/v1" if endpoint.kind == "azure" else endpoint.url
-    return _unspoiled(OpenAIClient(base_url=url, **common))
+    return _clear_environment_values(OpenAIClient(base_url=url, **common))
 
 
-def _unspoiled(client: AsyncOpenAI) -> AsyncOpenAI:
+def _clear_environment_values(client: AsyncOpenAI) -> AsyncOpenAI:
     """Take back what it read from the environment by itself.
 
     It would send OPENAI_ORG_ID, OPENAI_PROJECT_ID, OPENAI_ADMIN_KEY and OPENAI_CUSTOM_HEADERS to

@@ -13,8 +13,18 @@ from bonobot.ledger.models.audit import (
     Head,
     Verification,
 )
-from bonobot.ledger.models.cells import BudgetCell, FlowCell, PermitRow, RateCell, StoreLabel
-from bonobot.ledger.models.counts import TOOK, Counted, Rollup, Summary, Uncounted
+from bonobot.ledger.models.usage import (
+    TOOK,
+    BudgetCell,
+    Counted,
+    FlowCell,
+    PermitRow,
+    RateCell,
+    Rollup,
+    StoreLabel,
+    Summary,
+    Uncounted,
+)
 
 __all__ = [
     "TOOK",

@@ -8,8 +8,8 @@ from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
-from bonobot.ledger.chain import GENESIS
-from bonobot.lib.problems import Problem
+from bonobot.core.problems import Problem
+from bonobot.ledger.audit.hash_chain import GENESIS
 
 
 class AppendOnly(Problem):
@@ -20,7 +20,7 @@ class AppendOnly(Problem):
     title = "The audit can't be changed"
 
 
-def _refuse() -> Never:
+def _raise_append_only() -> Never:
     raise AppendOnly(
         "Audit rows are only added, by the ledger's writer and by `ledger.changes`.",
         remedy="Old rows leave by `bonobot audit prune`, which keeps the chain verifiable.",
@@ -56,19 +56,19 @@ class AuditQuerySet(models.QuerySet["AuditRow"]):
 
     def update(self, **kwargs: Any) -> Never:
         """Refuse."""
-        _refuse()
+        _raise_append_only()
 
     def delete(self) -> Never:
         """Refuse."""
-        _refuse()
+        _raise_append_only()
 
     def bulk_create(self, objs: Iterable["AuditRow"], *args: Any, **kwargs: Any) -> Never:
         """Refuse."""
-        _refuse()
+        _raise_append_only()
 
     def bulk_update(self, objs: Iterable["AuditRow"], *args: Any, **kwargs: Any) -> Never:
         """Refuse."""
-        _refuse()
+        _raise_append_only()
 
 
 class AuditRow(models.Model):
@@ -177,11 +177,11 @@ class AuditRow(models.Model):
 
     def save(self, *args: Any, **kwargs: Any) -> Never:
         """Refuse."""
-        _refuse()
+        _raise_append_only()
 
     def delete(self, *args: Any, **kwargs: Any) -> Never:
         """Refuse."""
-        _refuse()
+        _raise_append_only()
 
 
 class Checkpoint(models.Model):

@@ -2,28 +2,20 @@
 
 from typing import ClassVar
 
-from bonobot.cli import (
-    agents,
-    callees,
-    evaluating,
-    grants,
-    held,
-    sessions,
-    store_labels,
-    workspaces,
-)
-from bonobot.cli.group import Group
+from agents.cli import agents, flow_labels, recordings, sessions, store_labels
+from agents.cli import tools as cli_tools
+from bonobot.core.cli.command_group import CommandGroup
 
 
-class Command(Group):
+class Command(CommandGroup):
     help = "List, make, run, and decide what they may call."
     verbs: ClassVar = (
         *agents.VERBS,
-        *callees.VERBS,
-        *workspaces.VERBS,
+        *agents.CALLABLE_AGENT_VERBS,
+        *cli_tools.WORKSPACE_VERBS,
         *sessions.VERBS,
-        *grants.VERBS,
-        *held.OF_AGENTS,
+        *sessions.SESSION_APPROVAL_VERBS,
+        *flow_labels.OF_AGENTS,
         *store_labels.OF_AGENTS,
-        *evaluating.VERBS,
+        *recordings.VERBS,
     )

@@ -2,10 +2,10 @@
 
 from typing import ClassVar
 
-from bonobot.cli.approvals import VERBS
-from bonobot.cli.group import Group
+from agents.cli.approvals import VERBS
+from bonobot.core.cli.command_group import CommandGroup
 
 
-class Command(Group):
+class Command(CommandGroup):
     help = "Calls that wait for a person: list, show, approve, deny."
     verbs: ClassVar = VERBS

@@ -2,10 +2,10 @@
 
 from typing import ClassVar
 
-from bonobot.cli.audit import VERBS
-from bonobot.cli.group import Group
+from bonobot.core.cli.command_group import CommandGroup
+from bonobot.ledger.cli.audit import VERBS
 
 
-class Command(Group):
+class Command(CommandGroup):
     help = "What happened, and whether the record is whole."
     verbs: ClassVar = VERBS

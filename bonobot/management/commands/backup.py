@@ -10,9 +10,9 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand
 
-from bonobot import backups
-from bonobot.cli.group import Cli
-from bonobot.lib.problems import Problem
+from bonobot.core.cli.command_group import CommandContext
+from bonobot.core.problems import Problem
+from bonobot.maintenance import backups
 
 
 class Command(BaseCommand):
@@ -29,7 +29,7 @@ class Command(BaseCommand):
     def handle(self, **options: Any) -> None:
         """Save; a problem is shown and becomes exit status 1."""
         out, err = self.stdout._out, self.stderr._out
-        cli = Cli(org=None, as_json=options["json"], stdout=out, stderr=err)
+        cli = CommandContext(org=None, as_json=options["json"], stdout=out, stderr=err)
         try:
             made = backups.save(
                 options["folder"],

@@ -4,7 +4,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand
 
-from bonobot.management.programs import beat, become
+from bonobot.processes.programs import build_beat_process, replace_current_process
 
 
 class Command(BaseCommand):
@@ -13,4 +13,4 @@ class Command(BaseCommand):
 
     def handle(self, **options: Any) -> None:
         """Become the program."""
-        become(beat())
+        replace_current_process(build_beat_process())

@@ -2,10 +2,10 @@
 
 from typing import ClassVar
 
-from bonobot.cli.budgets import VERBS
-from bonobot.cli.group import Group
+from agents.cli.budgets import VERBS
+from bonobot.core.cli.command_group import CommandGroup
 
 
-class Command(Group):
+class Command(CommandGroup):
     help = "Show and set what organizations, agents, sessions and servers may spend."
     verbs: ClassVar = VERBS

@@ -6,7 +6,7 @@ from typing import Any
 from django.core.management import get_commands, load_command_class
 from django.core.management.base import BaseCommand
 
-from bonobot.cli.completion import SHELLS, levels, script
+from bonobot.core.cli.completion import SHELLS, build_levels, render_script
 
 PROGRAM = "bonobot"
 
@@ -27,4 +27,6 @@ class Command(BaseCommand):
                 command = load_command_class(app, name)
                 parser = command.create_parser(PROGRAM, name)
                 commands.append((name, str(command.help), parser))
-        self.stdout.write(script(options["shell"], PROGRAM, levels(commands)), ending="")
+        self.stdout.write(
+            render_script(options["shell"], PROGRAM, build_levels(commands)), ending=""
+        )

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from bonobot.diagnosis import Finding, diagnose
+from agents.console.settings_check import SettingsFinding, run_settings_checks
 
 MARKS = {"ok": ("✓", "green"), "warning": ("!", "yellow"), "failed": ("✗", "red")}
 
@@ -23,7 +23,7 @@ class Command(BaseCommand):
         parser.add_argument("--json", action="store_true", help="write JSON for programs")
 
     def handle(self, **options: Any) -> None:
-        findings = list(diagnose())
+        findings = list(run_settings_checks())
         failed = sum(finding.state == "failed" for finding in findings)
         if options["json"]:
             checks = [finding.as_dict() for finding in findings]
@@ -36,7 +36,7 @@ class Command(BaseCommand):
             sys.exit(1)
 
 
-def table(findings: list[Finding]) -> Table:
+def table(findings: list[SettingsFinding]) -> Table:
     """Return the findings with their fixes underneath."""
     drawn = Table(box=None, show_header=False, padding=(0, 1))
     for finding in findings:

@@ -2,10 +2,10 @@
 
 from typing import ClassVar
 
-from bonobot.cli.first_run import VERBS
-from bonobot.cli.group import Group
+from agents.console.cli import VERBS
+from bonobot.core.cli.command_group import CommandGroup
 
 
-class Command(Group):
+class Command(CommandGroup):
     help = "The first steps of an organization: which are done, skipped or hidden."
     verbs: ClassVar = VERBS

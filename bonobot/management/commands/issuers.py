@@ -2,10 +2,10 @@
 
 from typing import ClassVar
 
-from bonobot.cli.group import Group
-from bonobot.cli.issuers import VERBS
+from bonobot.accounts.cli.external_issuers import VERBS
+from bonobot.core.cli.command_group import CommandGroup
 
 
-class Command(Group):
+class Command(CommandGroup):
     help = "Whose tokens are taken over MCP, beside our own."
     verbs: ClassVar = VERBS

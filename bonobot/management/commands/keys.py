@@ -2,10 +2,10 @@
 
 from typing import ClassVar
 
-from bonobot.cli.group import Group
-from bonobot.cli.keys import VERBS
+from bonobot.core.cli.command_group import CommandGroup
+from bonobot.maintenance.cli import VERBS
 
 
-class Command(Group):
+class Command(CommandGroup):
     help = "The keys of sealed values: which seals what, and a new one while everything runs."
     verbs: ClassVar = VERBS

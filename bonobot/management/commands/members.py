@@ -2,10 +2,10 @@
 
 from typing import ClassVar
 
-from bonobot.cli.group import Group
-from bonobot.cli.members import VERBS
+from bonobot.accounts.cli.members import VERBS
+from bonobot.core.cli.command_group import CommandGroup
 
 
-class Command(Group):
+class Command(CommandGroup):
     help = "Who belongs to an organization, and who is asked to."
     verbs: ClassVar = VERBS

@@ -2,10 +2,10 @@
 
 from typing import ClassVar
 
-from bonobot.cli.group import Group
-from bonobot.cli.models import VERBS
+from agents.cli.model_endpoints import VERBS
+from bonobot.core.cli.command_group import CommandGroup
 
 
-class Command(Group):
+class Command(CommandGroup):
     help = "Model endpoints: where agents think."
     verbs: ClassVar = VERBS

@@ -2,10 +2,10 @@
 
 from typing import ClassVar
 
-from bonobot.cli import channels, notices
-from bonobot.cli.group import Group
+from bonobot.core.cli.command_group import CommandGroup
+from bonobot.notifications import cli as notification_cli
 
 
-class Command(Group):
+class Command(CommandGroup):
     help = "What people are told by e-mail and webhook, and whether it arrived."
-    verbs: ClassVar = (*notices.VERBS, *channels.VERBS)
+    verbs: ClassVar = (*notification_cli.VERBS, *notification_cli.CHANNEL_VERBS)

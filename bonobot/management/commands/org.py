@@ -2,10 +2,10 @@
 
 from typing import ClassVar
 
-from bonobot.cli.group import Group
-from bonobot.cli.organization import VERBS
+from agents.cli.organization import VERBS
+from bonobot.core.cli.command_group import CommandGroup
 
 
-class Command(Group):
+class Command(CommandGroup):
     help = "The organization, and the switch that stops everything in it."
     verbs: ClassVar = VERBS

@@ -2,10 +2,10 @@
 
 from typing import ClassVar
 
-from bonobot.cli.group import Group
-from bonobot.cli.questions import VERBS
+from agents.cli.elicitations import VERBS
+from bonobot.core.cli.command_group import CommandGroup
 
 
-class Command(Group):
+class Command(CommandGroup):
     help = "What servers ask the people who run sessions: list, show, answer."
     verbs: ClassVar = VERBS

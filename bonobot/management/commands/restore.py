@@ -12,9 +12,10 @@ from django.core.management import call_command
 from django.core.management.base import BaseCommand
 from django.db import connections
 
-from bonobot import backups, readiness
-from bonobot.cli.group import Cli
-from bonobot.lib.problems import Conflict, Problem
+from bonobot.core.cli.command_group import CommandContext
+from bonobot.core.problems import Conflict, Problem
+from bonobot.maintenance import backups
+from bonobot.monitoring import health
 
 
 class Command(BaseCommand):
@@ -29,14 +30,14 @@ class Command(BaseCommand):
     def handle(self, **options: Any) -> None:
         """Restore; a problem is shown and becomes exit status 1."""
         out, err = self.stdout._out, self.stderr._out
-        cli = Cli(org=None, as_json=options["json"], stdout=out, stderr=err)
+        cli = CommandContext(org=None, as_json=options["json"], stdout=out, stderr=err)
         try:
             self.put_back(cli, options)
         except Problem as problem:
             cli.show_problem(problem)
             sys.exit(1)
 
-    def put_back(self, cli: Cli, options: dict[str, Any]) -> None:
+    def put_back(self, cli: CommandContext, options: dict[str, Any]) -> None:
         """Ask, restore, migrate, and try the keys; raises `Problem`."""
         found = backups.read(options["folder"])
         question = f"Replace everything with what was saved at {found.made_at}?"
@@ -48,7 +49,7 @@ class Command(BaseCommand):
         database = settings.DATABASES["default"]
         backups.restore(options["folder"], database=database, var=Path(settings.BONOBOT_VAR))
         call_command("migrate", interactive=False, verbosity=0)
-        unopened = list(readiness.unopened())
+        unopened = list(health.list_unreadable_fields())
         if options["json"]:
             self.stdout.write(json.dumps(asdict(found) | {"unopened": unopened}, indent=2))
         cli.say(f"What was saved at {found.made_at} is back. Look: bonobot audit verify")

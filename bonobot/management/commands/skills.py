@@ -2,10 +2,10 @@
 
 from typing import ClassVar
 
-from bonobot.cli.group import Group
-from bonobot.cli.skills import VERBS
+from agents.cli.skills import VERBS
+from bonobot.core.cli.command_group import CommandGroup
 
 
-class Command(Group):
+class Command(CommandGroup):
     help = "Write, show and run skills: named instructions with arguments."
     verbs: ClassVar = VERBS

@@ -2,10 +2,10 @@
 
 from typing import ClassVar
 
-from bonobot.cli.group import Group
-from bonobot.cli.single_sign_on import VERBS
+from bonobot.accounts.cli.identity_providers import VERBS
+from bonobot.core.cli.command_group import CommandGroup
 
 
-class Command(Group):
+class Command(CommandGroup):
     help = "Identity providers that people sign in by (OpenID Connect)."
     verbs: ClassVar = VERBS

@@ -2,11 +2,11 @@
 
 from typing import ClassVar
 
-from bonobot.cli.group import Group
-from bonobot.cli.held import OF_TOKENS
-from bonobot.cli.tokens import VERBS
+from agents.cli.flow_labels import OF_TOKENS
+from bonobot.accounts.cli.tokens import VERBS
+from bonobot.core.cli.command_group import CommandGroup
 
 
-class Command(Group):
+class Command(CommandGroup):
     help = "Keys for programs."
     verbs: ClassVar = (*VERBS, *OF_TOKENS)

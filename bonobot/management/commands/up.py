@@ -14,15 +14,22 @@ from django.core.management import call_command
 from django.core.management.base import BaseCommand
 from django.db import OperationalError, connections
 
-from bonobot import __version__, health
-from bonobot.cli.group import Cli
-from bonobot.ledger import writer
-from bonobot.lib import runtime
-from bonobot.lib.problems import Problem, Unavailable
-from bonobot.management.processes import Crew, Program
-from bonobot.management.processes import names as listed
-from bonobot.management.programs import ANYWHERE, address, environment, lineup, port_number
-from mcp_servers.presets.loading import load_new_presets
+from bonobot import __version__
+from bonobot.core import runtime
+from bonobot.core.cli.command_group import CommandContext
+from bonobot.core.problems import Problem, ServiceUnavailable
+from bonobot.ledger.writer import writer_thread
+from bonobot.monitoring import health
+from bonobot.processes.programs import (
+    ANYWHERE,
+    build_browser_url,
+    build_local_environment,
+    list_processes,
+    parse_port,
+)
+from bonobot.processes.supervisor import ProcessSpec, ProcessSupervisor
+from bonobot.processes.supervisor import format_process_names as listed
+from mcp_servers.presets.services import load_new_presets
 
 READY_WITHIN_S = 60
 
@@ -34,7 +41,7 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
-        parser.add_argument("--port", type=port_number, default=8000, help="port to listen on")
+        parser.add_argument("--port", type=parse_port, default=8000, help="port to listen on")
         parser.add_argument("--no-demo", action="store_true", help="leave an empty database empty")
         parser.add_argument(
             "--no-worker", action="store_true", help="start web only: workers run elsewhere"
@@ -45,7 +52,9 @@ class Command(BaseCommand):
         try:
             self.run(options)
         except Problem as problem:
-            cli = Cli(org=None, as_json=False, stdout=self.stdout._out, stderr=self.stderr._out)
+            cli = CommandContext(
+                org=None, as_json=False, stdout=self.stdout._out, stderr=self.stderr._out
+            )
             cli.show_problem(problem)
             sys.exit(1)
         except KeyboardInterrupt:  # before there was anything to stop
@@ -56,30 +65,30 @@ class Command(BaseCommand):
         host, port = options["host"], options["port"]
         require_free(host, port)
         login = self.prepare(demo=not options["no_demo"])
-        programs = lineup(host, port, work=not options["no_worker"])
+        programs = list_processes(host, port, work=not options["no_worker"])
         with self.crew(programs, host, port) as crew:
             fault = "not ready"
             try:
                 fault = self.wait_until_ready(crew, host, port)
             finally:
                 ready = not fault and not crew.asked_to_stop
-                self.greet(login, address(host, port) if ready else "", listed(programs))
+                self.greet(login, build_browser_url(host, port) if ready else "", listed(programs))
             fault = fault or watch(crew)
         if fault:
             remedy = "Its last lines are above; `bonobot doctor` finds what is often missing."
-            raise Unavailable(f"{fault}; stopped the others.", code="stopped", remedy=remedy)
+            raise ServiceUnavailable(f"{fault}; stopped the others.", code="stopped", remedy=remedy)
         self.stdout.write("Stopped.")
 
-    def crew(self, programs: tuple[Program, ...], host: str, port: int) -> Crew:
+    def crew(self, programs: tuple[ProcessSpec, ...], host: str, port: int) -> ProcessSupervisor:
         """Return the programs, not started yet, with this command's output as their terminal."""
 
         def write_line(text: str) -> None:
             self.stdout.write(text)
             self.stdout.flush()
 
-        return Crew(
+        return ProcessSupervisor(
             programs,
-            environment=environment(host, port),
+            environment=build_local_environment(host, port),
             write_line=write_line,
             colourful=self.stdout.isatty() and "NO_COLOR" not in os.environ,
         )
@@ -87,11 +96,11 @@ class Command(BaseCommand):
     def prepare(self, *, demo: bool) -> dict[str, str]:
         """Migrate, load presets, make the demo in an empty database; return its login."""
         try:
-            pending = health.unapplied()
+            pending = health.count_unapplied_migrations()
         except OperationalError as error:
             detail = f"The database doesn't answer: {error}".strip()
             remedy = "Start it, or correct `DATABASE_URL`; without it, Bonobot uses SQLite."
-            raise Unavailable(detail, code="database_unavailable", remedy=remedy) from None
+            raise ServiceUnavailable(detail, code="database_unavailable", remedy=remedy) from None
         if pending:
             self.stdout.write(f"Applying {pending} migrations to the database")
             call_command("migrate", interactive=False, verbosity=0)
@@ -101,13 +110,13 @@ class Command(BaseCommand):
         finally:
             # The children have their own loops and connections; from here on, we have no threads.
             runtime.close()
-            writer.close()
+            writer_thread.close()
             connections.close_all()
 
     def make_demo(self) -> dict[str, str]:
         """Make the demo organization unless there is an organization; return user and password."""
-        from bonobot.demo import create_demo
-        from bonobot.tenancy.models import Organization
+        from agents.console.demo_organization import create_demo
+        from bonobot.accounts.models.organizations import Organization
 
         if Organization.objects.exists():
             return {}
@@ -117,7 +126,7 @@ class Command(BaseCommand):
             self.stderr.write(self.style.WARNING(f"Demo server {problem}"))
         return {"user": made.username, "password": f"{made.password}  (shown once)"}
 
-    def wait_until_ready(self, crew: Crew, host: str, port: int) -> str:
+    def wait_until_ready(self, crew: ProcessSupervisor, host: str, port: int) -> str:
         """Copy logs until /healthz answers; return what went wrong, blank if nothing did."""
         deadline = time.monotonic() + READY_WITHIN_S
         while not crew.asked_to_stop and not healthy(host, port):
@@ -143,7 +152,7 @@ class Command(BaseCommand):
 
 def protection() -> str:
     """Say in a line what protects this machine from the programs of stdio servers."""
-    from mcp_servers.connections.sandbox import fault
+    from mcp_servers.client.sandbox import fault
 
     kind = settings.BONOBOT_STDIO_CONFINEMENT
     if kind != "sandbox":
@@ -158,14 +167,14 @@ def protection() -> str:
 
 def how_to_sign_in() -> dict[str, str]:
     """Return what is missing where nobody could sign in; empty where somebody can."""
-    from bonobot.tenancy.models import User
+    from bonobot.accounts.models.organizations import User
 
     if User.objects.filter(is_active=True).exists():
         return {}
     return {"sign in": "nobody can yet: `bonobot createsuperuser` makes the first account"}
 
 
-def watch(crew: Crew) -> str:
+def watch(crew: ProcessSupervisor) -> str:
     """Copy logs until a signal comes or a program ends; return which ended, blank on a signal."""
     while not crew.asked_to_stop:
         if fault := crew.died():
@@ -187,7 +196,7 @@ def require_free(host: str, port: int) -> None:
         raise unusable(host, port, error) from None
 
 
-def unusable(host: str, port: int, error: OSError) -> Unavailable:
+def unusable(host: str, port: int, error: OSError) -> ServiceUnavailable:
     """Say why an address can't be listened on, and what to do."""
     remedy = "Choose another with `--port N` (`make run PORT=N`)"
     if error.errno == errno.EADDRINUSE:
@@ -195,13 +204,13 @@ def unusable(host: str, port: int, error: OSError) -> Unavailable:
             f"Port {port} on {host} is in use.",
             f"{remedy}, or stop what listens there.",
         )
-        return Unavailable(detail, code="port_in_use", field="--port", remedy=remedy)
+        return ServiceUnavailable(detail, code="port_in_use", field="--port", remedy=remedy)
     if error.errno == errno.EACCES:
         detail, remedy = f"This user may not listen on port {port}.", f"{remedy} above 1023."
-        return Unavailable(detail, code="port_forbidden", field="--port", remedy=remedy)
+        return ServiceUnavailable(detail, code="port_forbidden", field="--port", remedy=remedy)
     detail = f"Bonobot can't listen on {host}:{port} ({error})."
     remedy = "Use an address of this machine, 127.0.0.1 or 0.0.0.0."
-    return Unavailable(detail, code="bad_host", field="--host", remedy=remedy)
+    return ServiceUnavailable(detail, code="bad_host", field="--host", remedy=remedy)
 
 
 def healthy(host: str, port: int) -> bool:
@@ -209,7 +218,7 @@ def healthy(host: str, port: int) -> bool:
     try:
         with socket.create_connection((ANYWHERE.get(host, host), port), timeout=1) as link:
             link.settimeout(5)
-            link.sendall(f"GET {health.PATH} HTTP/1.0\r\n\r\n".encode("ascii"))
+            link.sendall(f"GET {health.LIVENESS_PATH} HTTP/1.0\r\n\r\n".encode("ascii"))
             return b" 200 " in link.recv(64)
     except OSError:
         return False

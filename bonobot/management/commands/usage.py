@@ -2,10 +2,10 @@
 
 from typing import ClassVar
 
-from bonobot.cli.group import Group
-from bonobot.cli.usage import VERBS
+from bonobot.core.cli.command_group import CommandGroup
+from bonobot.ledger.cli.usage import VERBS
 
 
-class Command(Group):
+class Command(CommandGroup):
     help = "What was called, and what it cost."
     verbs: ClassVar = VERBS

@@ -5,7 +5,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand
 
-from bonobot.management.programs import become, port_number, web
+from bonobot.processes.programs import build_web_process, parse_port, replace_current_process
 
 
 class Command(BaseCommand):
@@ -14,8 +14,8 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
-        parser.add_argument("--port", type=port_number, default=8000, help="port to listen on")
+        parser.add_argument("--port", type=parse_port, default=8000, help="port to listen on")
 
     def handle(self, **options: Any) -> None:
         """Become the program."""
-        become(web(options["host"], options["port"]))
+        replace_current_process(build_web_process(options["host"], options["port"]))

@@ -5,8 +5,8 @@ from typing import Any
 
 from django.core.management.base import BaseCommand
 
-from bonobot.management.programs import become, worker
-from bonobot.queues import NAMES, QUEUES
+from bonobot.jobs.queues import NAMES, QUEUES
+from bonobot.processes.programs import build_worker_process, replace_current_process
 
 HELP = """\
 Take work here: sessions, discovery, health checks. As many as wanted, on any host.
@@ -43,7 +43,7 @@ class Command(BaseCommand):
 
     def handle(self, **options: Any) -> None:
         """Become the program."""
-        become(worker(options["queues"], options["name"]))
+        replace_current_process(build_worker_process(options["queues"], options["name"]))
 
 
 def queues(text: str) -> tuple[str, ...]:

@@ -2,10 +2,10 @@
 
 from typing import ClassVar
 
-from bonobot.cli.group import Group
-from bonobot.cli.workflows import VERBS
+from agents.cli.workflows import VERBS
+from bonobot.core.cli.command_group import CommandGroup
 
 
-class Command(Group):
+class Command(CommandGroup):
     help = "Write, run and look at workflows: sequences of calls and questions to agents."
     verbs: ClassVar = VERBS

@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from agents.budgets import BudgetLine, set_budgets
-from agents.governance.limits import Limit, budget_key
+from agents.budgets.limits import BudgetLimit, build_budget_key
+from agents.budgets.services import BudgetLine, set_budgets
 from agents.models import Agent, Budget
+from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.roles import Role
 from bonobot.ledger.models import AuditRow, BudgetCell
-from bonobot.tenancy.models import Organization
-from bonobot.tenancy.roles import Role
 from mcp_servers.models import Server
 from tests import desk
 from tests.agents import casting
@@ -115,8 +115,8 @@ def test_an_odd_limit_changes_nothing(helper: Agent, seat: desk.Desk) -> None:
 def test_the_use_of_a_budget_is_shown(acme: Organization, helper: Agent, seat: desk.Desk) -> None:
     boss = casting.administrator(acme)
     set_budgets(boss, helper, [BudgetLine("tokens", "total", 1_000)])
-    limit = Limit("agent", str(helper.pk), "tokens", "total", 1_000)
-    key = budget_key(acme.pk, limit, timezone.now())
+    limit = BudgetLimit("agent", str(helper.pk), "tokens", "total", 1_000)
+    key = build_budget_key(acme.pk, limit, timezone.now())
     BudgetCell.objects.create(key=key, organization_id=acme.pk, spent=250, reserved=50)
     page = desk.words(seat.get("agents_agent_configuration", helper.pk))
     assert "250 of 1,000 spent" in page

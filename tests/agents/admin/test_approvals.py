@@ -7,11 +7,11 @@ import pytest
 from django.utils import timezone
 from pytest_django import DjangoAssertNumQueries
 
-from agents.approvals import answer
+from agents.approvals.services import answer
 from agents.models import Agent, Approval, Session, SessionGrant
+from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.roles import Role
 from bonobot.ledger.models import PermitRow
-from bonobot.tenancy.models import Organization
-from bonobot.tenancy.roles import Role
 from mcp_servers.models import Definition
 from tests import desk
 from tests.agents import casting

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from agents.admin.argument_forms import ArgumentForm, arguments_of
-from bonobot.lib.problems import Invalid
+from agents.admin.server_calls import ToolArgumentForm, list_arguments
+from bonobot.core.problems import InvalidInput
 
 SCHEMA = {
     "type": "object",
@@ -24,13 +24,13 @@ SCHEMA = {
 }
 
 
-def filled(**values: object) -> ArgumentForm:
+def filled(**values: object) -> ToolArgumentForm:
     names = list(SCHEMA["properties"])
-    return ArgumentForm(SCHEMA, {f"arg-{names.index(name)}": at for name, at in values.items()})
+    return ToolArgumentForm(SCHEMA, {f"arg-{names.index(name)}": at for name, at in values.items()})
 
 
 def test_each_type_has_its_own_field() -> None:
-    assert [one.kind for one in arguments_of(SCHEMA)] == [
+    assert [one.kind for one in list_arguments(SCHEMA)] == [
         *("text", "choice", "integer", "number", "boolean", "lines", "choices", "json")
     ]
 
@@ -66,32 +66,32 @@ def test_what_is_empty_is_not_sent_but_a_required_text_is() -> None:
     ("name", "value"), [("days", "two"), ("unit", '"k"'), ("where", "{"), ("factor", "x")]
 )
 def test_what_is_no_such_value_is_refused_by_its_name(name: str, value: str) -> None:
-    with pytest.raises(Invalid, match=name) as refusal:
+    with pytest.raises(InvalidInput, match=name) as refusal:
         filled(**{name: value}).said()
     assert refusal.value.code == "invalid_arguments"
 
 
 def test_defaults_are_there_to_begin_with() -> None:
-    html = str(ArgumentForm(SCHEMA))
+    html = str(ToolArgumentForm(SCHEMA))
     assert 'value="3"' in html
 
 
 def test_what_is_nested_begins_with_its_shape_where_it_is_required() -> None:
     point = {"type": "object", "properties": {"x": {"type": "number"}}, "required": ["x"]}
     properties = {"path": {"type": "array", "items": point}, "where": point}
-    form = ArgumentForm({"properties": properties, "required": ["path"]})
+    form = ToolArgumentForm({"properties": properties, "required": ["path"]})
     path, where = (form[f"arg-{place}"].value() for place in (0, 1))
     assert json.loads(path) == [{"x": 0}]
     assert where == ""
-    sent = ArgumentForm({"properties": properties}, {"arg-0": "", "arg-1": ""})
+    sent = ToolArgumentForm({"properties": properties}, {"arg-0": "", "arg-1": ""})
     assert (sent["arg-0"].value(), sent.said()) == ("", {})
 
 
 @pytest.mark.parametrize("schema", [None, [], {}, {"properties": 3}, {"properties": {"a": 7}}])
 def test_a_schema_that_says_nothing_makes_no_trouble(schema: object) -> None:
-    assert isinstance(str(ArgumentForm(schema)), str)
+    assert isinstance(str(ToolArgumentForm(schema)), str)
 
 
 def test_names_of_a_server_never_become_names_of_the_page() -> None:
-    html = str(ArgumentForm({"properties": {'"><script>x': {"type": "string"}}}))
+    html = str(ToolArgumentForm({"properties": {'"><script>x': {"type": "string"}}}))
     assert "<script>" not in html

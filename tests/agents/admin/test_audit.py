@@ -8,13 +8,13 @@ from django.http import HttpResponse
 from django.utils import timezone, translation
 
 from agents.admin import audit
-from agents.admin.audit import action_name
-from bonobot.ledger import searching
-from bonobot.ledger.actors import Actor
-from bonobot.ledger.changes import record
+from agents.admin.audit import format_action
+from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.roles import Role
+from bonobot.ledger.audit import search as audit_search
+from bonobot.ledger.audit.admin_changes import record
 from bonobot.ledger.models import AuditRow
-from bonobot.tenancy.models import Organization
-from bonobot.tenancy.roles import Role
+from bonobot.ledger.types import Actor
 from tests import desk
 from tests.actions import called
 from tests.agents import casting
@@ -139,7 +139,7 @@ def test_the_list_links_to_an_export_of_what_it_shows(acme: Organization, seat: 
 @pytest.fixture
 def past(acme: Organization, monkeypatch: pytest.MonkeyPatch) -> list[AuditRow]:
     """Five rows, the oldest first, of which one search looks through two."""
-    monkeypatch.setattr(searching, "LOOKED_AT", 2)
+    monkeypatch.setattr(audit_search, "LOOKED_AT", 2)
     return [happened(acme, name=name) for name in ("needle", "hay", "straw", "hay", "straw")]
 
 
@@ -232,7 +232,7 @@ def test_every_action_that_was_recorded_has_its_german(acme: Organization) -> No
     codes = set(AuditRow.objects.of(acme.pk).values_list("action", flat=True))
     assert len(codes) > 12
     with translation.override("de"):
-        named = {code: action_name(code) for code in codes}
+        named = {code: format_action(code) for code in codes}
     assert not [code for code, name in named.items() if name == called(code)]
 
 

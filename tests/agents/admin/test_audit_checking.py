@@ -6,11 +6,12 @@ import pytest
 import time_machine
 from django.db import connection
 
-from agents.admin.audit_checking import TAKEN_UP
-from bonobot.ledger import tasks, verify
+from agents.admin.audit import TAKEN_UP
+from bonobot.accounts.roles import Role
+from bonobot.ledger import tasks
+from bonobot.ledger.audit import verify_chain
 from bonobot.ledger.models import AuditRow
 from bonobot.ledger.tasks import VERIFY_FURTHER, verify_further
-from bonobot.tenancy.roles import Role
 from tests import desk
 from tests.agents import casting
 
@@ -31,7 +32,7 @@ def acme():
 def sent(monkeypatch, django_capture_on_commit_callbacks):
     found = []
     monkeypatch.setattr(
-        "bonobot.lib.nudges._send", lambda task, arguments: found.append((task, *arguments))
+        "bonobot.core.celery_tasks._send", lambda task, arguments: found.append((task, *arguments))
     )
     return found
 
@@ -59,7 +60,9 @@ def test_a_long_one_goes_on_behind_others_and_shows_how_far_it_is(
     acme, sent, monkeypatch, django_capture_on_commit_callbacks
 ):
     monkeypatch.setattr(tasks, "AT_A_TIME_S", 0.0)
-    monkeypatch.setattr(tasks, "step", lambda pk, **how: verify.step(pk, rows=2, **how))
+    monkeypatch.setattr(
+        tasks, "verify_step", lambda pk, **how: verify_chain.verify_step(pk, rows=2, **how)
+    )
     with django_capture_on_commit_callbacks(execute=True):
         assert not verify_further(str(acme.pk))
     assert sent == [(VERIFY_FURTHER, str(acme.pk))]

@@ -4,10 +4,10 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from agents.named import agents_of
-from agents.skills.keeping import SkillSpec, save_skill
+from agents.assignments import list_agent_slugs
+from agents.skills.services import SkillSpec, save_skill
+from bonobot.accounts.roles import Role
 from bonobot.ledger.models import AuditRow
-from bonobot.tenancy.roles import Role
 from tests import desk
 from tests.agents import casting
 
@@ -49,12 +49,12 @@ def test_a_skill_is_given_and_taken_away_and_stays(acme, seat, helper):
     tell = skill(acme, agents=[other.slug], description="Says <b>hello</b>.")
     assert "tell" in desk.words(seat.get("agents_agent_skills", helper.pk))
     seat.post("agents_agent_give_skill", helper.pk, skill=tell.pk)
-    assert agents_of(tell) == sorted([helper.slug, other.slug])
+    assert list_agent_slugs(tell) == sorted([helper.slug, other.slug])
     page = seat.get("agents_agent_skills", helper.pk)
     assert "Says &lt;b&gt;hello&lt;/b&gt;." in page
     assert "version 1" in desk.words(page)
     seat.post("agents_agent_take_skill", helper.pk, skill=tell.pk)
-    assert agents_of(tell) == [other.slug]
+    assert list_agent_slugs(tell) == [other.slug]
     assert AuditRow.objects.filter(action="skill_changed").count() == 2
     tell.refresh_from_db()
     assert tell.version == 1
@@ -64,13 +64,13 @@ def test_a_workflow_is_given_as_a_tool_and_taken_away(acme, seat, helper):
     other = casting.agent(acme, "other")
     flow = casting.workflow(other, "weekly")
     seat.post("agents_agent_give_workflow", helper.pk, workflow=flow.pk)
-    assert helper.slug in agents_of(flow)
+    assert helper.slug in list_agent_slugs(flow)
     words = desk.words(seat.get("agents_agent_workflows", helper.pk))
     assert "runs as Other" in words
     own = desk.words(seat.get("agents_agent_workflows", other.pk))
     assert own.index("What runs as this agent") < own.rindex("weekly")
     seat.post("agents_agent_take_workflow", helper.pk, workflow=flow.pk)
-    assert helper.slug not in agents_of(flow)
+    assert helper.slug not in list_agent_slugs(flow)
 
 
 def test_one_is_written_for_the_agent_from_there(acme, seat, helper):
@@ -86,14 +86,14 @@ def test_who_may_only_read_is_offered_nothing_and_refused(acme, helper):
     assert "tell" in page
     assert "take_skill" not in page
     reader.post("agents_agent_take_skill", helper.pk, status=403, skill=tell.pk)
-    assert agents_of(tell) == [helper.slug]
+    assert list_agent_slugs(tell) == [helper.slug]
 
 
 def test_nothing_of_another_organization_is_shown_or_given(acme, seat, helper):
     foreign = skill(casting.organization("other"), "theirs")
     assert "theirs" not in desk.words(seat.get("agents_agent_skills", helper.pk))
     seat.post("agents_agent_give_skill", helper.pk, status=404, skill=foreign.pk)
-    assert not agents_of(foreign)
+    assert not list_agent_slugs(foreign)
 
 
 @pytest.mark.parametrize("page", ["agents_agent_skills", "agents_agent_workflows"])

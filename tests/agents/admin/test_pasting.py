@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
 
-from bonobot.tenancy.models import Organization
-from bonobot.tenancy.roles import Role
-from mcp_servers import importing
+from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.roles import Role
+from mcp_servers.import_export import import_plan
 from mcp_servers.models import Server
 from tests import desk
 from tests.agents import casting
@@ -36,9 +36,9 @@ LOCAL = {"local": {"url": "http://127.0.0.1:3001/mcp"}}
 
 @pytest.fixture(autouse=True)
 def _no_names_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = importing.addresses
+    real = import_plan.resolve_for_preview
     monkeypatch.setattr(
-        importing, "addresses", lambda host: real(host) if host[:1].isdigit() else ()
+        import_plan, "resolve_for_preview", lambda host: real(host) if host[:1].isdigit() else ()
     )
 
 

@@ -2,11 +2,11 @@
 
 import pytest
 
-from agents.bindings import bind
 from agents.models import Agent, Binding
-from bonobot.tenancy.models import Organization
-from bonobot.tenancy.roles import Role
-from mcp_servers.approval import approve
+from agents.services import bind
+from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.roles import Role
+from mcp_servers.definition_reviews import approve
 from mcp_servers.models import Server
 from tests import desk
 from tests.agents import casting

@@ -2,13 +2,13 @@
 
 import pytest
 
-from agents.bindings import bind
-from agents.builtin_tools import BUILTIN_TOOLS
+from agents.builtin_tools.registry import BUILTIN_TOOLS
 from agents.models import Agent
-from agents.tool_policies import PolicyText, policy_text, set_policy
-from bonobot.tenancy.models import Organization
-from bonobot.tenancy.roles import Role
-from mcp_servers.approval import approve
+from agents.policies.services import PolicySpec, load_policy_spec, set_policy
+from agents.services import bind
+from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.roles import Role
+from mcp_servers.definition_reviews import approve
 from tests import desk
 from tests.agents import casting
 
@@ -54,7 +54,7 @@ def test_single_tools_and_patterns_become_rules(helper: Agent, seat: desk.Desk) 
         "deny": "",
     }
     page = desk.words(seat.post("agents_agent_policy", helper.pk, **fields))
-    text = policy_text(Agent.objects.get())
+    text = load_policy_spec(Agent.objects.get())
     assert text.mode == "allowlist"
     assert set(text.allow) == {"mcp_web_add", "mcp_web_*"}
     assert text.deny == ("mcp_web_echo",)
@@ -64,7 +64,7 @@ def test_single_tools_and_patterns_become_rules(helper: Agent, seat: desk.Desk) 
 
 def test_what_was_saved_is_shown_again(acme: Organization, helper: Agent, seat: desk.Desk) -> None:
     seat.get("agents_agent_policy", helper.pk)  # names the tools
-    rules = PolicyText("denylist", deny=("mcp_web_add", "mcp_web_e*"))
+    rules = PolicySpec("denylist", deny=("mcp_web_add", "mcp_web_e*"))
     set_policy(casting.administrator(acme), helper, rules)
     page = seat.get("agents_agent_policy", helper.pk)
     assert 'name="rule-mcp_web_add" value="deny" checked' in page
@@ -84,11 +84,11 @@ def test_a_policy_that_cannot_be_is_refused_and_kept_on_the_page(
     page = seat.post("agents_agent_policy", helper.pk, status=400, **said)
     assert code in page
     assert said.get("allow", "") in page
-    assert policy_text(helper).mode == "none"
+    assert load_policy_spec(helper).mode == "none"
 
 
 def test_a_reviewer_may_read_but_not_write_it(acme: Organization, helper: Agent) -> None:
     reviewer = desk.sit(acme, Role.REVIEWER)
     assert "Save the policy" not in reviewer.get("agents_agent_policy", helper.pk)
     reviewer.post("agents_agent_policy", helper.pk, status=403, mode="all")
-    assert policy_text(helper).mode == "none"
+    assert load_policy_spec(helper).mode == "none"

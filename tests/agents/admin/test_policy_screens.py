@@ -2,19 +2,19 @@
 
 import pytest
 
-from agents.admin import policy, policy_groups
-from agents.bindings import bind
+from agents.admin import policies
 from agents.models import Agent
-from agents.tool_policies import PolicyText, RuleText, policy_text, set_policy
-from bonobot.tenancy.roles import Role
-from mcp_servers.approval import approve
+from agents.policies.services import PolicySpec, RuleSpec, load_policy_spec, set_policy
+from agents.services import bind
+from bonobot.accounts.roles import Role
+from mcp_servers.definition_reviews import approve
 from mcp_servers.models import Server
 from tests import desk
 from tests.agents import casting
 
 pytestmark = pytest.mark.django_db
 
-LARGE = RuleText("mcp_web_add", {"properties": {"a": {"minimum": 100}}, "required": ["a"]})
+LARGE = RuleSpec("mcp_web_add", {"properties": {"a": {"minimum": 100}}, "required": ["a"]})
 
 
 @pytest.fixture
@@ -59,19 +59,19 @@ def fields_of(seat, agent):
 @pytest.mark.parametrize(
     "text",
     [
-        PolicyText("denylist", ask=("mcp_web_add", "mcp_web_e*"), deny=(LARGE, "mcp_web_echo")),
-        PolicyText(
+        PolicySpec("denylist", ask=("mcp_web_add", "mcp_web_e*"), deny=(LARGE, "mcp_web_echo")),
+        PolicySpec(
             "all", allow=("mcp_web_add",), ask=("mcp_web_add", LARGE), deny=("mcp_web_add",)
         ),
-        PolicyText("allowlist", allow=("*", LARGE), ask=("mcp_*",), deny=("read_result",)),
+        PolicySpec("allowlist", allow=("*", LARGE), ask=("mcp_*",), deny=("read_result",)),
     ],
 )
 def test_nothing_is_lost_by_saving_what_is_shown(helper, boss, seat, text):
     set_policy(boss, helper, text)
     seat.get("agents_agent_policy", helper.pk)  # names the tools
-    before = policy_text(helper)
+    before = load_policy_spec(helper)
     seat.post("agents_agent_policy", helper.pk, **fields_of(seat, helper))
-    after = policy_text(Agent.objects.get())
+    after = load_policy_spec(Agent.objects.get())
     assert after.mode == before.mode
     for effect in ("allow", "ask", "deny"):
         assert sorted(map(str, after.entries(effect))) == sorted(map(str, before.entries(effect)))
@@ -87,9 +87,9 @@ def test_a_question_and_a_condition_are_written_in_the_form(helper, seat):
         "when-schema": ['{"required": ["a"]}', ""],
     }
     page = desk.words(seat.post("agents_agent_policy", helper.pk, **fields))
-    text = policy_text(Agent.objects.get())
+    text = load_policy_spec(Agent.objects.get())
     assert set(text.ask) == {"mcp_web_echo", "mcp_web_e*"}
-    assert text.deny == (RuleText("mcp_web_add", {"required": ["a"]}),)
+    assert text.deny == (RuleSpec("mcp_web_add", {"required": ["a"]}),)
     assert "1 with a person's yes" in page
 
 
@@ -99,7 +99,7 @@ def test_a_condition_that_cannot_be_is_refused_and_kept_on_the_page(helper, seat
     page = seat.post("agents_agent_policy", helper.pk, status=400, **fields)
     assert "unusable_condition" in page
     assert 'value="mcp_web_add"' in page
-    assert policy_text(helper).mode == "none"
+    assert load_policy_spec(helper).mode == "none"
 
 
 def test_what_would_hold_is_shown_before_it_is_saved(helper, seat):
@@ -108,12 +108,12 @@ def test_what_would_hold_is_shown_before_it_is_saved(helper, seat):
     page = seat.post("agents_agent_policy_preview", helper.pk, **fields)
     assert page.index("asks") < page.index("now-mcp_web_echo")
     assert "allowed" in page
-    assert policy_text(helper).mode == "none"
+    assert load_policy_spec(helper).mode == "none"
 
 
 def test_many_tools_come_by_the_group_and_are_ruled_by_it(acme, helper, boss, seat, monkeypatch):
-    monkeypatch.setattr(policy_groups, "SHOWN_AT_ONCE", 3)
-    monkeypatch.setattr(policy, "SHOWN_AT_ONCE", 3)
+    monkeypatch.setattr(policies, "SHOWN_AT_ONCE", 3)
+    monkeypatch.setattr(policies, "SHOWN_AT_ONCE", 3)
     page = seat.get("agents_agent_policy", helper.pk)
     group = f"all-{Server.objects.get().pk}"
     assert f'name="{group}"' in page
@@ -123,7 +123,7 @@ def test_many_tools_come_by_the_group_and_are_ruled_by_it(acme, helper, boss, se
     assert "page=3" in rows
     fields = {"mode": "all", group: "deny", "rule-mcp_web_echo": "ask", "deny": "read_result"}
     seat.post("agents_agent_policy", helper.pk, **fields)
-    text = policy_text(Agent.objects.get())
+    text = load_policy_spec(Agent.objects.get())
     assert set(text.deny) == {"mcp_web_add", "read_result"}
     assert text.ask == ("mcp_web_echo",)
     found = seat.send(
@@ -132,14 +132,14 @@ def test_many_tools_come_by_the_group_and_are_ruled_by_it(acme, helper, boss, se
     )
     assert "rule-mcp_web_add" in found
     assert "rule-mcp_web_echo" not in found
-    assert policy_text(Agent.objects.get()).ask == ("mcp_web_echo",)
-    assert "mcp_web_add" not in policy_text(Agent.objects.get()).deny
+    assert load_policy_spec(Agent.objects.get()).ask == ("mcp_web_echo",)
+    assert "mcp_web_add" not in load_policy_spec(Agent.objects.get()).deny
 
 
 def test_the_organizations_rules_hold_for_every_agent(acme, helper, boss, seat):
-    set_policy(boss, helper, PolicyText("all"))
+    set_policy(boss, helper, PolicySpec("all"))
     seat.post("organization_policy", mode="all", deny="mcp_web_echo")
-    assert policy_text(acme) == PolicyText("all", deny=("mcp_web_echo",))
+    assert load_policy_spec(acme) == PolicySpec("all", deny=("mcp_web_echo",))
     assert "denied_by_organization" in seat.get("agents_agent_policy", helper.pk)
     bad = seat.post("organization_policy", status=400, mode="all", deny="mcp_nowhere_x")
     assert "rule_unknown_server" in bad
@@ -152,7 +152,7 @@ def test_others_read_the_organizations_rules(acme):
     assert "Save the rules" not in page
     assert "Who may change them: owner" in desk.words(page)
     auditor.post("organization_policy", status=403, mode="none")
-    assert policy_text(acme) == PolicyText("all")
+    assert load_policy_spec(acme) == PolicySpec("all")
 
 
 def test_an_agent_without_tools_says_so_where_it_is_used(helper, seat):
@@ -163,13 +163,13 @@ def test_an_agent_without_tools_says_so_where_it_is_used(helper, seat):
 
 
 def test_a_policy_is_tried_on_past_calls_before_it_is_saved(seat, helper) -> None:
-    before = policy_text(helper)
+    before = load_policy_spec(helper)
     fields = fields_of(seat, helper) | {"mode": "denylist", "do": "try"}
     page = desk.words(seat.post("agents_agent_policy", helper.pk, **fields))
     assert "What it would have decided" in page
     assert "Not saved yet." in page
     helper.refresh_from_db()
-    assert policy_text(helper) == before
+    assert load_policy_spec(helper) == before
     assert 'value="denylist" checked' in seat.post("agents_agent_policy", helper.pk, **fields)
 
 

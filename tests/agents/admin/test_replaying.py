@@ -2,10 +2,10 @@
 
 import pytest
 
-from agents.drafts import draft_of
-from agents.tool_policies import PolicyText, RuleText, policy_text
-from bonobot.ledger.writer import writer
-from bonobot.tenancy.roles import Role
+from agents.policies.services import PolicySpec, RuleSpec, load_policy_spec
+from agents.policies.shadow_mode import find_draft
+from bonobot.accounts.roles import Role
+from bonobot.ledger.writer.writer_thread import get_writer
 from tests import desk
 from tests.agents import casting
 from tests.agents.history import history
@@ -18,7 +18,7 @@ LARGE = 'read_result when {"required":["number"]}'
 @pytest.fixture
 def agent(acme):
     yield casting.agent(acme, "second")
-    writer().close()
+    get_writer().close()
 
 
 def test_a_policy_is_tried_on_past_calls(acme, agent):
@@ -28,26 +28,26 @@ def test_a_policy_is_tried_on_past_calls(acme, agent):
     page = desk.words(seat.post(WHAT_IF, agent.pk, mode="all", ask=LARGE, do="try"))
     assert "3 calls: 3 flip" in page
     assert "allow → ask" in page
-    assert policy_text(agent) == PolicyText("all")
+    assert load_policy_spec(agent) == PolicySpec("all")
 
 
 def test_a_draft_runs_and_is_enforced(acme, agent):
     seat = desk.sit(acme, Role.OPERATOR)
     seat.post(WHAT_IF, agent.pk, mode="all", ask=LARGE, do="shadow")
-    wanted = PolicyText("all", ask=(RuleText("read_result", {"required": ["number"]}),))
-    assert draft_of(agent).text == wanted
+    wanted = PolicySpec("all", ask=(RuleSpec("read_result", {"required": ["number"]}),))
+    assert find_draft(agent).text == wanted
     page = seat.get(WHAT_IF, agent.pk)
     assert "Yes, enforce it" in page
     assert "made no call" in page
     seat.post("agents_agent_enforce_draft", agent.pk)
-    assert (policy_text(agent), draft_of(agent)) == (wanted, None)
+    assert (load_policy_spec(agent), find_draft(agent)) == (wanted, None)
 
 
 def test_a_draft_is_discarded(acme, agent):
     seat = desk.sit(acme, Role.OPERATOR)
     seat.post(WHAT_IF, agent.pk, mode="none", do="shadow")
     seat.post("agents_agent_discard_draft", agent.pk)
-    assert draft_of(agent) is None
+    assert find_draft(agent) is None
 
 
 @pytest.mark.parametrize(
@@ -71,12 +71,12 @@ def test_the_organizations_rules_are_tried_drafted_and_enforced(acme, agent):
     page = desk.words(owner.send(here, {"mode": "all", "deny": "read_result", "do": "try"}))
     assert "3 calls: 3 flip" in page
     owner.send(here, {"mode": "all", "deny": "read_result", "do": "shadow"})
-    assert draft_of(acme).text == PolicyText("all", deny=("read_result",))
+    assert find_draft(acme).text == PolicySpec("all", deny=("read_result",))
     desk.sit(acme, Role.AUDITOR).send(f"{here}?do=enforce", {}, status=403)
-    assert draft_of(acme) is not None, "an auditor enforces nothing"
+    assert find_draft(acme) is not None, "an auditor enforces nothing"
     assert "Yes, enforce it" in owner.open(here)
     owner.send(f"{here}?do=enforce", {})
-    assert (policy_text(acme).deny, draft_of(acme)) == (("read_result",), None)
+    assert (load_policy_spec(acme).deny, find_draft(acme)) == (("read_result",), None)
     owner.send(here, {"mode": "none", "do": "shadow"})
     owner.send(f"{here}?do=discard", {})
-    assert draft_of(acme) is None
+    assert find_draft(acme) is None

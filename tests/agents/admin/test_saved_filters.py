@@ -4,9 +4,9 @@ import pytest
 
 from agents.models import SavedFilter
 from agents.saved_filters import MOST, save_filter
+from bonobot.accounts.roles import Role
+from bonobot.core.problems import Forbidden, Problem
 from bonobot.ledger.models import AuditRow
-from bonobot.lib.problems import Forbidden, Problem
-from bonobot.tenancy.roles import Role
 from tests import desk
 from tests.agents import casting
 

@@ -3,10 +3,10 @@
 import pytest
 
 from agents.models import Agent, Step
-from bonobot.ledger.entries import Admission, Settlement
-from bonobot.ledger.writer import writer
-from bonobot.tenancy.models import Organization
-from bonobot.tenancy.roles import Role
+from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.roles import Role
+from bonobot.ledger.types import Admission, Settlement
+from bonobot.ledger.writer.writer_thread import get_writer
 from tests import desk
 from tests.agents import casting
 from tests.bonobot.ledger.cast import opening_of
@@ -23,7 +23,7 @@ def test_cost_labels_and_decision_stand_at_the_call_and_in_the_timeline(
     opening = opening_of(
         acme.pk, agent_id=helper.pk, session_id=session.pk, details={"labels": ["private_data"]}
     )
-    writer().admit(Admission(opening)).result(WAIT_S)
+    get_writer().admit(Admission(opening)).result(WAIT_S)
     settlement = Settlement(
         call_id=opening.call_id,
         organization_id=acme.pk,
@@ -31,8 +31,8 @@ def test_cost_labels_and_decision_stand_at_the_call_and_in_the_timeline(
         duration_ms=5,
         cost_microusd=2_500_000,
     )
-    writer().settle(settlement).result(WAIT_S)
-    writer().close()
+    get_writer().settle(settlement).result(WAIT_S)
+    get_writer().close()
     session.steps.create(
         seq=9,
         kind=Step.Kind.CALL,

@@ -7,12 +7,12 @@ import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.utils import timezone
 
-from agents.admin import conversation as talking
-from agents.admin.conversation import conversation
+from agents.admin import chat as talking
+from agents.admin.chat import load_steps
 from agents.models import Agent, Inbox, Session, Step
-from agents.sessions.requests import start
-from bonobot.tenancy.models import Organization
-from bonobot.tenancy.roles import Role
+from agents.sessions.services import start
+from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.roles import Role
 from tests import desk
 from tests.agents import casting
 
@@ -96,7 +96,7 @@ def test_replaced_steps_are_marked_and_can_not_be_sent_again(
     step(session, "message", text="first", by="anna")
     step(session, "model", text="answer")
     step(session, "message", text="second", by="anna", replaces=1)
-    talk = conversation(session, casting.administrator(session.organization))
+    talk = load_steps(session, casting.administrator(session.organization))
     assert [line.superseded for line in talk.lines] == [True, True, False]
     assert talk.superseded == 2
     page = seat.get("agents_session_change", session.pk)
@@ -112,7 +112,7 @@ def test_a_page_knows_what_later_ones_replace(
     for text in "ab":
         step(session, "message", text=text, by="anna")
     step(session, "message", text="c", by="anna", replaces=2)
-    talk = conversation(session, casting.administrator(session.organization))
+    talk = load_steps(session, casting.administrator(session.organization))
     assert [line.superseded for line in talk.lines] == [False, True]
 
 
@@ -212,14 +212,14 @@ def test_a_step_that_still_runs_is_asked_for_again(session: Session) -> None:
     step(session, "message", text="first", by="anna")
     step(session, "model", state="intent", text="gro")
     step(session, "call", name="x", arguments={})
-    assert conversation(session, casting.administrator(session.organization)).after == 1
+    assert load_steps(session, casting.administrator(session.organization)).after == 1
 
 
 def test_a_step_that_changed_has_another_version(session: Session) -> None:
     row = step(session, "model", state="intent", text="gro")
-    [before] = conversation(session, casting.administrator(session.organization)).lines
+    [before] = load_steps(session, casting.administrator(session.organization)).lines
     Step.objects.filter(pk=row.pk).update(payload={"text": "growing"})
-    [after] = conversation(session, casting.administrator(session.organization)).lines
+    [after] = load_steps(session, casting.administrator(session.organization)).lines
     assert before.version != after.version
 
 

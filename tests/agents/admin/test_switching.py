@@ -2,11 +2,11 @@
 
 import pytest
 
-from agents.bindings import bind
 from agents.models import Session
-from agents.sessions.requests import start
-from bonobot.tenancy.models import Organization
-from bonobot.tenancy.roles import Role
+from agents.services import bind
+from agents.sessions.services import start
+from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.roles import Role
 from tests import desk
 from tests.agents import casting
 

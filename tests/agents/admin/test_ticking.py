@@ -2,10 +2,10 @@
 
 import pytest
 
-from agents.bindings import bind
 from agents.models import Binding
-from bonobot.tenancy.roles import Role
-from mcp_servers.approval import approve
+from agents.services import bind
+from bonobot.accounts.roles import Role
+from mcp_servers.definition_reviews import approve
 from mcp_servers.models import Definition
 from tests import desk
 from tests.agents import casting

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 import pytest
 
 from agents.models import Agent
+from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.roles import Role
 from bonobot.ledger.models import AuditRow
-from bonobot.ledger.writer import writer
-from bonobot.tenancy.models import Organization
-from bonobot.tenancy.roles import Role
+from bonobot.ledger.writer.writer_thread import get_writer
 from mcp_servers.models import Definition, Server
 from tests import desk
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 @pytest.fixture
 def seat(acme: Organization) -> Iterator[desk.Desk]:
     yield desk.sit(acme, Role.OWNER)
-    writer().close()
+    get_writer().close()
 
 
 def try_it(seat: desk.Desk, server: Server, tool: str, arguments: str, **more: str) -> str:

@@ -2,9 +2,9 @@
 
 import pytest
 
+from bonobot.accounts.roles import Role
 from bonobot.ledger.models import AuditRow
-from bonobot.ledger.writer import writer
-from bonobot.tenancy.roles import Role
+from bonobot.ledger.writer.writer_thread import get_writer
 from mcp_servers.models import Definition
 from tests import desk
 
@@ -16,7 +16,7 @@ PNG = "data:image/png;base64,iVBOR"
 @pytest.fixture
 def seat(acme):
     yield desk.sit(acme, Role.OWNER)
-    writer().close()
+    get_writer().close()
 
 
 @pytest.fixture

@@ -3,10 +3,10 @@
 import pytest
 
 from agents.models import Agent, Binding, ModelEndpoint
+from bonobot.accounts.models.organizations import Organization, Token
+from bonobot.accounts.roles import Role
+from bonobot.core.text.masking import MASK
 from bonobot.ledger.models import AuditRow, BudgetCell
-from bonobot.lib.masking import MASK
-from bonobot.tenancy.models import Organization, Token
-from bonobot.tenancy.roles import Role
 from mcp_servers.models import Server
 from tests import rest
 from tests.agents import casting
@@ -160,10 +160,10 @@ def operator_bucket(agent: Agent) -> str:
     """Return the last part of a cell's key for a budget in total, as calls are charged."""
     from django.utils import timezone
 
-    from agents.governance.limits import Limit, budget_key
+    from agents.budgets.limits import BudgetLimit, build_budget_key
 
-    limit = Limit("agent", str(agent.pk), "tokens", "total", 1)
-    return budget_key(agent.organization_id, limit, timezone.now()).rpartition(":")[2]
+    limit = BudgetLimit("agent", str(agent.pk), "tokens", "total", 1)
+    return build_budget_key(agent.organization_id, limit, timezone.now()).rpartition(":")[2]
 
 
 @pytest.mark.parametrize(

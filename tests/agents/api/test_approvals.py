@@ -3,9 +3,9 @@
 import pytest
 
 from agents.models import Session, SessionGrant
+from bonobot.accounts.models.organizations import Organization, User
+from bonobot.accounts.roles import Role
 from bonobot.ledger.models import AuditRow
-from bonobot.tenancy.models import Organization, User
-from bonobot.tenancy.roles import Role
 from tests import rest
 from tests.agents import casting
 from tests.rest import Rest

@@ -4,16 +4,16 @@ import json
 
 import pytest
 
-from agents.builtin_tools import BUILTIN_TOOLS
-from agents.governance.explaining import DECIDING
+from agents.builtin_tools.registry import BUILTIN_TOOLS
+from agents.calls.explain import DECIDING
 from agents.models import Agent
-from agents.tool_policies import PolicyText, set_policy
+from agents.policies.services import PolicySpec, set_policy
+from bonobot.accounts.models.organizations import Organization, User
+from bonobot.accounts.roles import Role
+from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import AuditRow
-from bonobot.lib.runtime import runtime
-from bonobot.tenancy.models import Organization, User
-from bonobot.tenancy.roles import Role
-from mcp_servers.approval import withdraw
-from mcp_servers.connections.pool import connections
+from mcp_servers.client.pool import get_connection_pool
+from mcp_servers.definition_reviews import reset_review
 from mcp_servers.models import Server
 from tests import rest
 from tests.agents import casting
@@ -65,7 +65,7 @@ def test_the_tools_come_in_pages_too(operator, workshop):
 
 
 def test_a_refused_tool_says_which_rule_and_what_to_do(acme, operator, helper, workshop):
-    set_policy(casting.administrator(acme), helper, PolicyText("none"))
+    set_policy(casting.administrator(acme), helper, PolicySpec("none"))
     found = operator.get("agents/helper/tools").json["results"]
     codes = {tool["code"] for tool in found if tool["name"] not in BUILTIN_TOOLS}
     assert codes == {"denied_by_policy"}
@@ -110,7 +110,7 @@ def test_a_tools_own_error_is_an_answer(operator, workshop):
 
 
 def test_a_refused_call_is_a_problem_and_in_the_audit(acme, operator, helper, workshop):
-    set_policy(casting.administrator(acme), helper, PolicyText("none"))
+    set_policy(casting.administrator(acme), helper, PolicySpec("none"))
     answer = operator.post(f"{ECHO}/call", {"arguments": {"text": "x"}})
     assert (answer.status, answer.code, answer.json["rule"]) == (
         403,
@@ -206,7 +206,7 @@ def test_a_connector_is_greeted(operator, workshop):
 
 
 def test_a_connector_lists_what_may_be_called(acme, operator, workshop):
-    withdraw(casting.administrator(acme), workshop.definitions.get(name="echo"))
+    reset_review(casting.administrator(acme), workshop.definitions.get(name="echo"))
     tools = execute(operator, workshop, "tools/list").json["result"]["tools"]
     assert "add" in [tool["name"] for tool in tools]
     assert "echo" not in [tool["name"] for tool in tools]
@@ -219,11 +219,11 @@ def test_a_connectors_tool_is_called_by_its_own_name(operator, workshop):
     assert answer.json["result"]["structuredContent"] == {"result": 5}
     row = last_call()
     assert (row.action, row.agent_id, row.tool_name) == ("tool_call", None, "add")
-    runtime().call(connections().forget, workshop.pk)
+    get_runtime().call(get_connection_pool().forget, workshop.pk)
 
 
 def test_a_tool_that_waits_is_tried_by_who_may_approve_it(acme, operator, owner, workshop):
-    withdraw(casting.administrator(acme), workshop.definitions.get(name="echo"))
+    reset_review(casting.administrator(acme), workshop.definitions.get(name="echo"))
     asked = {"params": {"name": "echo", "arguments": {"text": "x"}}}
     assert execute(owner, workshop, "tools/call", **asked).code == "not_approved"
     assert execute(owner, workshop, "tools/call", **asked, unapproved=True).json["outcome"] == "ok"

@@ -5,15 +5,15 @@ from uuid import UUID
 
 import pytest
 
-from bonobot.lib import nudges
-from bonobot.lib.masking import MASK
-from bonobot.lib.problems import Problem
-from bonobot.tenancy.models import Organization
-from bonobot.tenancy.roles import Role
-from mcp_servers.api.progress import CHECK_DUE
+from agents.api.server_imports import CHECK_DUE
+from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.roles import Role
+from bonobot.core import celery_tasks
+from bonobot.core.problems import Problem
+from bonobot.core.text.masking import MASK
+from mcp_servers.health.services import record_contact, record_failure
 from mcp_servers.models import Preset, Server
 from mcp_servers.presets.availability import enable
-from mcp_servers.status import record_contact, record_failure
 from mcp_servers.tasks import check_due
 from tests import desk, rest
 from tests.agents import casting
@@ -135,7 +135,7 @@ def test_the_answer_does_not_wait_and_its_progress_can_be_read(
     operator, monkeypatch, django_capture_on_commit_callbacks
 ):
     tasks = []
-    monkeypatch.setattr(nudges.current_app, "send_task", lambda *task: tasks.append(task))
+    monkeypatch.setattr(celery_tasks.current_app, "send_task", lambda *task: tasks.append(task))
     with django_capture_on_commit_callbacks(execute=True):
         answer = sent(operator, TWO, apply=True).json
     assert [name for name, _ in tasks] == [CHECK_DUE] == [check_due.name]

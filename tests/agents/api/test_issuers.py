@@ -2,10 +2,10 @@
 
 import pytest
 
-from bonobot.ledger.heads import generation
+from bonobot.accounts.models.organizations import Issuer, Organization
+from bonobot.accounts.roles import Role
 from bonobot.ledger.models import AuditRow
-from bonobot.tenancy.models import Issuer, Organization
-from bonobot.tenancy.roles import Role
+from bonobot.ledger.queries import load_policy_generation
 from tests import rest
 from tests.agents import casting
 from tests.rest import Rest
@@ -31,11 +31,11 @@ def test_a_platform_administrator_adds_changes_and_removes_one(acme, root):
     made = root.post("token-issuers", LOGIN | said)
     assert made.status == 201, made
     assert (made.json["role"], made.json["scope_claim"]) == ("member", "scope")
-    address, before = f"token-issuers/{made.json['id']}", generation(acme.pk)
+    address, before = f"token-issuers/{made.json['id']}", load_policy_generation(acme.pk)
     changed = root.patch(address, {"scopes": ["mcp:tools"], "enabled": False})
     assert (changed.json["scopes"], changed.json["enabled"]) == (["mcp:tools"], False)
     assert changed.json["agents"] == made.json["agents"] != []
-    assert generation(acme.pk) > before
+    assert load_policy_generation(acme.pk) > before
     assert root.get("token-issuers").json["results"] == [changed.json]
     assert root.delete(address).status == 204
     actions = AuditRow.objects.filter(resource_type="issuer").order_by("seq")

@@ -13,9 +13,9 @@ from django.test import Client
 from django.utils import timezone
 
 from agents.models import Session, Step
-from bonobot.tenancy.models import Organization, User
-from bonobot.tenancy.roles import Role
-from bonobot.tenancy.tokens import issue
+from bonobot.accounts.models.organizations import Organization, User
+from bonobot.accounts.roles import Role
+from bonobot.accounts.tokens.services import issue
 from tests.agents import casting
 from tests.agents.api.test_sessions import STARTED, step
 from tests.processes import Web

@@ -5,10 +5,10 @@ import json
 import pytest
 
 from agents.models import Agent
+from bonobot.accounts.models.organizations import Membership, Organization
+from bonobot.accounts.principals import Principal
+from bonobot.accounts.roles import Role
 from bonobot.ledger.models import AuditRow
-from bonobot.tenancy.models import Membership, Organization
-from bonobot.tenancy.principals import Principal
-from bonobot.tenancy.roles import Role
 from tests import rest
 from tests.agents import casting
 from tests.rest import Rest

@@ -2,8 +2,8 @@
 
 import pytest
 
-from bonobot.tenancy.roles import Role
-from mcp_servers.approval import withdraw
+from bonobot.accounts.roles import Role
+from mcp_servers.definition_reviews import reset_review
 from tests import rest
 from tests.agents import casting
 
@@ -100,7 +100,7 @@ def test_another_organizations_server_can_not_be_named(operator, ticked):
 
 
 def test_a_server_is_asked_for_everything_without_an_agent(acme, execute, library):
-    withdraw(casting.administrator(acme), library.definitions.get(name="lib://logo"))
+    reset_review(casting.administrator(acme), library.definitions.get(name="lib://logo"))
     listed = execute("resources/list").json["result"]["resources"]
     assert "lib://logo" not in {one["uri"] for one in listed}
     assert len(listed) == 4

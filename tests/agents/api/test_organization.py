@@ -3,8 +3,8 @@
 import pytest
 
 from agents.models import Session
-from agents.sessions.requests import start
-from bonobot.tenancy.roles import Role
+from agents.sessions.services import start
+from bonobot.accounts.roles import Role
 from tests import rest
 from tests.agents import casting
 

@@ -5,9 +5,9 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from agents.models import Question
-from agents.sessions.requests import start
+from agents.sessions.services import start
+from bonobot.accounts.roles import Role
 from bonobot.ledger.models import AuditRow
-from bonobot.tenancy.roles import Role
 from tests import desk, rest
 from tests.agents import casting
 

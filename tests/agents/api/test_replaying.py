@@ -2,9 +2,9 @@
 
 import pytest
 
-from agents.tool_policies import PolicyText, policy_text
-from bonobot.ledger.writer import writer
-from bonobot.tenancy.roles import Role
+from agents.policies.services import PolicySpec, load_policy_spec
+from bonobot.accounts.roles import Role
+from bonobot.ledger.writer.writer_thread import get_writer
 from tests import rest
 from tests.agents import casting
 from tests.agents.history import history
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 @pytest.fixture
 def agent(acme):
     yield casting.agent(acme, "second")
-    writer().close()
+    get_writer().close()
 
 
 def test_a_policy_is_replayed_and_changes_nothing(acme, agent):
@@ -25,7 +25,7 @@ def test_a_policy_is_replayed_and_changes_nothing(acme, agent):
     answer = client.post(f"agents/{agent.pk}/tool-policy/replay", body)
     assert (answer.status, answer.json["flipped"]) == (200, 3)
     assert [flip["after"] for flip in answer.json["flips"]] == ["deny"]
-    assert policy_text(agent).mode == "all"
+    assert load_policy_spec(agent).mode == "all"
     answer = client.post(f"agents/{agent.pk}/tool-policy/replay", body | {"days": 0})
     assert answer.status == 400
 
@@ -38,7 +38,7 @@ def test_a_draft_is_written_enforced_and_discarded(acme, agent):
     assert client.get(path).json["since"]
     assert client.get(f"{path}/shadow").json["rows"] == 0
     enforced = client.post(f"{path}/enforce").json
-    assert enforced.items() >= PolicyText("none").as_dict().items()
+    assert enforced.items() >= PolicySpec("none").as_dict().items()
     assert client.get(f"{path}/shadow").code == "no_draft"
     client.put(path, {"mode": "all"})
     assert client.delete(path).status == 204
@@ -58,6 +58,6 @@ def test_the_organizations_policy_is_replayed_and_drafted(acme, agent):
     operator = rest.as_role(acme, Role.OPERATOR)
     assert operator.post("tool-policy/draft/enforce").status == 403
     enforced = owner.post("tool-policy/draft/enforce").json
-    assert enforced.items() >= PolicyText("none").as_dict().items()
+    assert enforced.items() >= PolicySpec("none").as_dict().items()
     owner.put("tool-policy/draft", {"mode": "all"})
     assert owner.delete("tool-policy/draft").status == 204

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from agents.models import Agent, Binding
-from bonobot.lib.masking import MASK
-from bonobot.tenancy.models import Organization
-from bonobot.tenancy.roles import Role
+from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.roles import Role
+from bonobot.core.text.masking import MASK
 from mcp_servers.models import Definition, Server
 from tests import rest
 from tests.agents import casting

@@ -6,8 +6,8 @@ from uuid import UUID
 import pytest
 
 from agents.models import Agent, Inbox, Session, Step
-from bonobot.tenancy.models import Organization, User
-from bonobot.tenancy.roles import Role
+from bonobot.accounts.models.organizations import Organization, User
+from bonobot.accounts.roles import Role
 from tests import rest
 from tests.agents import casting
 from tests.rest import Rest

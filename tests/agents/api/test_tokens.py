@@ -3,9 +3,9 @@
 import pytest
 
 from agents.models import Agent
-from bonobot.tenancy.models import Organization, Token
-from bonobot.tenancy.roles import Role
-from bonobot.tenancy.tokens import issue
+from bonobot.accounts.models.organizations import Organization, Token
+from bonobot.accounts.roles import Role
+from bonobot.accounts.tokens.services import issue
 from tests import rest
 from tests.agents import casting
 from tests.rest import Rest

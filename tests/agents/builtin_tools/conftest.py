@@ -3,11 +3,11 @@
 from typing import Any
 
 from agents.models import Agent
-from agents.registration import AgentSpec, alter_agent
+from agents.services import AgentSpec, update_agent
 from tests.agents import casting
 
 
 def give(helper: Agent, **said: Any) -> None:
     """Change an agent's built-in tools or its workspace."""
     spec = AgentSpec(name=helper.name, **said)
-    alter_agent(casting.administrator(helper.organization), helper, spec)
+    update_agent(casting.administrator(helper.organization), helper, spec)

@@ -7,12 +7,12 @@ from time import monotonic
 
 import pytest
 
-from agents.builtin_tools.pages import readable_page
-from agents.calls import Outcome
+from agents.builtin_tools.toolsets.fetch import extract_page_text
+from agents.calls.pipeline import CallOutcome
 from agents.models import Agent
 from tests.agents.builtin_tools.conftest import give
 
-Call = Callable[..., Outcome]
+Call = Callable[..., CallOutcome]
 PAGE = """<html><head><title>My &amp; page</title><script>"</b>"; order()</script></head><body>
 <h1>Hello</h1><p hidden>secret</p><div style="display: none">unseen <b>too</b></div>
 <a href="javascript:x()">one</a> <a href="/b?c=1">two</a><!-- > gone --><ul><li>x<li>y</ul>
@@ -91,7 +91,7 @@ def test_what_is_fetched_is_allowed_followed_and_readable(helper: Agent, call: C
 
 
 def test_a_page_becomes_what_a_reader_sees():
-    assert readable_page(PAGE, "https://example.com/a").splitlines() == [
+    assert extract_page_text(PAGE, "https://example.com/a").splitlines() == [
         "# My & page",
         "",
         "# Hello",
@@ -109,5 +109,5 @@ def test_a_page_becomes_what_a_reader_sees():
 )
 def test_hostile_pages_take_no_time(part: str):
     began = monotonic()
-    readable_page(part * (300_000 // len(part)), "https://example.com/")
+    extract_page_text(part * (300_000 // len(part)), "https://example.com/")
     assert monotonic() - began < 10

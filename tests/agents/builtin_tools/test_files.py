@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from agents.builtin_tools.workspaces import own_folder
-from agents.calls import Outcome, Refused
+from agents.builtin_tools.services import clear_workspace, describe_workspace
+from agents.builtin_tools.workspaces import get_own_folder
+from agents.calls.pipeline import CallOutcome, CallRefused
 from agents.models import Agent
-from agents.registration import remove_agent
-from agents.toolboxes import empty_workspace, workspace_shown
-from bonobot.ledger.heads import generation
+from agents.services import remove_agent
+from bonobot.accounts.models.organizations import Organization
 from bonobot.ledger.models import AuditRow
-from bonobot.tenancy.models import Organization
+from bonobot.ledger.queries import load_policy_generation
 from tests.agents import casting
 from tests.agents.builtin_tools.conftest import give
 
-Call = Callable[..., Outcome]
+Call = Callable[..., CallOutcome]
 PIXEL = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 )
@@ -29,16 +29,16 @@ PIXEL = base64.b64decode(
 def home(helper: Agent) -> Path:
     """The agent's own folder; it has the kits that work on files."""
     give(helper, builtin_tools=["filesystem", "edit", "search"])
-    return own_folder(helper.organization_id, helper.pk)
+    return get_own_folder(helper.organization_id, helper.pk)
 
 
 def test_nothing_is_there_until_it_is_given(helper: Agent, call: Call):
-    with pytest.raises(Refused) as refusal:
+    with pytest.raises(CallRefused) as refusal:
         call("read_file", {"path": "x"})
     assert (refusal.value.code, refusal.value.rule) == ("builtin_off", "builtin:filesystem")
     give(helper, builtin_tools={"filesystem": {"read_only": True}})
     assert call("list_files").text == "There is nothing here."
-    with pytest.raises(Refused) as refusal:
+    with pytest.raises(CallRefused) as refusal:
         call("write_file", {"path": "x", "text": "y"})
     assert refusal.value.code == "builtin_off"
 
@@ -142,7 +142,7 @@ def test_a_quota_holds_in_bytes_and_files(helper: Agent, home: Path, call: Call)
     assert call("make_folder", {"path": "c/d"}).outcome == "ok"
     assert call("write_file", {"path": "b", "text": "x"}).code == "quota_exceeded"
     assert sorted(one.name for one in home.iterdir()) == ["a", "c"]
-    shown = workspace_shown(helper)
+    shown = describe_workspace(helper)
     assert (shown["bytes"], shown["files"], shown["attached"]) == (100, 3, False)
 
 
@@ -173,12 +173,14 @@ def test_what_a_session_saw_stays_with_what_it_wrote(
     (folder / "a").write_text("private")
     assert flow("read_file", {"session_id": session.pk}) == ["private_data"]
     give(helper, workspace_folder="")
-    before = generation(acme.pk)
+    before = load_policy_generation(acme.pk)
     assert flow("write_file", {"session_id": session.pk}) == []
-    assert generation(acme.pk) == before + 1
+    assert load_policy_generation(acme.pk) == before + 1
     assert flow("read_file") == ["private_data"]
-    assert workspace_shown(helper.__class__.objects.get(pk=helper.pk))["labels"] == ["private_data"]
-    empty_workspace(boss, helper)
+    assert describe_workspace(helper.__class__.objects.get(pk=helper.pk))["labels"] == [
+        "private_data"
+    ]
+    clear_workspace(boss, helper)
     assert list(home.iterdir()) == []
     assert call("list_files").text == "There is nothing here."
     changes = AuditRow.objects.filter(event_type="change", resource_id=str(helper.pk))

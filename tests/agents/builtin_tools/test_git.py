@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from agents.builtin_tools.repositories import kept
-from agents.builtin_tools.workspaces import own_folder
-from agents.calls import Outcome
+from agents.builtin_tools.toolsets.git import filter_config
+from agents.builtin_tools.workspaces import get_own_folder
+from agents.calls.pipeline import CallOutcome
 from agents.models import Agent
 from mcp_servers.schemas import InvalidArguments
 from tests.agents.builtin_tools.conftest import give
 
-Call = Callable[..., Outcome]
+Call = Callable[..., CallOutcome]
 pytestmark = pytest.mark.sandbox
 RAN = "touch /workspace/RAN; touch /workspace/repo/RAN; cat"
 HOSTILE = f"""
@@ -81,7 +81,7 @@ HOSTILE = f"""
 def home(helper: Agent) -> Path:
     """The agent's own folder; it has git and files."""
     give(helper, builtin_tools=["git", "filesystem"])
-    return own_folder(helper.organization_id, helper.pk)
+    return get_own_folder(helper.organization_id, helper.pk)
 
 
 def test_a_repository_is_made_changed_seen_and_committed(home: Path, call: Call):
@@ -180,11 +180,11 @@ def test_nothing_that_only_looks_like_a_repository_is_taken_for_one(home: Path, 
 
 
 def test_only_what_is_known_to_be_harmless_is_taken_over():
-    taken = kept(HOSTILE.encode())
+    taken = filter_config(HOSTILE.encode())
     assert "evil" not in taken
     assert "touch" not in taken
     assert "/etc" not in taken
     assert '[user]\n\tname = "Somebody"' in taken
     assert '[remote "origin"]\n\tfetch = "+refs/heads/*:refs/remotes/origin/*"' in taken
     injected = b'[user]\n\tname = a"b\n\tname = "x\\n[core]"\n[branch "m\\"x"]\n\tmerge = y\n'
-    assert kept(injected) == kept(b"")
+    assert filter_config(injected) == filter_config(b"")

@@ -6,16 +6,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.governance.kits import KITS, Option, check_kits, completed, restricted_changes
-from agents.governance.snapshots import snapshots
+from agents.builtin_tools.toolset_options import (
+    KITS,
+    ToolsetOption,
+    apply_defaults,
+    check_kits,
+    list_restricted_changes,
+)
+from agents.calls.snapshots import get_snapshot_cache
+from agents.config_file.apply_config import apply
+from agents.config_file.export_config import as_yaml, export_config
+from agents.config_file.read_config import read_wanted
 from agents.models import Agent
+from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.roles import Role
+from bonobot.core.problems import InvalidInput
 from bonobot.ledger.models import AuditRow
-from bonobot.lib.problems import Invalid
-from bonobot.portability.applying import apply
-from bonobot.portability.documents import read_wanted
-from bonobot.portability.exporting import as_yaml, configuration
-from bonobot.tenancy.models import Organization
-from bonobot.tenancy.roles import Role
 from tests import desk, rest
 from tests.agents import casting
 
@@ -58,14 +64,14 @@ def helper(acme: Organization) -> Agent:
     ],
 )
 def test_what_is_no_kit_or_option_is_refused_by_its_field(said, field, says):
-    with pytest.raises(Invalid) as refusal:
+    with pytest.raises(InvalidInput) as refusal:
         check_kits(said)
     assert refusal.value.field == field
     assert says in str(refusal.value)
     assert refusal.value.remedy
 
 
-def values_of(option: Option) -> st.SearchStrategy[object]:
+def values_of(option: ToolsetOption) -> st.SearchStrategy[object]:
     if option.kind == "flag":
         return st.booleans()
     if option.kind == "number":
@@ -88,10 +94,10 @@ KITS_SAID = st.fixed_dictionaries(
 def test_kits_are_stored_the_same_however_often_and_taking_away_is_free(old, new):
     stored = check_kits(old)
     assert check_kits(stored) == stored
-    assert completed(check_kits(completed(stored))) == completed(stored)
-    assert restricted_changes(stored, stored) == []
-    assert restricted_changes(stored, {}) == []
-    granted = restricted_changes(stored, check_kits(new))
+    assert apply_defaults(check_kits(apply_defaults(stored))) == apply_defaults(stored)
+    assert list_restricted_changes(stored, stored) == []
+    assert list_restricted_changes(stored, {}) == []
+    granted = list_restricted_changes(stored, check_kits(new))
     if "shell" in new and "shell" not in old:
         assert "shell" in granted
     if not {"shell", "fetch"} & set(new):
@@ -111,7 +117,7 @@ def test_the_configuration_file_says_them_and_writes_them_again(acme, helper):
         "fetch": {"hosts": ["*.example.com"], "methods": ["GET", "POST"]},
     }
     assert (helper.workspace_mib, helper.workspace_files) == (5, 50)
-    written = as_yaml(configuration(boss))
+    written = as_yaml(export_config(boss))
     assert apply(boss, read_wanted(written, {})).changes == ()
     wrong = apply(boss, read_wanted(FILE.replace("mib: 5", "mib: lots").replace("get", "brew"), {}))
     assert sorted(problem.field for problem in wrong.problems) == [
@@ -177,7 +183,7 @@ def test_the_page_gives_what_a_role_may_give(acme, helper, tmp_path: Path):
         "fetch": {"hosts": ["docs.example.com", "*.example.org"], "methods": ["GET"]},
     }
     assert helper.workspace_mib == 12
-    toolbox = snapshots().current("agent", helper.pk).toolbox
+    toolbox = get_snapshot_cache().current("agent", helper.pk).toolbox
     assert toolbox.has("filesystem", writes=False)
     assert not toolbox.has("filesystem", writes=True)
     wrong = seat.post("agents_agent_builtin", helper.pk, status=403, **{"kit-shell": "on"})
@@ -210,5 +216,5 @@ def test_people_read_of_built_in_tools_in_german_and_models_in_english(
     kits = desk.words(seat.get("agents_agent_builtin", helper.pk))
     assert "Dateien und Ordner" in kits
     assert "Speicher in MiB" in kits
-    forget = snapshots().current("agent", helper.pk).tools["forget"]
+    forget = get_snapshot_cache().current("agent", helper.pk).tools["forget"]
     assert forget.description == forget.declaration["description"] == "Remove a note by its title."

@@ -11,19 +11,19 @@ from unittest.mock import patch
 
 import pytest
 
-from agents import calls
-from agents.builtin_tools.workspaces import own_folder
-from agents.calls import Outcome
+from agents.builtin_tools.workspaces import get_own_folder
+from agents.calls import pipeline
+from agents.calls.pipeline import CallOutcome
 from agents.models import Agent
-from bonobot.lib.problems import Forbidden
-from bonobot.lib.runtime import runtime
-from bonobot.tenancy.models import Organization
-from bonobot.tenancy.roles import Role
+from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.roles import Role
+from bonobot.core.problems import Forbidden
+from bonobot.core.runtime import get_runtime
 from tests.agents import casting
 from tests.agents.builtin_tools.conftest import give
 from tests.eventually import eventually
 
-Call = Callable[..., Outcome]
+Call = Callable[..., CallOutcome]
 pytestmark = pytest.mark.sandbox
 
 
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.sandbox
 def home(helper: Agent) -> Path:
     """The agent's own folder; it has a shell without network."""
     give(helper, builtin_tools=["shell", "filesystem"])
-    return own_folder(helper.organization_id, helper.pk)
+    return get_own_folder(helper.organization_id, helper.pk)
 
 
 def test_a_command_works_in_the_workspace_and_sees_nothing_else(
@@ -102,7 +102,7 @@ def test_whoever_goes_away_takes_the_command_along(home: Path, helper: Agent, ac
     boss = casting.administrator(acme)
 
     async def leave() -> None:
-        request = calls.Request(
+        request = pipeline.CallRequest(
             principal=boss,
             agent_id=helper.pk,
             via="rest",
@@ -110,7 +110,7 @@ def test_whoever_goes_away_takes_the_command_along(home: Path, helper: Agent, ac
             tool="run_shell",
             arguments={"command": "sleep 765432"},
         )
-        task = asyncio.create_task(calls.call(request))
+        task = asyncio.create_task(pipeline.call(request))
         while not await asyncio.to_thread(_running, "765432"):
             assert not task.done()
             await asyncio.sleep(0)
@@ -118,7 +118,7 @@ def test_whoever_goes_away_takes_the_command_along(home: Path, helper: Agent, ac
         with pytest.raises(asyncio.CancelledError):
             await task
 
-    runtime().call(leave)
+    get_runtime().call(leave)
     eventually(lambda: not _running("765432"))
 
 
@@ -127,8 +127,8 @@ def test_without_a_sandbox_nothing_runs_and_the_reason_is_told(home: Path, call:
         return None
 
     with (
-        patch("agents.builtin_tools.sandbox._seen", set()),
-        patch("mcp_servers.connections.confinement._working", set()),
+        patch("agents.builtin_tools.command_sandbox._seen", set()),
+        patch("mcp_servers.client.sandbox_modes._working", set()),
         patch("shutil.which", nowhere),
     ):
         refused = call("run_shell", {"command": "touch ran"})
@@ -140,7 +140,7 @@ def test_without_a_sandbox_nothing_runs_and_the_reason_is_told(home: Path, call:
 def test_only_a_platform_administrator_gives_a_shell_or_a_folder(
     acme: Organization, helper: Agent, tmp_path: Path
 ):
-    from agents.registration import AgentSpec, alter_agent
+    from agents.services import AgentSpec, update_agent
 
     owner = casting.person(acme, Role.OWNER)
     for said, field in (
@@ -149,16 +149,16 @@ def test_only_a_platform_administrator_gives_a_shell_or_a_folder(
         ({"workspace_folder": str(tmp_path)}, "workspace_folder"),
     ):
         with pytest.raises(Forbidden) as refusal:
-            alter_agent(owner, helper, AgentSpec(name="Helper", **said))
+            update_agent(owner, helper, AgentSpec(name="Helper", **said))
         assert refusal.value.code == "platform_admin_only"
         assert refusal.value.field.startswith(field)
     give(helper, builtin_tools={"shell": {"time_s": 30, "network": True}})
     # What was given may be taken away by whoever may change the agent, and is no obstacle to them.
-    alter_agent(owner, helper, AgentSpec(name="Other", builtin_tools={"shell": {"time_s": 20}}))
+    update_agent(owner, helper, AgentSpec(name="Other", builtin_tools={"shell": {"time_s": 20}}))
     with pytest.raises(Forbidden):
-        alter_agent(owner, helper, AgentSpec(name="x", builtin_tools={"shell": {"time_s": 90}}))
+        update_agent(owner, helper, AgentSpec(name="x", builtin_tools={"shell": {"time_s": 90}}))
     with pytest.raises(Forbidden):
-        alter_agent(owner, helper, AgentSpec(name="x", builtin_tools={"shell": {"network": True}}))
+        update_agent(owner, helper, AgentSpec(name="x", builtin_tools={"shell": {"network": True}}))
 
 
 def _running(words: str) -> bool:

@@ -5,12 +5,11 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from agents.evaluation import replays
-from agents.evaluation.recordings import record
-from agents.evaluation.replays import Change, replay
+from agents.evaluation import services as evaluation
+from agents.evaluation.services import ReplayOverrides, record, replay
 from agents.models import Agent, Budget, Replay, Session
-from agents.sessions import requests
-from bonobot.ledger.abandoned import settle_abandoned
+from agents.sessions import services as sessions
+from bonobot.ledger.audit.abandoned_calls import settle_abandoned
 from bonobot.ledger.models import AuditRow
 from tests.agents import casting
 from tests.agents.mortals import all_settled, bring_to_rest, kills, outlive_the_lease
@@ -25,7 +24,7 @@ def recording(acme, helper, counting, mortals):
     """A session with two calls as it was recorded; its organization counts what models take."""
     Agent.objects.update(calls_per_minute=100_000)
     boss = casting.administrator(acme)
-    session = requests.start(boss, helper, PLAN)
+    session = sessions.start(boss, helper, PLAN)
     bring_to_rest(session, mortals(), yes=False)
     assert session.status == Session.Status.DONE
     Budget.objects.create(
@@ -36,18 +35,18 @@ def recording(acme, helper, counting, mortals):
 
 def test_a_killed_replay_is_made_anew_and_ends_once(acme, recording, written, mortals):
     victims, boss = mortals(), casting.administrator(acme)
-    whole = replay(boss, recording, Change(instructions="Be brief."))
+    whole = replay(boss, recording, ReplayOverrides(instructions="Be brief."))
     assert victims.run(replay=whole) == "0"
     every, killed = kills(len(victims.passed), 2), 0
     whole.refresh_from_db()
     before, turns = written.read_text(), recording.turns
     for at, _ in every:
-        made = replay(boss, recording, Change(instructions="Be brief."))
+        made = replay(boss, recording, ReplayOverrides(instructions="Be brief."))
         killed += victims.run(replay=made, at=at) == "SIGKILL"
         where = f"killed at {at}, {(victims.passed or ['?'])[-1]}"
         outlive_the_lease()
         over = victims.passed[-1] == "after end"
-        assert replays.forgotten(timedelta()) == ([] if over else [made.pk]), where
+        assert evaluation.list_stalled_replays(timedelta()) == ([] if over else [made.pk]), where
         assert victims.run(replay=made) == "0", where
         made.refresh_from_db()
         assert (made.status, made.differs) == (Replay.Status.DONE, whole.differs), where

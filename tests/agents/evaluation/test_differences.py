@@ -5,11 +5,20 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.evaluation.conversations import NOT_RECORDED, Called, Conversation, Exchange, Told
-from agents.evaluation.differences import LONGEST_COMPARED, differences, paired, text_diff
+from agents.evaluation.transcripts import (
+    LONGEST_COMPARED,
+    NOT_RECORDED,
+    RecordedCall,
+    RecordedTurn,
+    Transcript,
+    TranscriptEntry,
+    build_text_diff,
+    compare_transcripts,
+    match_calls,
+)
 
 CALLS = st.builds(
-    Called,
+    RecordedCall,
     tool=st.sampled_from(["look", "write"]),
     arguments=st.none() | st.fixed_dictionaries({"n": st.integers(0, 2)}),
     text=st.sampled_from(["", "found"]),
@@ -17,26 +26,26 @@ CALLS = st.builds(
     code=st.sampled_from(["", "tool_error"]),
 )
 TURNS = st.builds(
-    Told, text=st.text("ab\n", max_size=6), calls=st.lists(CALLS, max_size=3).map(tuple)
+    RecordedTurn, text=st.text("ab\n", max_size=6), calls=st.lists(CALLS, max_size=3).map(tuple)
 )
 EXCHANGES = st.builds(
-    Exchange,
+    TranscriptEntry,
     message=st.just({"text": "Hello"}),
     turns=st.lists(TURNS, max_size=3).map(tuple),
     code=st.sampled_from(["", "turns_exhausted"]),
 )
-CONVERSATIONS = st.lists(EXCHANGES, max_size=3).map(lambda found: Conversation(tuple(found)))
+CONVERSATIONS = st.lists(EXCHANGES, max_size=3).map(lambda found: Transcript(tuple(found)))
 
 
 @given(CONVERSATIONS)
 def test_nothing_differs_from_itself_and_json_keeps_all_of_it(one):
-    assert differences(one, one) == []
-    assert Conversation.read(one.as_dict()) == one
+    assert compare_transcripts(one, one) == []
+    assert Transcript.read(one.as_dict()) == one
 
 
 @given(EXCHANGES, EXCHANGES)
 def test_each_call_is_paired_once_or_alone(was, would):
-    found = paired(was.calls, would.calls)
+    found = match_calls(was.calls, would.calls)
     before = [old for old, _ in (*found.same, *found.altered)] + list(found.missing)
     after = [new for _, new in (*found.same, *found.altered)] + list(found.added)
     assert len(before) == len(was.calls)
@@ -48,7 +57,7 @@ def test_each_call_is_paired_once_or_alone(was, would):
 
 @given(CONVERSATIONS, CONVERSATIONS)
 def test_seen_from_the_other_side_added_is_missing(one, other):
-    there, back = differences(one, other), differences(other, one)
+    there, back = compare_transcripts(one, other), compare_transcripts(other, one)
 
     def count(found, kind):
         return sum(difference.kind == kind for difference in found)
@@ -59,17 +68,23 @@ def test_seen_from_the_other_side_added_is_missing(one, other):
 
 
 def told(*turns):
-    return Conversation((Exchange({"text": "Hello"}, turns),))
+    return Transcript((TranscriptEntry({"text": "Hello"}, turns),))
 
 
 def test_differences_say_what_was_and_what_would_be():
-    look = Called("look", {"n": 1}, "one")
-    before = told(Told("", (look, Called("write", {}))), Told("It is one.\nDone."))
+    look = RecordedCall("look", {"n": 1}, "one")
+    before = told(
+        RecordedTurn("", (look, RecordedCall("write", {}))), RecordedTurn("It is one.\nDone.")
+    )
     other = replace(look, arguments={"n": 2}, code=NOT_RECORDED, ok=False)
-    denied = Called("write", {}, verdict="deny", rule="agent:deny", code="denied_by_policy")
-    added = Called("send", {"to": "x"}, code=NOT_RECORDED)
-    after = told(Told("", (other,)), Told("", (denied, added)), Told("It is two.\nDone."))
-    changed, decided, new, answer = differences(before, after)
+    denied = RecordedCall("write", {}, verdict="deny", rule="agent:deny", code="denied_by_policy")
+    added = RecordedCall("send", {"to": "x"}, code=NOT_RECORDED)
+    after = told(
+        RecordedTurn("", (other,)),
+        RecordedTurn("", (denied, added)),
+        RecordedTurn("It is two.\nDone."),
+    )
+    changed, decided, new, answer = compare_transcripts(before, after)
     assert (changed.kind, changed.before, changed.after) == (
         "arguments_changed",
         '{"n":1}',
@@ -83,12 +98,17 @@ def test_differences_say_what_was_and_what_would_be():
 
 
 def test_a_result_used_up_is_told_and_a_moved_call_is_not():
-    look = Called("look", {"n": 1}, "one")
+    look = RecordedCall("look", {"n": 1}, "one")
     gone = replace(look, code=NOT_RECORDED)
-    once, twice = told(Told("", (look, look))), told(Told("", (look,)), Told("", (gone,)))
-    assert [one.kind for one in differences(once, twice)] == ["result_missing"]
-    assert differences(once, told(Told("", (look,)), Told("", (look,)))) == []
+    once, twice = (
+        told(RecordedTurn("", (look, look))),
+        told(RecordedTurn("", (look,)), RecordedTurn("", (gone,))),
+    )
+    assert [one.kind for one in compare_transcripts(once, twice)] == ["result_missing"]
+    assert (
+        compare_transcripts(once, told(RecordedTurn("", (look,)), RecordedTurn("", (look,)))) == []
+    )
 
 
 def test_long_texts_are_compared_by_their_size():
-    assert text_diff("a" * LONGEST_COMPARED, "b") == ("-65,536 characters", "+1 characters")
+    assert build_text_diff("a" * LONGEST_COMPARED, "b") == ("-65,536 characters", "+1 characters")

@@ -5,20 +5,21 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from agents.budgets import BudgetLine, set_budgets
-from agents.evaluation import replays, running
-from agents.evaluation.conversations import Conversation
-from agents.evaluation.recordings import record, remove
-from agents.evaluation.replays import Change, replay
+from agents.budgets.services import BudgetLine, set_budgets
+from agents.evaluation import replay_runner
+from agents.evaluation import services as evaluation
+from agents.evaluation.services import ReplayOverrides, record, remove, replay
+from agents.evaluation.transcripts import Transcript
 from agents.models import ModelEndpoint, Recording, Replay, Runner, Session
-from agents.registration import AgentSpec, EndpointSpec, alter_agent, save_endpoint
-from agents.sessions import requests, runners
+from agents.policies.services import PolicySpec, set_policy
+from agents.services import AgentSpec, ModelEndpointSpec, save_endpoint, update_agent
+from agents.sessions import leases
+from agents.sessions import services as sessions
 from agents.tasks import sweep
-from agents.tool_policies import PolicyText, set_policy
+from bonobot.accounts.roles import Role
+from bonobot.core.problems import Conflict, Forbidden, InvalidInput, NotFound
+from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import AuditRow
-from bonobot.lib.problems import Conflict, Forbidden, Invalid, NotFound
-from bonobot.lib.runtime import runtime
-from bonobot.tenancy.roles import Role
 from tests.agents import casting
 from tests.agents.llm.openai_server import Refuses, Says
 
@@ -38,8 +39,8 @@ def played(runner, boss):
     """A function that replays a recording to its end."""
 
     def go(recording, **changed):
-        made = replay(boss, recording, Change(**changed))
-        runtime().call(running.take, made.pk)
+        made = replay(boss, recording, ReplayOverrides(**changed))
+        get_runtime().call(replay_runner.take, made.pk)
         return Replay.objects.select_related("recording").get(pk=made.pk)
 
     return go
@@ -50,7 +51,7 @@ def kinds(made):
 
 
 def calls_of(made):
-    return Conversation.read(made.conversation).calls
+    return Transcript.read(made.conversation).calls
 
 
 def test_a_replay_of_nothing_changed_is_the_same_and_touches_no_server(
@@ -80,7 +81,7 @@ def test_a_changed_policy_decides_and_its_refusals_are_differences(
     boss, helper, workshop, run, played
 ):
     recording = record(boss, run(ECHO))
-    denied = played(recording, policy=PolicyText("denylist", deny=("mcp_workshop_echo",)))
+    denied = played(recording, policy=PolicySpec("denylist", deny=("mcp_workshop_echo",)))
     decided = denied.differences[0]
     assert (decided["kind"], decided["before"], decided["after"]) == (
         "decision_changed",
@@ -88,7 +89,7 @@ def test_a_changed_policy_decides_and_its_refusals_are_differences(
         "deny",
     )
     assert calls_of(denied)[0].code == "denied_by_policy"
-    asked = played(recording, policy=PolicyText("all", ask=("mcp_workshop_echo",)))
+    asked = played(recording, policy=PolicySpec("all", ask=("mcp_workshop_echo",)))
     assert kinds(asked) == ["decision_changed"], "it counts as answered with a yes"
     assert calls_of(asked)[0].text == calls_of(played(recording))[0].text
     helper.refresh_from_db()
@@ -97,10 +98,10 @@ def test_a_changed_policy_decides_and_its_refusals_are_differences(
 
 
 def test_what_was_denied_has_no_result(boss, helper, workshop, run, played):
-    set_policy(boss, helper, PolicyText("denylist", deny=("mcp_workshop_echo",)))
+    set_policy(boss, helper, PolicySpec("denylist", deny=("mcp_workshop_echo",)))
     recording = record(boss, run(ECHO))
     assert played(recording).differences == []
-    opened = played(recording, policy=PolicyText("all"))
+    opened = played(recording, policy=PolicySpec("all"))
     assert calls_of(opened)[0].code == "not_recorded"
     assert opened.differences[0]["code"] == "not_recorded"
     assert (opened.differences[0]["before"], opened.differences[0]["after"]) == ("deny", "allow")
@@ -110,7 +111,7 @@ def test_another_prompt_and_model_are_really_asked(boss, helper, workshop, run, 
     recording = record(boss, run(ECHO))
     other = save_endpoint(
         boss,
-        EndpointSpec(
+        ModelEndpointSpec(
             name="Other", kind="openai", base_url=fake.url, model="m", api_key="k",
             allow_private=True,
         ),
@@ -132,7 +133,7 @@ def test_a_replay_spends_within_the_agents_budget(boss, helper, workshop, run, p
     set_budgets(boss, helper, [BudgetLine("tokens", "month", 1)])
     made = played(recording)
     assert (made.status, made.error_code) == (Replay.Status.FAILED, "budget_exhausted")
-    alter_agent(boss, helper, AgentSpec(name="Helper", slug="helper", enabled=False))
+    update_agent(boss, helper, AgentSpec(name="Helper", slug="helper", enabled=False))
     assert played(recording).error_code == "agent_disabled"
 
 
@@ -144,8 +145,8 @@ def test_what_cant_be_recorded_says_why(boss, acme, helper, workshop, run, monke
     session = run(ECHO)
     with pytest.raises(Forbidden):
         record(casting.person(acme, Role.REVIEWER), session)
-    monkeypatch.setattr("agents.evaluation.recordings.LONGEST", 10)
-    with pytest.raises(Invalid) as large:
+    monkeypatch.setattr("agents.evaluation.services.LONGEST", 10)
+    with pytest.raises(InvalidInput) as large:
         record(boss, session)
     assert large.value.code == "recording_too_large"
     monkeypatch.undo()
@@ -154,13 +155,13 @@ def test_what_cant_be_recorded_says_why(boss, acme, helper, workshop, run, monke
         record(boss, session)
     assert twice.value.code == "already_recorded"
     with pytest.raises(NotFound):
-        replay(boss, recording, Change(endpoint="nothing"))
-    with pytest.raises(Invalid):
-        replay(boss, recording, Change(policy=PolicyText("all", deny=("mcp_nothing_x",))))
-    monkeypatch.setattr("agents.evaluation.replays.MOST_OPEN", 1)
-    replay(boss, recording, Change())
+        replay(boss, recording, ReplayOverrides(endpoint="nothing"))
+    with pytest.raises(InvalidInput):
+        replay(boss, recording, ReplayOverrides(policy=PolicySpec("all", deny=("mcp_nothing_x",))))
+    monkeypatch.setattr("agents.evaluation.services.MOST_OPEN", 1)
+    replay(boss, recording, ReplayOverrides())
     with pytest.raises(Conflict) as many:
-        replay(boss, recording, Change())
+        replay(boss, recording, ReplayOverrides())
     assert many.value.code == "too_many_replays"
     remove(boss, recording)
     assert not Recording.objects.exists()
@@ -179,23 +180,23 @@ def test_secrets_are_masked_and_still_find_their_results(boss, workshop, run, pl
 
 
 def test_a_replay_whose_runner_died_is_begun_anew(boss, workshop, run, runner, played):
-    made = replay(boss, record(boss, run(ECHO)), Change())
+    made = replay(boss, record(boss, run(ECHO)), ReplayOverrides())
     dead = Runner.objects.create(host="gone", pid=1, beat_at=timezone.now() - timedelta(minutes=1))
-    held = replays.claim(made.pk, dead.pk)
+    held = evaluation.claim(made.pk, dead.pk)
     assert held
-    assert replays.forgotten() == [made.pk]
-    runtime().call(running.take, made.pk)
+    assert evaluation.list_stalled_replays() == [made.pk]
+    get_runtime().call(replay_runner.take, made.pk)
     made.refresh_from_db()
     assert (made.status, made.fence) == (Replay.Status.DONE, 2)
-    replays.end(held, Conversation())
+    evaluation.end(held, Transcript())
     made.refresh_from_db()
     assert made.conversation["exchanges"], "a stale holder writes nothing"
-    assert replays.claim(made.pk, dead.pk) is None
-    assert replays.forgotten() == []
+    assert evaluation.claim(made.pk, dead.pk) is None
+    assert evaluation.list_stalled_replays() == []
 
 
 def test_the_sweep_takes_up_what_was_forgotten(boss, workshop, run, monkeypatch):
-    made = replay(boss, record(boss, run(ECHO)), Change())
+    made = replay(boss, record(boss, run(ECHO)), ReplayOverrides())
     Replay.objects.update(updated_at=timezone.now() - timedelta(minutes=1))
     nudged = []
     monkeypatch.setattr("agents.tasks.play_recording.delay", nudged.append)
@@ -204,16 +205,16 @@ def test_the_sweep_takes_up_what_was_forgotten(boss, workshop, run, monkeypatch)
 
 
 def test_a_replay_that_never_ends_is_given_up(boss, workshop, run):
-    made = replay(boss, record(boss, run(ECHO)), Change())
-    runner_id = runners.register()
-    Replay.objects.update(fence=replays.TRIES)
-    assert replays.claim(made.pk, runner_id) is None
+    made = replay(boss, record(boss, run(ECHO)), ReplayOverrides())
+    runner_id = leases.register()
+    Replay.objects.update(fence=evaluation.TRIES)
+    assert evaluation.claim(made.pk, runner_id) is None
     made.refresh_from_db()
     assert (made.status, made.error_code) == (Replay.Status.FAILED, "replay_lost")
 
 
 def test_the_newest_results_are_kept(boss, workshop, run, played, monkeypatch):
-    monkeypatch.setattr("agents.evaluation.replays.KEPT", 2)
+    monkeypatch.setattr("agents.evaluation.services.KEPT", 2)
     recording = record(boss, run("Hello"))
     made = [played(recording) for _ in range(3)]
     left = set(Replay.objects.values_list("pk", flat=True))
@@ -225,10 +226,10 @@ def test_a_model_that_fails_ends_the_replay_with_its_code(
     boss, helper, workshop, run, take, played, fake
 ):
     session = run("Hello")
-    requests.send(boss, session, "And again")
+    sessions.send(boss, session, "And again")
     take(session)
     recording = record(boss, session)
-    spec = EndpointSpec(
+    spec = ModelEndpointSpec(
         name="Frail", kind="openai", base_url=fake.url, model="m", api_key="k", allow_private=True
     )
     frail = save_endpoint(boss, spec)
@@ -238,7 +239,7 @@ def test_a_model_that_fails_ends_the_replay_with_its_code(
     ending = next(one for one in made.differences if one["kind"] == "ending_changed")
     assert (ending["message"], ending["before"], ending["after"]) == (2, "", "model_error")
     fake.script += [Refuses(400, "no")]
-    first, second = Conversation.read(played(recording, endpoint=frail.slug).conversation).exchanges
+    first, second = Transcript.read(played(recording, endpoint=frail.slug).conversation).exchanges
     assert (first.code, second.code) == ("model_error", "not_told")
     failed = AuditRow.objects.filter(action="agent_evaluation", code="model_error")
     assert failed.count() == 2, "what was reserved is settled"

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from agents.evaluation import running
+from agents.evaluation import replay_runner
 from agents.models import Agent, Recording, Replay
-from bonobot.lib.runtime import runtime
-from bonobot.tenancy.roles import Role
+from bonobot.accounts.roles import Role
+from bonobot.core.runtime import get_runtime
 from tests import desk, rest
 from tests.agents import casting
 from tests.bonobot.cli.conftest import bonobot as bonobot  # the fixture
@@ -34,7 +34,7 @@ def test_a_session_is_recorded_and_replayed_over_rest(acme, helper, workshop, ru
     assert (wrong.status, wrong.json["field"]) == (404, "endpoint")
     asked = operator.post(f"{path}/replays", {"policy": policy})
     assert (asked.status, asked.json["status"], asked.json["sides"]) == (201, "queued", None)
-    runtime().call(running.take, Replay.objects.get().pk)
+    get_runtime().call(replay_runner.take, Replay.objects.get().pk)
     one = operator.get(f"{path}/replays/{asked.json['id']}").json
     assert (one["status"], one["differs"], one["changed"]["policy"]["mode"]) == (
         "done",
@@ -59,7 +59,7 @@ def test_a_session_is_recorded_and_replayed_on_the_command_line(
     bonobot, acme, helper, workshop, run, runner, tmp_path
 ):
     session = run(ECHO)
-    runtime().call(runner.drain)  # no worker is there: the command makes the replay itself
+    get_runtime().call(runner.drain)  # no worker is there: the command makes the replay itself
     made = bonobot("agents", "record", str(session.pk), "--json")
     assert made.status == 0, made.err
     pk = made.json["id"]
@@ -99,7 +99,7 @@ def test_a_session_is_recorded_and_replayed_in_the_admin(acme, helper, workshop,
     assert "It is being made." in page
     made = Replay.objects.get()
     assert set(made.changed) == {"policy"}
-    runtime().call(running.take, made.pk)
+    get_runtime().call(replay_runner.take, made.pk)
     page = desk.words(seat.get("agents_agent_replayed", helper.pk, replay=made.pk))
     assert "Decided otherwise" in page
     assert "denied_by_policy" in page

@@ -3,32 +3,44 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.governance.costs import FREE, Price, cost, expected, taken
+from agents.budgets.call_costs import (
+    FREE,
+    CallPrice,
+    calculate_amounts,
+    calculate_cost,
+    estimate_amounts,
+)
 
-prices = st.builds(Price, st.integers(0, 10**9), st.integers(0, 10**9))
+prices = st.builds(CallPrice, st.integers(0, 10**9), st.integers(0, 10**9))
 times = st.integers(0, 3_600_000)
 
 
 def test_a_call_costs_its_price_and_its_seconds_rounded_up():
-    assert cost(Price(call=5_000, second=400), 2_500) == 6_000
-    assert cost(Price(second=1), 1) == 1
+    assert calculate_cost(CallPrice(call=5_000, second=400), 2_500) == 6_000
+    assert calculate_cost(CallPrice(second=1), 1) == 1
 
 
 def test_a_free_server_asks_no_money_budget():
-    assert expected(FREE, 60_000) == {"calls": 1, "seconds": 60_000}
-    assert "microusd" in expected(Price(call=1), 60_000)
+    assert estimate_amounts(FREE, 60_000) == {"calls": 1, "seconds": 60_000}
+    assert "microusd" in estimate_amounts(CallPrice(call=1), 60_000)
 
 
 @given(prices, times, times, st.booleans(), st.booleans())
 def test_no_call_takes_more_than_was_set_aside(price, deadline, duration, sent, known):
-    aside = {"microusd": 0} | expected(price, deadline)
-    took = taken(price, deadline_ms=deadline, duration_ms=duration, sent=sent, known=known)
+    aside = {"microusd": 0} | estimate_amounts(price, deadline)
+    took = calculate_amounts(
+        price, deadline_ms=deadline, duration_ms=duration, sent=sent, known=known
+    )
     assert all(0 <= took[unit] <= aside[unit] for unit in aside)
 
 
 @given(prices, times, times)
 def test_what_was_never_sent_costs_nothing_and_what_is_unknown_all(price, deadline, duration):
-    never = taken(price, deadline_ms=deadline, duration_ms=duration, sent=False, known=True)
+    never = calculate_amounts(
+        price, deadline_ms=deadline, duration_ms=duration, sent=False, known=True
+    )
     assert set(never.values()) == {0}
-    lost = taken(price, deadline_ms=deadline, duration_ms=duration, sent=True, known=False)
-    assert lost == {"microusd": 0} | expected(price, deadline)
+    lost = calculate_amounts(
+        price, deadline_ms=deadline, duration_ms=duration, sent=True, known=False
+    )
+    assert lost == {"microusd": 0} | estimate_amounts(price, deadline)

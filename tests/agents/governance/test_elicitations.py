@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from agents.governance.elicitations import check_content, fields_of, read
-from bonobot.lib.problems import Invalid
+from agents.elicitations.forms import check_content, fields_of, read
+from bonobot.core.problems import InvalidInput
 
 TITLED = {"oneOf": [{"const": "a", "title": "Ay"}, {"const": "b"}]}
 SEVERAL = {"type": "array", "items": {"enum": ["x", "y", "z"]}, "minItems": 1, "maxItems": 2}
@@ -55,7 +55,7 @@ def form(**properties: Any) -> dict[str, Any]:
 def test_values_fit_their_fields(name: str, good: Any, bad: Any) -> None:
     fields = read(form(**{name: ALL[name]})).fields
     assert check_content(fields, {name: good}) == {name: good}
-    with pytest.raises(Invalid) as caught:
+    with pytest.raises(InvalidInput) as caught:
         check_content(fields, {name: bad})
     assert (caught.value.code, caught.value.field) == ("bad_answer", f"content.{name}")
 
@@ -66,7 +66,7 @@ def test_what_is_required_must_be_there_and_what_is_not_asked_for_must_not() -> 
     fields = read(asked).fields
     assert [field.name for field in fields if field.required] == ["count"]
     for content in ({}, {"count": None}, {"count": 1, "more": 1}):
-        with pytest.raises(Invalid):
+        with pytest.raises(InvalidInput):
             check_content(fields, content)
     assert check_content(fields, {"count": 1, "name": ""}) == {"count": 1}
 
@@ -92,7 +92,7 @@ def test_what_is_required_must_be_there_and_what_is_not_asked_for_must_not() -> 
     ],
 )
 def test_what_can_not_be_shown_is_refused(params: dict[str, Any]) -> None:
-    with pytest.raises(Invalid) as caught:
+    with pytest.raises(InvalidInput) as caught:
         read(params)
     assert caught.value.code == "bad_elicitation"
 
@@ -126,6 +126,6 @@ JSON = some.recursive(
 @given(JSON, JSON)
 def test_whatever_a_server_sends_is_a_form_or_refused(schema: Any, content: Any) -> None:
     # Any other exception than a refusal would be the server's way to break the session.
-    with suppress(Invalid):
+    with suppress(InvalidInput):
         fields = tuple(fields_of(schema))
         check_content(fields, content if isinstance(content, dict) else {})

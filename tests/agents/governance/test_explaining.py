@@ -4,19 +4,17 @@ import time
 
 import pytest
 
-from agents.bindings import bind, switch_binding
-from agents.governance.explaining import CHANGED_BY, DECIDING, explain
-from agents.governance.lacking import lack_of
-from agents.governance.snapshots import snapshots
-from agents.halting import halt
+from agents.calls.explain import CHANGED_BY, DECIDING, explain, find_no_tools_reason
+from agents.calls.snapshots import get_snapshot_cache
+from agents.kill_switch import halt_organization
 from agents.models import Budget
-from agents.registration import AgentSpec, alter_agent
-from agents.tool_policies import PolicyText, RuleText, set_policy
+from agents.policies.services import PolicySpec, RuleSpec, set_policy
+from agents.services import AgentSpec, bind, set_attachment_enabled, update_agent
+from bonobot.accounts.roles import WHO_MAY, Action, Role
 from bonobot.ledger.models import BudgetCell, FlowCell, RateCell
-from bonobot.tenancy.roles import WHO_MAY, Action, Role
-from mcp_servers.approval import approve, switch_definition
+from mcp_servers.definition_reviews import approve, set_definition_enabled
 from mcp_servers.models import Definition
-from mcp_servers.registration import switch
+from mcp_servers.services import set_server_enabled
 from tests import desk, rest
 from tests.agents import casting
 
@@ -53,7 +51,7 @@ def helper(acme, boss, server):
 
 
 def told(boss, agent, arguments=None):
-    snapshot = snapshots().current("agent", agent.pk)
+    snapshot = get_snapshot_cache().current("agent", agent.pk)
     return explain(boss, snapshot, snapshot.tools[NAME], arguments)
 
 
@@ -77,27 +75,32 @@ def test_every_stage_has_somebody_who_can_change_it():
 @pytest.mark.parametrize(
     ("deed", "first", "code", "action"),
     [
-        (lambda b, a, s: halt(b), "switches", "organization_halted", Action.MANAGE_ORGANIZATION),
         (
-            lambda b, a, s: alter_agent(b, a, AgentSpec(name=a.name, enabled=False)),
+            lambda b, a, s: halt_organization(b),
+            "switches",
+            "organization_halted",
+            Action.MANAGE_ORGANIZATION,
+        ),
+        (
+            lambda b, a, s: update_agent(b, a, AgentSpec(name=a.name, enabled=False)),
             "switches",
             "agent_disabled",
             Action.MANAGE_AGENTS,
         ),
         (
-            lambda b, a, s: switch(b, s, enabled=False),
+            lambda b, a, s: set_server_enabled(b, s, enabled=False),
             "server",
             "server_disabled",
             Action.MANAGE_SERVERS,
         ),
         (
-            lambda b, a, s: switch_binding(b, a, s, enabled=False),
+            lambda b, a, s: set_attachment_enabled(b, a, s, enabled=False),
             "binding",
             "not_bound",
             Action.MANAGE_AGENTS,
         ),
         (
-            lambda b, a, s: switch_definition(b, Definition.objects.get(), enabled=False),
+            lambda b, a, s: set_definition_enabled(b, Definition.objects.get(), enabled=False),
             "definition",
             "tool_disabled",
             Action.MANAGE_SERVERS,
@@ -115,13 +118,13 @@ def test_every_stage_has_somebody_who_can_change_it():
             Action.MANAGE_AGENTS,
         ),
         (
-            lambda b, a, s: set_policy(b, a.organization, PolicyText("all", deny=(NAME,))),
+            lambda b, a, s: set_policy(b, a.organization, PolicySpec("all", deny=(NAME,))),
             "organization_rules",
             "denied_by_organization",
             Action.MANAGE_ORGANIZATION,
         ),
         (
-            lambda b, a, s: set_policy(b, a, PolicyText("none")),
+            lambda b, a, s: set_policy(b, a, PolicySpec("none")),
             "policy",
             "denied_by_policy",
             Action.MANAGE_AGENTS,
@@ -132,7 +135,7 @@ def test_the_first_that_refuses_is_named_with_who_can_change_it(
     boss, helper, server, deed, first, code, action
 ):
     deed(boss, helper, server)
-    snapshots().read("agent", helper.pk)
+    get_snapshot_cache().read("agent", helper.pk)
     found = told(boss, helper)
     assert (found["first"], found["code"], found["who"]) == (first, code, WHO_MAY[action])
     assert (found["decision"], found["allowed"]) == ("deny", False)
@@ -140,7 +143,7 @@ def test_the_first_that_refuses_is_named_with_who_can_change_it(
 
 
 def test_a_question_is_explained_with_what_a_yes_needs(boss, helper):
-    set_policy(boss, helper, PolicyText("all", ask=(NAME,)))
+    set_policy(boss, helper, PolicySpec("all", ask=(NAME,)))
     found = told(boss, helper)
     assert (found["decision"], found["first"], found["code"]) == (
         "ask",
@@ -151,8 +154,8 @@ def test_a_question_is_explained_with_what_a_yes_needs(boss, helper):
 
 
 def test_arguments_decide_conditions_and_are_checked(boss, helper):
-    large = RuleText(NAME, {"properties": {"a": {"minimum": 100}}, "required": ["a"]})
-    set_policy(boss, helper, PolicyText("denylist", deny=(large,)))
+    large = RuleSpec(NAME, {"properties": {"a": {"minimum": 100}}, "required": ["a"]})
+    set_policy(boss, helper, PolicySpec("denylist", deny=(large,)))
     assert told(boss, helper, {"a": 1})["decision"] == "allow"
     found = told(boss, helper, {"a": 100})
     assert (found["first"], found["code"]) == ("policy", "denied_by_policy")
@@ -163,7 +166,7 @@ def test_arguments_decide_conditions_and_are_checked(boss, helper):
 
 def test_a_leak_is_asked_about(acme, boss, helper):
     Definition.objects.update(labels=["sends_out"])
-    snapshots().read("agent", helper.pk)
+    get_snapshot_cache().read("agent", helper.pk)
     assert stage(told(boss, helper), "flow")["verdict"] == "allow"
     key = f"flow:{acme.pk}:agent:{helper.pk}"
     FlowCell.objects.create(key=key, organization_id=acme.pk, labels=3, touched=0)
@@ -186,13 +189,13 @@ def test_budgets_say_what_is_left_and_refuse_when_no_call_is(acme, boss, helper)
         Budget.objects.create(
             organization=acme, agent=helper, unit=unit, period="total", limit=limit
         )
-    snapshots().read("agent", helper.pk)
+    get_snapshot_cache().read("agent", helper.pk)
     found = told(boss, helper)
     reason = stage(found, "budgets")["reason"]
     assert found["decision"] == "allow"
     assert "2 of 2 calls in total (agent)" in reason
     Budget.objects.filter(unit="calls").update(limit=0)
-    snapshots().read("agent", helper.pk)
+    get_snapshot_cache().read("agent", helper.pk)
     found = told(boss, helper)
     assert (found["first"], found["code"]) == ("budgets", "budget_exhausted")
     assert not BudgetCell.objects.exists()  # nothing was reserved
@@ -222,19 +225,21 @@ def test_the_admin_shows_each_stage_and_takes_arguments(acme, helper):
 
 def test_why_an_agent_has_no_tools(acme, boss, helper, server):
     def lack(agent=helper):
-        found = lack_of(snapshots().read("agent", agent.pk))
+        found = find_no_tools_reason(get_snapshot_cache().read("agent", agent.pk))
         return found.code if found else None
 
     assert lack() is None
     assert lack(casting.agent(acme, "bare")) == "no_server"
-    set_policy(boss, helper, PolicyText("none"))
+    set_policy(boss, helper, PolicySpec("none"))
     assert lack() == "denied_by_policy"
-    set_policy(boss, helper, PolicyText("all"))
+    set_policy(boss, helper, PolicySpec("all"))
     Definition.objects.update(pinned_digest="")
     assert lack() == "not_approved"
     desk.offer(server, "more")
-    assert "2 of its 2 tools" in str(lack_of(snapshots().read("agent", helper.pk)))
+    assert "2 of its 2 tools" in str(
+        find_no_tools_reason(get_snapshot_cache().read("agent", helper.pk))
+    )
     Definition.objects.all().delete()
     assert lack() == "nothing_offered"
-    halt(boss)
+    halt_organization(boss)
     assert lack() == "organization_halted"

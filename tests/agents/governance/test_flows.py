@@ -5,14 +5,14 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.governance.flows import IDLE_S, SEEN, flow_keys, flows
-from bonobot.tenancy.principals import Principal
-from bonobot.tenancy.roles import Role
-from mcp_servers.labels import Label, bits
+from agents.flow_labels.rules import IDLE_S, SEEN, build_flow_keys, build_flows
+from bonobot.accounts.principals import Principal
+from bonobot.accounts.roles import Role
+from mcp_servers.flow_labels import FlowLabel, encode_labels
 
 SESSION, AGENT, OTHER = UUID(int=1), UUID(int=2), UUID(int=3)
 HERE, THERE = UUID(int=7), UUID(int=8)
-LABELS = st.sets(st.sampled_from(list(Label)))
+LABELS = st.sets(st.sampled_from(list(FlowLabel)))
 WHERE = st.fixed_dictionaries(
     {},
     optional={"session_id": st.just(SESSION), "agent_id": st.sampled_from([AGENT, OTHER])},
@@ -27,40 +27,42 @@ def principal(kind="token", organization_id=HERE):
 
 def test_a_call_in_a_session_is_the_sessions_whoever_calls():
     for kind in ("token", "user"):
-        (key,) = flow_keys(principal(kind), session_id=SESSION, agent_id=AGENT)
+        (key,) = build_flow_keys(principal(kind), session_id=SESSION, agent_id=AGENT)
         assert str(SESSION) in key
         assert ":session:" in key
 
 
 def test_without_a_session_the_token_and_the_agent_hold_what_was_seen():
-    kinds = [key.split(":")[2] for key in flow_keys(principal(), agent_id=AGENT)]
+    kinds = [key.split(":")[2] for key in build_flow_keys(principal(), agent_id=AGENT)]
     assert kinds == ["token", "agent"]
-    assert len(flow_keys(principal())) == 1
-    assert [key.split(":")[2] for key in flow_keys(principal("user"), agent_id=AGENT)] == ["agent"]
+    assert len(build_flow_keys(principal())) == 1
+    assert [key.split(":")[2] for key in build_flow_keys(principal("user"), agent_id=AGENT)] == [
+        "agent"
+    ]
 
 
 def test_a_person_who_calls_by_hand_holds_nothing():
-    assert flow_keys(principal("user")) == ()
-    assert flows(principal("user"), list(Label)) == ()
+    assert build_flow_keys(principal("user")) == ()
+    assert build_flows(principal("user"), list(FlowLabel)) == ()
 
 
 def test_what_is_held_outside_of_sessions_is_forgotten_after_a_day():
-    (in_session,) = flows(principal(), [Label.PRIVATE_DATA], session_id=SESSION)
-    (of_token,) = flows(principal(), [Label.PRIVATE_DATA])
+    (in_session,) = build_flows(principal(), [FlowLabel.PRIVATE_DATA], session_id=SESSION)
+    (of_token,) = build_flows(principal(), [FlowLabel.PRIVATE_DATA])
     assert (in_session.idle_s, of_token.idle_s) == (None, IDLE_S)
 
 
 @given(LABELS, WHERE, st.sampled_from(["token", "user"]))
 def test_only_what_sends_out_is_barred_and_only_by_both(labels, where, kind):
-    for one in flows(principal(kind), labels, **where):
-        assert one.barred == (SEEN if Label.SENDS_OUT in labels else 0)
-        assert one.adds == bits(labels) & SEEN
+    for one in build_flows(principal(kind), labels, **where):
+        assert one.barred == (SEEN if FlowLabel.SENDS_OUT in labels else 0)
+        assert one.adds == encode_labels(labels) & SEEN
 
 
 @given(LABELS, LABELS, WHERE)
 def test_a_further_label_never_lets_more_through(labels, more, where):
-    few = {one.key: one for one in flows(principal(), labels, **where)}
-    many = {one.key: one for one in flows(principal(), labels | more, **where)}
+    few = {one.key: one for one in build_flows(principal(), labels, **where)}
+    many = {one.key: one for one in build_flows(principal(), labels | more, **where)}
     assert few.keys() <= many.keys()
     for key, one in few.items():
         assert one.adds & many[key].adds == one.adds
@@ -70,4 +72,4 @@ def test_a_further_label_never_lets_more_through(labels, more, where):
 @given(WHERE)
 def test_organizations_hold_nothing_together(where):
     here, there = principal(), principal(organization_id=THERE)
-    assert not set(flow_keys(here, **where)) & set(flow_keys(there, **where))
+    assert not set(build_flow_keys(here, **where)) & set(build_flow_keys(there, **where))

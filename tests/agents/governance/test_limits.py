@@ -3,23 +3,31 @@
 from datetime import UTC, datetime
 from uuid import UUID
 
-from agents.governance.limits import Limit, actuals, applying, budget_key, charge, reserves, whole
+from agents.budgets.limits import (
+    BudgetLimit,
+    build_budget_key,
+    build_reservations,
+    build_settlements,
+    charge,
+    select_limits,
+    to_whole_units,
+)
 
 ORG = UUID(int=7)
 NOW = datetime(2026, 11, 21, 23, 59, tzinfo=UTC)
 
 
 def limit(unit="calls", period="day"):
-    return Limit(scope="agent", scope_id="a", unit=unit, period=period, limit=10)
+    return BudgetLimit(scope="agent", scope_id="a", unit=unit, period=period, limit=10)
 
 
 def test_each_period_has_a_cell_of_its_own():
-    keys = [budget_key(ORG, limit(period=p), NOW) for p in ("day", "month", "total")]
+    keys = [build_budget_key(ORG, limit(period=p), NOW) for p in ("day", "month", "total")]
     assert [key.rsplit(":", 1)[1] for key in keys] == ["2026-11-21", "2026-11", "all"]
 
 
 def test_only_budgets_of_the_spent_unit_are_reserved():
-    made = reserves(ORG, [limit("calls"), limit("tokens")], {"tokens": 5}, NOW)
+    made = build_reservations(ORG, [limit("calls"), limit("tokens")], {"tokens": 5}, NOW)
     assert [(r.limit, r.amount) for r in made] == [(10, 5)]
     assert ":tokens:" in made[0].key
 
@@ -33,22 +41,22 @@ def test_rates_of_two_organizations_are_different_cells():
 
 
 def test_seconds_are_counted_in_milliseconds():
-    (made,) = reserves(ORG, [limit("seconds")], {"seconds": 1_500}, NOW)
+    (made,) = build_reservations(ORG, [limit("seconds")], {"seconds": 1_500}, NOW)
     assert (made.limit, made.amount, ":milliseconds:" in made.key) == (10_000, 1_500, True)
-    assert whole("seconds", 1_001) == 2
-    assert actuals([made], {"seconds": 20}) == ((made.key, 1_500, 20),)
-    assert actuals([made], None) == ((made.key, 1_500, 1_500),)
+    assert to_whole_units("seconds", 1_001) == 2
+    assert build_settlements([made], {"seconds": 20}) == ((made.key, 1_500, 20),)
+    assert build_settlements([made], None) == ((made.key, 1_500, 1_500),)
 
 
 def test_a_limit_holds_where_its_owner_takes_part():
     server, session = UUID(int=3), UUID(int=4)
     limits = [
-        Limit("organization", "o", "calls", "day", 1),
-        Limit("server", str(server), "calls", "day", 1),
-        Limit("session", "", "calls", "day", 1),
+        BudgetLimit("organization", "o", "calls", "day", 1),
+        BudgetLimit("server", str(server), "calls", "day", 1),
+        BudgetLimit("session", "", "calls", "day", 1),
     ]
-    both = applying(limits, server_id=server, session_id=session)
+    both = select_limits(limits, server_id=server, session_id=session)
     assert [one.scope_id for one in both] == ["o", str(server), str(session)]
-    assert [one.scope for one in applying(limits, server_id=None, session_id=None)] == [
+    assert [one.scope for one in select_limits(limits, server_id=None, session_id=None)] == [
         "organization"
     ]

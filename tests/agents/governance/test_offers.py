@@ -7,17 +7,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.governance.offers import OfferFacts, decide_offer, means, offer_stages, spans_slashes
-from agents.governance.policies import Ruling, Scope, Switches
-from agents.governance.rules import Policy
+from agents.policies.decisions import (
+    AgentServerScope,
+    DefinitionFacts,
+    EffectivePolicy,
+    KillSwitches,
+    can_span_slashes,
+    decide_offer,
+    evaluate_definition_stages,
+    is_match,
+)
+from agents.policies.rules import Policy
 
 LIBRARY = UUID(int=1)
-BOOK = OfferFacts(kind="resource", own_name="lib://rules", server_id=LIBRARY, server_name="library")
+BOOK = DefinitionFacts(
+    kind="resource", own_name="lib://rules", server_id=LIBRARY, server_name="library"
+)
 TEMPLATE = replace(BOOK, kind="resource_template", own_name="lib://books/{book}")
 PROMPT = replace(BOOK, kind="prompt", own_name="review")
-ALL = Scope(resources=("*",), prompts=("*",))
+ALL = AgentServerScope(resources=("*",), prompts=("*",))
 OFFERS = st.builds(
-    OfferFacts,
+    DefinitionFacts,
     kind=st.sampled_from(["resource", "resource_template", "prompt"]),
     own_name=st.text(min_size=1, max_size=20),
     server_id=st.just(LIBRARY),
@@ -27,7 +37,7 @@ OFFERS = st.builds(
 )
 PATTERNS = st.lists(st.text(max_size=8), max_size=3).map(tuple)
 SCOPES = st.none() | st.builds(
-    Scope, enabled=st.booleans(), resources=PATTERNS, prompts=PATTERNS, allowed=PATTERNS
+    AgentServerScope, enabled=st.booleans(), resources=PATTERNS, prompts=PATTERNS, allowed=PATTERNS
 )
 MODES = st.sampled_from(["none", "allowlist", "denylist", "all"])
 
@@ -35,7 +45,7 @@ MODES = st.sampled_from(["none", "allowlist", "denylist", "all"])
 def ruling(mode="all", scope=ALL, *, on=True):
     """Return what rules an agent that has the library in this scope, or not at all."""
     scopes = {} if scope is None else {LIBRARY: scope}
-    return Ruling(policy=Policy(mode), scopes=scopes, switches=Switches(agent=on))
+    return EffectivePolicy(policy=Policy(mode), scopes=scopes, switches=KillSwitches(agent=on))
 
 
 def code(offer=BOOK, mode="all", scope=ALL, *, on=True):
@@ -44,17 +54,19 @@ def code(offer=BOOK, mode="all", scope=ALL, *, on=True):
 
 
 def test_nothing_is_allowed_that_is_not_ticked():
-    assert [code(one, scope=Scope()) for one in (BOOK, TEMPLATE, PROMPT)] == ["not_ticked"] * 3
+    assert [code(one, scope=AgentServerScope()) for one in (BOOK, TEMPLATE, PROMPT)] == [
+        "not_ticked"
+    ] * 3
 
 
 def test_what_is_ticked_is_allowed():
-    ticked = Scope(resources=("lib://rules", "lib://books/{book}"), prompts=("rev*",))
+    ticked = AgentServerScope(resources=("lib://rules", "lib://books/{book}"), prompts=("rev*",))
     assert [code(one, scope=ticked) for one in (BOOK, TEMPLATE, PROMPT)] == [""] * 3
 
 
 def test_the_tools_of_a_binding_tick_nothing_else():
-    assert code(scope=Scope(allowed=("*",), prompts=("*",))) == "not_ticked"
-    assert code(PROMPT, scope=Scope(allowed=("*",), resources=("*",))) == "not_ticked"
+    assert code(scope=AgentServerScope(allowed=("*",), prompts=("*",))) == "not_ticked"
+    assert code(PROMPT, scope=AgentServerScope(allowed=("*",), resources=("*",))) == "not_ticked"
 
 
 def test_mode_none_blocks_them_too_and_no_other_mode_does():
@@ -86,30 +98,30 @@ def test_the_agent_and_its_binding_come_first():
 
 def test_a_pattern_over_the_uri_ticks_what_it_means_of_a_template():
     asked = replace(TEMPLATE, uri="lib://books/emma")
-    assert code(asked, scope=Scope(resources=("lib://books/e*",))) == ""
-    assert code(asked, scope=Scope(resources=("lib://books/f*",))) == "not_ticked"
+    assert code(asked, scope=AgentServerScope(resources=("lib://books/e*",))) == ""
+    assert code(asked, scope=AgentServerScope(resources=("lib://books/f*",))) == "not_ticked"
 
 
 def test_only_a_pattern_over_the_uri_lets_a_variable_span_a_slash():
     uri = "lib://files/a/b"
-    assert not spans_slashes(None, uri)
-    assert not spans_slashes(Scope(resources=("*", "lib://files/{+path}")), uri)
-    assert spans_slashes(Scope(resources=("lib://files/a/*",)), uri)
+    assert not can_span_slashes(None, uri)
+    assert not can_span_slashes(AgentServerScope(resources=("*", "lib://files/{+path}")), uri)
+    assert can_span_slashes(AgentServerScope(resources=("lib://files/a/*",)), uri)
 
 
 def test_a_uri_with_characters_of_globs_means_itself():
-    assert means("lib://a?b=[1]", "lib://a?b=[1]")
+    assert is_match("lib://a?b=[1]", "lib://a?b=[1]")
 
 
 @given(OFFERS, MODES, SCOPES, st.booleans())
 def test_whatever_is_allowed_passed_every_stage(offer, mode, scope, agent_enabled):
     decision = decide_offer(offer, ruling(mode, scope, on=agent_enabled))
-    stages = list(offer_stages(offer, ruling(mode, scope, on=agent_enabled)))
+    stages = list(evaluate_definition_stages(offer, ruling(mode, scope, on=agent_enabled)))
     assert decision.allowed == all(stage.allows for stage in stages)
     assert decision.allowed or (decision.code and decision.remedy and decision.rule)
     if decision.allowed:
         patterns = scope.prompts if offer.kind == "prompt" else scope.resources
-        assert any(means(one, offer.own_name) for one in patterns)
+        assert any(is_match(one, offer.own_name) for one in patterns)
         assert (offer.state, offer.enabled, offer.server_enabled) == ("approved", True, True)
         assert mode != "none"
         assert agent_enabled

@@ -7,10 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.governance.policies import Ruling, Scope, Switches, ToolFacts, decide, stages
-from agents.governance.rules import Policy, Rule
-from mcp_servers.schemas.checking import MOST_VALUES
-from mcp_servers.schemas.judging import DEEPEST
+from agents.policies.decisions import (
+    AgentServerScope,
+    EffectivePolicy,
+    KillSwitches,
+    ToolFacts,
+    decide,
+    evaluate_tool_stages,
+)
+from agents.policies.rules import Policy, Rule
+from mcp_servers.schemas.classify_schema import DEEPEST
+from mcp_servers.schemas.validate_arguments import MOST_VALUES
 
 GITHUB, OTHER = UUID(int=1), UUID(int=2)
 TOOL = ToolFacts(
@@ -24,13 +31,13 @@ CLOCK = ToolFacts(source="builtin", own_name="read_result", label="read_result")
 OPEN = Policy("all")
 
 
-def ruling(policy=OPEN, scope=Scope(), *, on=True, **more):  # noqa: B008 - a frozen default
+def ruling(policy=OPEN, scope=AgentServerScope(), *, on=True, **more):  # noqa: B008 - a frozen default
     """Return what rules an agent that has both servers in the same scope, or neither."""
     scopes = {} if scope is None else {GITHUB: scope, OTHER: scope}
-    return Ruling(policy=policy, scopes=scopes, switches=Switches(agent=on), **more)
+    return EffectivePolicy(policy=policy, scopes=scopes, switches=KillSwitches(agent=on), **more)
 
 
-def code(tool=TOOL, policy=OPEN, scope=Scope(), arguments=None, **more):  # noqa: B008 - frozen
+def code(tool=TOOL, policy=OPEN, scope=AgentServerScope(), arguments=None, **more):  # noqa: B008 - frozen
     """Return the code of a refusal or a question, or nothing."""
     return decide(tool, ruling(policy, scope, **more), arguments).code
 
@@ -118,7 +125,7 @@ def test_what_the_organization_asks_about_is_asked_for_every_agent():
 
 
 def test_a_halted_organization_refuses_before_everything_else():
-    halted = Ruling(policy=OPEN, switches=Switches(organization=False, agent=False))
+    halted = EffectivePolicy(policy=OPEN, switches=KillSwitches(organization=False, agent=False))
     assert decide(TOOL, halted).code == "organization_halted"
 
 
@@ -182,14 +189,14 @@ def test_a_denial_reaches_the_name_as_models_see_it():
 
 
 def test_the_binding_comes_before_the_policy():
-    assert code(scope=Scope(denied=("create_*",))) == "denied_by_binding"
-    assert code(scope=Scope(allowed=("list_*",))) == "denied_by_binding"
-    assert code(scope=Scope(allowed=("create_*",))) == ""
+    assert code(scope=AgentServerScope(denied=("create_*",))) == "denied_by_binding"
+    assert code(scope=AgentServerScope(allowed=("list_*",))) == "denied_by_binding"
+    assert code(scope=AgentServerScope(allowed=("create_*",))) == ""
 
 
 def test_a_server_that_is_not_bound_is_refused():
     assert code(scope=None) == "not_bound"
-    assert code(scope=Scope(enabled=False)) == "not_bound"
+    assert code(scope=AgentServerScope(enabled=False)) == "not_bound"
 
 
 def test_switches_of_agent_server_and_tool_refuse():
@@ -210,7 +217,7 @@ def test_only_an_approved_definition_may_be_called():
 
 def test_every_refusal_says_what_to_do_next():
     for tool in (TOOL, CLOCK):
-        for stage in stages(
+        for stage in evaluate_tool_stages(
             replace(tool, state="pending", enabled=False, server_enabled=False),
             ruling(Policy(), None, on=False),
         ):
@@ -218,7 +225,7 @@ def test_every_refusal_says_what_to_do_next():
 
 
 def test_explaining_shows_every_stage_in_order():
-    names = [stage.name for stage in stages(TOOL, ruling())]
+    names = [stage.name for stage in evaluate_tool_stages(TOOL, ruling())]
     assert names == [
         "agent",
         "server",
@@ -244,7 +251,7 @@ policies = st.builds(
     rules=st.lists(rules, max_size=4).map(tuple),
 )
 scopes = st.builds(
-    Scope,
+    AgentServerScope,
     enabled=st.booleans(),
     allowed=st.lists(patterns, max_size=2).map(tuple),
     denied=st.lists(patterns, max_size=2).map(tuple),
@@ -302,7 +309,7 @@ def test_the_order_of_rules_never_changes_a_decision(tool, policy, scope, order)
 
 @given(tools, policies, scopes)
 def test_the_decision_is_the_first_stage_that_refuses(tool, policy, scope):
-    found = list(stages(tool, ruling(policy, scope)))
+    found = list(evaluate_tool_stages(tool, ruling(policy, scope)))
     asks = "approval_required" if any(stage.asks for stage in found) else ""
     first = next((stage.code for stage in found if not stage.allows), asks)
     assert decide(tool, ruling(policy, scope)).code == first

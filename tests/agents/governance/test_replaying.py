@@ -7,12 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.governance.policies import Ruling, Scope, ToolFacts, decide
-from agents.governance.replaying import Comparison, Verdicts, compare, hidden, touches
-from agents.governance.rules import Policy, Rule, read_policy
-from bonobot.lib.masking import MASK
-from bonobot.lib.problems import Invalid
-from mcp_servers.schemas import Judgement, check_arguments
+from agents.policies.compare_decisions import (
+    PolicyComparison,
+    VerdictPair,
+    compare,
+    is_path_relevant,
+    list_hidden_paths,
+)
+from agents.policies.decisions import AgentServerScope, EffectivePolicy, ToolFacts, decide
+from agents.policies.rules import Policy, Rule, read_policy
+from bonobot.core.problems import InvalidInput
+from bonobot.core.text.masking import MASK
+from mcp_servers.schemas import SchemaVerdict, check_arguments
 
 BANK = UUID(int=1)
 TRANSFER = ToolFacts("mcp", "transfer", "transfer", BANK)
@@ -25,7 +31,9 @@ def rule(effect, condition=None, pattern="transfer"):
 
 
 def ruling(mode, *rules, organization=()):
-    return Ruling(Policy(mode, rules), Policy("all", organization), scopes={BANK: Scope()})
+    return EffectivePolicy(
+        Policy(mode, rules), Policy("all", organization), scopes={BANK: AgentServerScope()}
+    )
 
 
 def kinds(now, changed, arguments=None):
@@ -50,7 +58,7 @@ def test_a_condition_over_what_is_kept_is_decided():
 )
 def test_a_condition_over_a_masked_value_is_undecidable(arguments):
     now, changed = ruling("all"), ruling("all", rule("ask", KEYED))
-    assert compare(TRANSFER, arguments, now, changed) == Verdicts("undecidable", "allow")
+    assert compare(TRANSFER, arguments, now, changed) == VerdictPair("undecidable", "allow")
 
 
 def test_a_condition_over_cut_arguments_is_undecidable():
@@ -83,7 +91,7 @@ def test_too_many_unknown_conditions_are_undecidable():
 
 
 def test_a_tool_without_conditions_is_decided_once():
-    comparison = Comparison(ruling("all"), ruling("all", rule("ask", LARGE)))
+    comparison = PolicyComparison(ruling("all"), ruling("all", rule("ask", LARGE)))
     other = ToolFacts("mcp", "list", "list", BANK)
     assert comparison.without_arguments(other) == comparison.of(other, None)
     assert comparison.without_arguments(TRANSFER) is None
@@ -92,8 +100,8 @@ def test_a_tool_without_conditions_is_decided_once():
 
 def test_hidden_values_are_found_where_they_are():
     kept = {"a": [1, {"b": MASK}], "c": "open", "d": f"x {MASK} y", "e": {f"k{MASK}": 1}}
-    assert set(hidden(kept)) == {("a", 1, "b"), ("d",), ("e",)}
-    assert hidden({"a": [MASK] * 100}) == ((),)
+    assert set(list_hidden_paths(kept)) == {("a", 1, "b"), ("d",), ("e",)}
+    assert list_hidden_paths({"a": [MASK] * 100}) == ((),)
 
 
 @pytest.mark.parametrize(
@@ -115,7 +123,7 @@ def test_hidden_values_are_found_where_they_are():
     ],
 )
 def test_what_a_schema_touches(schema, expected):
-    assert touches(schema, ("token",)) is expected
+    assert is_path_relevant(schema, ("token",)) is expected
 
 
 SCALARS = st.none() | st.booleans() | st.integers(-3, 3) | st.sampled_from(["", "a", "hunter2"])
@@ -221,14 +229,14 @@ def test_whatever_is_said_is_true_of_the_arguments_as_they_were(data, conditions
 @given(SCHEMAS, masked())
 def test_a_schema_that_touches_nothing_hidden_says_the_same_of_both(schema, arguments):
     whole, kept = arguments
-    if not any(touches(schema, path) for path in hidden(kept)):
+    if not any(is_path_relevant(schema, path) for path in list_hidden_paths(kept)):
         assert fits(schema, whole) == fits(schema, kept)
 
 
 def fits(schema, arguments):
     try:
-        check_arguments(schema, arguments, Judgement("inline", ""))
-    except Invalid:
+        check_arguments(schema, arguments, SchemaVerdict("inline", ""))
+    except InvalidInput:
         return False
     return True
 

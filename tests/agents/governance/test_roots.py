@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.budgets import BudgetLine, set_budgets
-from agents.governance.limits import Limit
-from agents.governance.roots import Root, limits_of_root, together
-from bonobot.lib.runtime import runtime
+from agents.budgets.limits import BudgetLimit
+from agents.budgets.services import BudgetLine, set_budgets
+from agents.calls.root_limits import RootSession, load_root_limits, merge_limits
+from bonobot.core.runtime import get_runtime
 from tests.agents import casting
 from tests.agents.conftest import acme, helper
 
@@ -18,7 +18,7 @@ __all__ = ["acme", "helper"]
 SESSION = UUID(int=9)
 LIMITS = st.lists(
     st.builds(
-        Limit,
+        BudgetLimit,
         st.sampled_from(["agent", "session", "organization", "server"]),
         st.sampled_from(["a", "b"]),
         st.sampled_from(["calls", "tokens"]),
@@ -34,16 +34,16 @@ def test_the_root_pays_of_its_agents_budgets_and_of_its_own_session(acme, helper
     set_budgets(boss, acme, [BudgetLine("calls", "day", 9)])
     lines = [BudgetLine("calls", "total", 5), BudgetLine("tokens", "day", 7, each_session=True)]
     set_budgets(boss, helper, lines)
-    found = runtime().call(limits_of_root, Root(SESSION, helper.pk))
+    found = get_runtime().call(load_root_limits, RootSession(SESSION, helper.pk))
     assert {(one.scope, one.scope_id, one.unit, one.limit) for one in found} == {
         ("agent", str(helper.pk), "calls", 5),
         ("session", str(SESSION), "tokens", 7),
     }
-    assert runtime().call(limits_of_root, None) == ()
+    assert get_runtime().call(load_root_limits, None) == ()
 
 
 @given(LIMITS, LIMITS)
 def test_every_limit_holds_and_none_twice(own, of_root):
-    found = together(own, of_root)
+    found = merge_limits(own, of_root)
     assert set(found) == {*own, *of_root}
     assert len(found) == len(set(found))

@@ -4,15 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.governance.sampling import (
+from agents.sessions.sampling_messages import (
     MOST_CHARACTERS,
     MOST_MESSAGES,
     MOST_TOKENS,
     ROLES,
-    answered,
+    build_sampling_result,
     read,
 )
-from bonobot.lib.problems import Invalid
+from bonobot.core.problems import InvalidInput
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
@@ -46,7 +46,7 @@ def message(text="Hello", role="user"):
 def test_whatever_a_server_wants_is_read_within_bounds_or_refused(params):
     try:
         wanted = read(params)
-    except Invalid:
+    except InvalidInput:
         return
     assert not params.get("tools")
     assert 0 < len(wanted.said) <= MOST_MESSAGES
@@ -68,11 +68,11 @@ def test_texts_in_parts_are_one_text():
 
 @pytest.mark.parametrize("content", [None, [], "Hello", [{"type": "text"}], [message()]])
 def test_what_is_no_text_is_refused(content):
-    with pytest.raises(Invalid) as caught:
+    with pytest.raises(InvalidInput) as caught:
         read({"messages": [{"role": "user", "content": content}], "maxTokens": 5})
     assert (caught.value.code, caught.value.field) == ("bad_sampling", "messages")
 
 
 def test_a_server_is_told_when_its_answer_was_cut():
-    assert answered("Hi", "m", "length")["stopReason"] == "maxTokens"
-    assert answered("Hi", "m", "stop")["stopReason"] == "endTurn"
+    assert build_sampling_result("Hi", "m", "length")["stopReason"] == "maxTokens"
+    assert build_sampling_result("Hi", "m", "stop")["stopReason"] == "endTurn"

@@ -3,12 +3,17 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.governance.searching import READ_AT_MOST, Index, Text, words_of
+from agents.builtin_tools.toolsets.find_tools import (
+    READ_AT_MOST,
+    SearchableTool,
+    ToolSearchIndex,
+    split_words,
+)
 
 
 def text(name, about="", **parameters):
     schema = {name: {"type": "string", "description": said} for name, said in parameters.items()}
-    return Text(name, about, {"type": "object", "properties": schema})
+    return SearchableTool(name, about, {"type": "object", "properties": schema})
 
 
 TOOLS = (
@@ -19,7 +24,7 @@ TOOLS = (
     text("mcp_web_delete_invoice", "Deletes one for ever.", number="Which invoice."),
     text("mcp_web_weather", "How warm it is somewhere.", city="The town."),
 )
-INDEX = Index(TOOLS)
+INDEX = ToolSearchIndex(TOOLS)
 
 
 def test_a_name_counts_more_than_what_is_said_about_it():
@@ -37,14 +42,14 @@ def test_words_are_found_in_names_descriptions_and_parameters():
 
 
 def test_forms_of_a_word_and_humps_meet():
-    assert words_of("listInvoices, LISTING_invoice") == ["list", "invoice", "list", "invoice"]
+    assert split_words("listInvoices, LISTING_invoice") == ["list", "invoice", "list", "invoice"]
     assert INDEX.search("listing INVOICES", 1) == ["mcp_web_listInvoices"]
 
 
 def test_words_that_say_nothing_find_nothing():
     assert INDEX.search("please do the thing for me", 5) == []
     assert INDEX.search("", 5) == []
-    assert Index(()).search("mail", 5) == []
+    assert ToolSearchIndex(()).search("mail", 5) == []
 
 
 def test_a_word_that_all_tools_have_decides_nothing():
@@ -54,13 +59,15 @@ def test_a_word_that_all_tools_have_decides_nothing():
 
 def test_a_server_can_not_outshout_others_by_length():
     loud = text("mcp_web_spam", "mail " * READ_AT_MOST)
-    assert Index((*TOOLS, loud)).search("send mail", 1) == ["mcp_web_send_mail"]
+    assert ToolSearchIndex((*TOOLS, loud)).search("send mail", 1) == ["mcp_web_send_mail"]
 
 
 def test_schemas_of_no_known_shape_are_read_as_far_as_they_go():
-    odd = Text("odd_one", "x", {"properties": {"a": True, "b": {"description": 7}, "c": None}})
-    strange = Text("strange_one", "y", {"properties": ["mail"]})
-    assert Index((odd, strange)).search("strange mail", 5) == ["strange_one"]
+    odd = SearchableTool(
+        "odd_one", "x", {"properties": {"a": True, "b": {"description": 7}, "c": None}}
+    )
+    strange = SearchableTool("strange_one", "y", {"properties": ["mail"]})
+    assert ToolSearchIndex((odd, strange)).search("strange mail", 5) == ["strange_one"]
 
 
 @given(
@@ -70,8 +77,8 @@ def test_schemas_of_no_known_shape_are_read_as_far_as_they_go():
 )
 def test_a_search_is_bounded_repeatable_and_independent_of_the_order(found, query, most):
     texts = [text(name, about) for name, about in found.items()]
-    once = Index(texts).search(query, most)
-    assert once == Index(reversed(texts)).search(query, most)
+    once = ToolSearchIndex(texts).search(query, most)
+    assert once == ToolSearchIndex(reversed(texts)).search(query, most)
     assert len(once) <= most
     assert len(set(once)) == len(once)
     assert set(once) <= found.keys()

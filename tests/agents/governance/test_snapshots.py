@@ -6,9 +6,15 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.governance.policies import Decision, Ruling, Scope, ToolFacts, decide
-from agents.governance.rules import Policy, Rule
-from agents.governance.snapshots import Snapshot, Tool
+from agents.calls.snapshots import CallSnapshot, SnapshotTool
+from agents.policies.decisions import (
+    AgentServerScope,
+    EffectivePolicy,
+    PolicyDecision,
+    ToolFacts,
+    decide,
+)
+from agents.policies.rules import Policy, Rule
 
 SERVER = UUID(int=1)
 NAMES = ("send_mail", "read_mail")
@@ -42,22 +48,22 @@ POLICIES = st.builds(
 )
 
 
-def _tool(name: str, ruling: Ruling) -> Tool:
+def _tool(name: str, ruling: EffectivePolicy) -> SnapshotTool:
     facts = ToolFacts(source="mcp", own_name=name, label=name, server_id=SERVER)
     conditional = tuple(rule for rule in ruling.rules_about(facts) if rule.condition is not None)
-    return Tool(name, facts, decide(facts, ruling), {}, conditional=conditional)
+    return SnapshotTool(name, facts, decide(facts, ruling), {}, conditional=conditional)
 
 
 @given(POLICIES, POLICIES, st.lists(ARGUMENTS, min_size=2, max_size=6))
 def test_what_was_decided_before_is_decided_again(
     policy: Policy, organization: Policy, calls: list[dict[str, Any]]
 ) -> None:
-    ruling = Ruling(policy, organization, scopes={SERVER: Scope()})
+    ruling = EffectivePolicy(policy, organization, scopes={SERVER: AgentServerScope()})
     tools = {name: _tool(name, ruling) for name in NAMES}
-    snapshot = Snapshot(
+    snapshot = CallSnapshot(
         organization_id=UUID(int=2), generation=1, tools=tools, servers={}, ruling=ruling
     )
     for arguments in calls * 2:
         for tool in tools.values():
-            fresh: Decision = decide(tool.facts, ruling, arguments)
+            fresh: PolicyDecision = decide(tool.facts, ruling, arguments)
             assert snapshot.decided(tool, arguments) == fresh

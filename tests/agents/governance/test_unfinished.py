@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.governance.results import weight
-from agents.governance.unfinished import (
+from agents.calls.results import (
     LEAST_POLL_MS,
     LONGEST_KEY,
     LONGEST_STATE,
@@ -13,14 +12,15 @@ from agents.governance.unfinished import (
     MOST_POLL_MS,
     MOST_REQUESTS,
     USUAL_POLL_MS,
-    BadRequest,
-    asked,
+    InvalidInputRequest,
+    estimate_size,
+    parse_incomplete_result,
+    parse_input_requests,
+    parse_task,
+    parse_url_elicitations,
     poll_ms,
-    task,
-    unfinished,
-    url_needed,
 )
-from mcp_servers.connections.asked import METHODS
+from mcp_servers.client.server_requests import METHODS
 
 ASK = {"method": "elicitation/create", "params": {"message": "Which one?"}}
 MAY_ASK = frozenset({"elicitation"})
@@ -53,8 +53,8 @@ RESULTS = st.fixed_dictionaries(
 @given(RESULTS, st.sets(st.sampled_from(sorted(set(METHODS.values())))))
 def test_whatever_a_server_answers_only_what_it_may_ask_goes_on(result, may_ask):
     try:
-        found = unfinished(result, may_ask)
-    except BadRequest:
+        found = parse_incomplete_result(result, may_ask)
+    except InvalidInputRequest:
         return
     if found is None:
         assert result.get("resultType", "complete") not in ("task", "url", "input_required")
@@ -87,8 +87,8 @@ def test_whatever_a_server_answers_only_what_it_may_ask_goes_on(result, may_ask)
     ],
 )
 def test_what_no_call_can_go_on_with_is_refused(result):
-    with pytest.raises(BadRequest):
-        unfinished(result, MAY_ASK)
+    with pytest.raises(InvalidInputRequest):
+        parse_incomplete_result(result, MAY_ASK)
 
 
 @pytest.mark.parametrize(
@@ -105,14 +105,14 @@ def test_what_no_call_can_go_on_with_is_refused(result):
     ],
 )
 def test_too_much_or_what_was_not_offered_is_not_asked(requests):
-    with pytest.raises(BadRequest):
-        asked(requests, MAY_ASK)
+    with pytest.raises(InvalidInputRequest):
+        parse_input_requests(requests, MAY_ASK)
 
 
 def test_a_task_asks_only_while_it_says_that_it_needs_input():
     told = {"taskId": "7", "inputRequests": {"a": ASK}, "ttlMs": 60_000.0}
-    assert task({**told, "status": "working"}, MAY_ASK).requests == {}
-    found = task({**told, "status": "input_required"}, MAY_ASK)
+    assert parse_task({**told, "status": "working"}, MAY_ASK).requests == {}
+    found = parse_task({**told, "status": "input_required"}, MAY_ASK)
     assert (found.requests, found.task_id, found.ttl_ms) == ({"a": ASK}, "7", 60_000)
 
 
@@ -135,16 +135,16 @@ def test_a_task_is_looked_at_neither_too_often_nor_too_rarely(said, found):
 
 @given(JSON | st.fixed_dictionaries({"elicitations": JSON | st.lists(JSON)}))
 def test_of_an_error_that_wants_visits_only_visits_are_asked(data):
-    assert all(one["params"]["mode"] == "url" for one in url_needed(data).values())
+    assert all(one["params"]["mode"] == "url" for one in parse_url_elicitations(data).values())
 
 
 def test_the_visits_that_an_error_wants_are_asked_in_their_order():
     visit = {"mode": "url", "url": "https://example.com/", "message": "Go there."}
-    found = url_needed({"elicitations": [visit, {"mode": "form"}, "x", visit]})
+    found = parse_url_elicitations({"elicitations": [visit, {"mode": "form"}, "x", visit]})
     assert found == {key: {"method": "elicitation/create", "params": visit} for key in ("0", "3")}
 
 
 @given(JSON, st.integers(0, 60))
 def test_weighing_ends_soon_beyond_what_is_enough(value, enough):
-    whole, found = weight(value, 10**9), weight(value, enough)
+    whole, found = estimate_size(value, 10**9), estimate_size(value, enough)
     assert found == whole if whole <= enough else enough < found <= whole

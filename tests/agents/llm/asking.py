@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from agents.llm.port import (
-    Endpoint,
+from agents.llm.interface import (
     Message,
+    ModelEndpointConfig,
     ModelError,
-    Reply,
+    ModelReply,
     ToolSpec,
-    close,
-    model_for,
-    user_message,
+    build_model,
+    build_user_message,
+    close_models,
 )
 from tests.agents.llm.openai_server import FakeOpenAI, Refuses, Says, Waits, openai_server
 
@@ -34,7 +34,7 @@ ODD_SCHEMA = {
     "additionalProperties": True,
 }
 TOOLS = (ToolSpec("odd", "An odd tool", ODD_SCHEMA), ToolSpec("plain", "", {"type": "object"}))
-HI = [user_message("hi")]
+HI = [build_user_message("hi")]
 
 
 both = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
@@ -47,23 +47,23 @@ async def provider(*script: Says | Refuses | Waits) -> AsyncIterator[FakeOpenAI]
         try:
             yield fake
         finally:
-            await close()
+            await close_models()
 
 
-def at(fake: FakeOpenAI, **more: Any) -> Endpoint:
+def at(fake: FakeOpenAI, **more: Any) -> ModelEndpointConfig:
     known = {"kind": "openai", "base_url": fake.url, "api_key": KEY, "model": "some-model"}
-    return Endpoint(**(known | {"allow_private": True, "timeout_s": 30.0} | more))
+    return ModelEndpointConfig(**(known | {"allow_private": True, "timeout_s": 30.0} | more))
 
 
 async def ask(
     fake: FakeOpenAI, messages: list[Message], *, stream: bool = False, **more: Any
-) -> tuple[Reply, list[str]]:
+) -> tuple[ModelReply, list[str]]:
     heard: list[str] = []
 
     async def listen(text: str) -> None:
         heard.append(text)
 
-    reply = await model_for(at(fake, **more)).request(
+    reply = await build_model(at(fake, **more)).request(
         messages, instructions="Be brief.", tools=TOOLS, on_text=listen if stream else None
     )
     return reply, heard

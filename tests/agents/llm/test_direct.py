@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from agents.llm import direct
-from agents.llm.port import Usage, close, tool_result, user_message
+from agents.llm import interface as llm_interface
+from agents.llm.interface import TokenUsage, build_tool_result, build_user_message, close_models
 from tests.agents.llm.asking import HI, KEY, ODD_SCHEMA, ask, both, provider
 from tests.agents.llm.openai_server import Says
 
@@ -18,7 +18,7 @@ async def test_text_arrives_with_usage(stream: bool) -> None:
         reply, heard = await ask(fake, HI, stream=stream)
     assert reply.text == "Hello there, world."
     assert heard == (["Hell", "o th", "ere,", " wor", "ld."] if stream else [])
-    assert (reply.calls, reply.usage, reply.finish) == ((), Usage(11, 7), "stop")
+    assert (reply.calls, reply.usage, reply.finish) == ((), TokenUsage(11, 7), "stop")
     assert reply.message == {"role": "assistant", "turn": 1, "text": reply.text, "calls": []}
 
 
@@ -77,7 +77,9 @@ async def test_parallel_calls_are_answered_under_our_own_ids(stream: bool) -> No
         for _ in range(2):  # the provider repeats its ids from turn to turn
             reply, _ = await ask(fake, history, stream=stream)
             history.append(reply.message)
-            history += [tool_result(c.id, c.name, f"of {c.id}") for c in reversed(reply.calls)]
+            history += [
+                build_tool_result(c.id, c.name, f"of {c.id}") for c in reversed(reply.calls)
+            ]
         await ask(fake, history, stream=stream)
     assert [(c.index, c.name, c.arguments) for c in reply.calls] == [
         (0, "odd", {"zebra": "http://z"}),
@@ -133,7 +135,7 @@ async def test_malformed_arguments_come_back_as_they_were_written(
         assert call.arguments == arguments
         if arguments is None:
             assert call.raw_arguments == written
-        error = tool_result(call.id, call.name, "Not a JSON object.", is_error=True)
+        error = build_tool_result(call.id, call.name, "Not a JSON object.", is_error=True)
         await ask(fake, [*HI, reply.message, error], stream=stream)
     # A server that parses what it is sent gets JSON, whatever the model wrote.
     sent = fake.requests[1]["messages"][2]["tool_calls"][0]["function"]["arguments"]
@@ -170,7 +172,7 @@ async def test_tokens_from_the_cache_are_counted(stream: bool) -> None:
     }
     async with provider(Says("ok", usage=used)) as fake:
         reply, _ = await ask(fake, HI, stream=stream)
-    assert reply.usage == Usage(90, 5, 64)
+    assert reply.usage == TokenUsage(90, 5, 64)
 
 
 @both
@@ -179,7 +181,7 @@ async def test_reasoning_goes_back_to_the_provider_that_gave_it(stream: bool) ->
     async with provider(thinking, Says("done")) as fake:
         reply, heard = await ask(fake, HI, stream=stream)
         kept = json.loads(json.dumps(reply.message))
-        result = tool_result(reply.calls[0].id, "plain", "ok")
+        result = build_tool_result(reply.calls[0].id, "plain", "ok")
         await ask(fake, [*HI, kept, result], stream=stream)
     assert (reply.text, heard) == ("", [])
     said = fake.requests[1]["messages"][2]
@@ -190,7 +192,7 @@ async def test_reasoning_goes_back_to_the_provider_that_gave_it(stream: bool) ->
 async def test_what_another_library_version_wrote_is_sent_without_its_extras() -> None:
     old = {"role": "assistant", "turn": 1, "text": "before", "calls": [], "native": {"kind": "?"}}
     async with provider(Says("ok")) as fake:
-        await ask(fake, [*HI, old, user_message("and now")])
+        await ask(fake, [*HI, old, build_user_message("and now")])
     assert fake.requests[0]["messages"][2] == {"role": "assistant", "content": "before"}
 
 
@@ -212,26 +214,26 @@ async def test_an_empty_answer_is_an_answer(stream: bool) -> None:
 async def test_an_unanswered_call_does_not_break_the_session() -> None:
     async with provider(Says(calls=(("x", "plain", "{}"),)), Says("ok")) as fake:
         reply, _ = await ask(fake, HI)
-        await ask(fake, [*HI, reply.message, user_message("never mind")])
+        await ask(fake, [*HI, reply.message, build_user_message("never mind")])
     roles = [message["role"] for message in fake.requests[1]["messages"]]
     assert roles == ["system", "user", "assistant", "tool", "user"]
 
 
 async def test_requests_share_a_connection_only_with_the_same_credential() -> None:
-    wire = await direct._wire()
+    wire = await llm_interface._get_adapter()
     async with provider(*[Says("ok")] * 4) as fake:
         for key in ("one", "one", "two", "one"):
             await ask(fake, HI, api_key=key)
         pool = wire.clients._pools[asyncio.get_running_loop()]
         assert len(pool.kept) == 2
-        await close()
+        await close_models()
         assert asyncio.get_running_loop() not in wire.clients._pools
 
 
 async def test_idle_connections_of_old_credentials_are_let_go(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    wire = await direct._wire()
+    wire = await llm_interface._get_adapter()
     monkeypatch.setattr(wire.clients, "KEPT", 2)
     async with provider(*[Says("ok")] * 4) as fake:
         for key in ("one", "two", "three", "four"):

@@ -4,20 +4,20 @@ from concurrent.futures import CancelledError, Future
 
 import pytest
 
-from agents.llm.providers.ending import ending_with_us, under_way
+from agents.llm.providers.transport import cancel_on_exit, find_request_scope
 
 
 def test_what_a_thread_waits_for_is_cancelled_at_the_end():
     future = Future()
-    with ending_with_us():
-        waits = under_way().waiting(future)
+    with cancel_on_exit():
+        waits = find_request_scope().waiting(future)
         waits.__enter__()
     assert future.cancelled()
 
 
 def test_a_thread_that_was_between_two_waits_begins_no_other():
-    with ending_with_us():
-        mine = under_way()
+    with cancel_on_exit():
+        mine = find_request_scope()
     future = Future()
     with pytest.raises(CancelledError), mine.waiting(future):
         raise AssertionError("it waits")
@@ -26,15 +26,15 @@ def test_a_thread_that_was_between_two_waits_begins_no_other():
 
 def test_what_came_back_in_time_is_left_alone():
     future = Future()
-    with ending_with_us(), under_way().waiting(future):
+    with cancel_on_exit(), find_request_scope().waiting(future):
         future.set_result("x")
     assert future.result() == "x"
 
 
 def test_what_was_opened_is_closed_at_the_end_and_at_once_after_it():
     closed = []
-    with ending_with_us():
-        mine = under_way()
+    with cancel_on_exit():
+        mine = find_request_scope()
         mine.at_end(lambda: closed.append("first"))
         assert closed == []
     mine.at_end(lambda: closed.append("late"))
@@ -42,4 +42,4 @@ def test_what_was_opened_is_closed_at_the_end_and_at_once_after_it():
 
 
 def test_outside_of_a_request_there_is_nothing_to_note():
-    assert under_way() is None
+    assert find_request_scope() is None

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from agents.llm.port import Endpoint, ModelError, model_for
+from agents.llm.interface import ModelEndpointConfig, ModelError, build_model
 from tests.agents.llm.asking import HI, KEY, TOOLS, ask, at, both, fails, provider
 from tests.agents.llm.openai_server import Refuses, Says, Waits
 
@@ -70,7 +70,7 @@ async def test_a_stream_cut_in_the_middle_is_no_answer(
 
     async with provider(says) as fake:
         with pytest.raises(ModelError) as caught:
-            await model_for(at(fake)).request(HI, tools=TOOLS, on_text=listen)
+            await build_model(at(fake)).request(HI, tools=TOOLS, on_text=listen)
     assert (caught.value.code, caught.value.retryable) == ("model_bad_answer", True)
     assert "".join(heard) == "Some text first"
 
@@ -112,15 +112,17 @@ async def test_a_private_address_needs_a_permission() -> None:
 )
 async def test_a_url_that_is_none_is_told_by_its_code(url: str) -> None:
     with pytest.raises(ModelError) as caught:
-        await model_for(Endpoint("openai", url, model="m")).request(HI)
+        await build_model(ModelEndpointConfig("openai", url, model="m")).request(HI)
     assert caught.value.code == "bad_url"
     assert not caught.value.retryable
 
 
 async def test_a_server_that_does_not_run_is_unreachable(free_port: int) -> None:
-    endpoint = Endpoint("openai", f"http://127.0.0.1:{free_port}/v1", "", "m", allow_private=True)
+    endpoint = ModelEndpointConfig(
+        "openai", f"http://127.0.0.1:{free_port}/v1", "", "m", allow_private=True
+    )
     with pytest.raises(ModelError) as caught:
-        await model_for(endpoint).request(HI)
+        await build_model(endpoint).request(HI)
     assert (caught.value.code, caught.value.retryable) == ("model_unreachable", True)
     assert caught.value.remedy
 
@@ -150,7 +152,7 @@ async def test_what_the_listener_raises_is_its_own() -> None:
 
     async with provider(Says("some text"), Says("ok")) as fake:
         with pytest.raises(KeyError, match="of the listener"):
-            await model_for(at(fake)).request(HI, on_text=listen)
+            await build_model(at(fake)).request(HI, on_text=listen)
         reply, _ = await ask(fake, HI)
     assert reply.text == "ok"
 

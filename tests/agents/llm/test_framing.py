@@ -3,16 +3,16 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.llm.framing import frame_for, framed
+from agents.llm.messages import apply_frame, build_frame
 
 
 def frame(**found):
-    return frame_for("github", "list_issues", flagged={}, sanitized={}) | found
+    return build_frame("github", "list_issues", flagged={}, sanitized={}) | found
 
 
 def test_text_stands_between_two_lines_with_the_mark():
     made = frame()
-    first, *inside, last = framed("one\ntwo", made).splitlines()
+    first, *inside, last = apply_frame("one\ntwo", made).splitlines()
     assert first == f"[data {made['mark']} from github list_issues]"
     assert inside == ["one", "two"]
     assert last == f"[end of data {made['mark']}]"
@@ -27,7 +27,7 @@ def test_each_result_has_a_mark_of_its_own_that_cannot_be_guessed():
 @given(st.text())
 def test_what_a_server_writes_stays_inside(text):
     made = frame()
-    shown = framed(text, made)
+    shown = apply_frame(text, made)
     assert shown.count(f"[end of data {made['mark']}]") == 1
     assert shown.endswith(f"\n[end of data {made['mark']}]")
     assert f"\n{text}\n" in shown
@@ -35,18 +35,18 @@ def test_what_a_server_writes_stays_inside(text):
 
 @given(st.text(), st.text())
 def test_no_name_can_close_the_line_that_it_stands_in(server, tool):
-    made = frame_for(server, tool, flagged={}, sanitized={})
-    first = framed("x", made).split("\nx\n")[0]
+    made = build_frame(server, tool, flagged={}, sanitized={})
+    first = apply_frame("x", made).split("\nx\n")[0]
     assert first.count("]") == first.count("[") == 1
     assert len(first) < 160
 
 
 def test_findings_are_said_in_the_line_with_the_mark():
     made = frame(flagged={"override_rules": 2}, sanitized={"remote_image": 1})
-    first = framed("text", made).splitlines()[0]
+    first = apply_frame("text", made).splitlines()[0]
     assert "override_rules ×2" in first
     assert "remote_image ×1" in first
 
 
 def test_our_own_words_have_no_frame():
-    assert framed("The call was refused.", None) == "The call was refused."
+    assert apply_frame("The call was refused.", None) == "The call was refused."

@@ -11,7 +11,7 @@ from openai import AsyncOpenAI
 from openai._streaming import ServerSentEvent
 from openai.types.chat import ChatCompletionChunk
 
-from agents.llm.providers.openai_stream import ChunkStream, gathered
+from agents.llm.providers.openai import ChunkStream, merge_text_events
 
 WORDS = ("It ", "is ", "warm ", "in ", "Ulm\n\n", "today: ", "30 °C", " 🌞")
 
@@ -24,7 +24,7 @@ def chunk(delta: dict[str, Any] | None, **beside: Any) -> dict[str, Any]:
 def told(*deltas: dict[str, Any] | None) -> list[Any]:
     """Return the deltas of chunks that have come together, as they are handed on."""
     events = [ServerSentEvent(data=json.dumps(chunk(delta))) for delta in deltas]
-    return [one.json()["choices"][0]["delta"] for one in gathered(iter(events))]
+    return [one.json()["choices"][0]["delta"] for one in merge_text_events(iter(events))]
 
 
 async def read(parts: list[bytes]) -> list[ChatCompletionChunk]:
@@ -85,7 +85,7 @@ def test_blanks_at_the_beginning_stay_alone() -> None:
 )
 def test_what_is_more_than_text_is_handed_on_as_it_came(other: dict[str, Any] | None) -> None:
     events = [ServerSentEvent(data=json.dumps(chunk(one))) for one in (other, other)]
-    assert [one.json() for one in gathered(iter(events))] == [chunk(other), chunk(other)]
+    assert [one.json() for one in merge_text_events(iter(events))] == [chunk(other), chunk(other)]
 
 
 @pytest.mark.parametrize(
@@ -99,12 +99,12 @@ def test_what_is_more_than_text_is_handed_on_as_it_came(other: dict[str, Any] | 
 def test_chunks_that_differ_in_more_than_text_stay_apart(beside: dict[str, Any]) -> None:
     pair = [chunk({"content": "a"}), chunk({"content": "b"}, **beside)]
     events = [ServerSentEvent(data=json.dumps(one)) for one in pair]
-    assert [one.json() for one in gathered(iter(events))] == pair
+    assert [one.json() for one in merge_text_events(iter(events))] == pair
 
 
 @pytest.mark.parametrize("data", ["[DONE]", "{", "[]", "null", '{"choices": 1}', "{}"])
 def test_what_is_no_chunk_is_left_to_the_library(data: str) -> None:
-    (event,) = gathered(iter([ServerSentEvent(data=data)]))
+    (event,) = merge_text_events(iter([ServerSentEvent(data=data)]))
     assert event.data == data
 
 

@@ -6,31 +6,33 @@ import sys
 
 import pytest
 
-from agents.llm.direct import DirectModel
-from agents.llm.offline import OfflineModel
-from agents.llm.port import (
-    Endpoint,
+from agents.llm.interface import (
+    ModelEndpointConfig,
     ModelError,
+    ProviderModel,
     ToolCall,
-    assistant_message,
+    build_assistant_message,
+    build_model,
+    build_tool_result,
+    build_user_message,
     call_id,
-    model_for,
-    tool_result,
-    user_message,
 )
+from agents.llm.offline import OfflineModel
 
 
 def test_an_endpoint_does_not_show_its_key() -> None:
-    assert "sk-secret" not in repr(Endpoint("openai", "http://x/v1", "sk-secret", "m"))
+    assert "sk-secret" not in repr(ModelEndpointConfig("openai", "http://x/v1", "sk-secret", "m"))
 
 
 def test_an_endpoint_without_a_url_is_openai_itself() -> None:
-    assert Endpoint("openai").url == "https://api.openai.com/v1"
+    assert ModelEndpointConfig("openai").url == "https://api.openai.com/v1"
 
 
 def test_the_kind_of_an_endpoint_decides_the_model() -> None:
-    assert isinstance(model_for(Endpoint("offline")), OfflineModel)
-    assert isinstance(model_for(Endpoint("openai", "http://x/v1", "", "m")), DirectModel)
+    assert isinstance(build_model(ModelEndpointConfig("offline")), OfflineModel)
+    assert isinstance(
+        build_model(ModelEndpointConfig("openai", "http://x/v1", "", "m")), ProviderModel
+    )
 
 
 def test_call_ids_are_nine_letters_and_digits_and_differ_by_turn_and_index() -> None:
@@ -43,9 +45,9 @@ def test_call_ids_are_nine_letters_and_digits_and_differ_by_turn_and_index() -> 
 def test_messages_survive_json() -> None:
     call = ToolCall(0, "t", None, "{bad", "t0001c000")
     messages = [
-        user_message("hi"),
-        assistant_message(1, "text", [call], native={"kind": "response"}),
-        tool_result(call.id, "t", "no", is_error=True),
+        build_user_message("hi"),
+        build_assistant_message(1, "text", [call], native={"kind": "response"}),
+        build_tool_result(call.id, "t", "no", is_error=True),
     ]
     assert json.loads(json.dumps(messages)) == messages
     assert messages[1]["calls"] == [
@@ -71,7 +73,7 @@ def test_a_code_says_whether_asking_again_may_help(code: str, retryable: bool) -
 
 def test_a_process_that_only_knows_the_port_does_not_load_the_model_library() -> None:
     program = (
-        "import sys; from agents.llm import port, direct, offline;"
+        "import sys; from agents.llm import interface, interface, offline;"
         "port.model_for(port.Endpoint('openai', 'http://x/v1', '', 'm'));"
         "port.model_for(port.Endpoint('offline'));"
         "heavy = {'pydantic_ai', 'openai', 'httpx2', 'genai_prices'};"

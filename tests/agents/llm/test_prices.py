@@ -4,38 +4,54 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.llm.port import Endpoint, ToolCall, ToolSpec, Usage, assistant_message, user_message
-from agents.llm.prices import count_tokens, estimate_tokens, price
+from agents.llm.interface import (
+    ModelEndpointConfig,
+    TokenUsage,
+    ToolCall,
+    ToolSpec,
+    build_assistant_message,
+    build_user_message,
+)
+from agents.llm.pricing import calculate_price, count_tokens, estimate_tokens
 
-USED = Usage(1_000, 10)
+USED = TokenUsage(1_000, 10)
 
 
 def test_the_offline_model_costs_nothing() -> None:
-    assert price(Endpoint("offline"), USED) == 0
-    assert price(Endpoint("offline"), None) == 0
+    assert calculate_price(ModelEndpointConfig("offline"), USED) == 0
+    assert calculate_price(ModelEndpointConfig("offline"), None) == 0
 
 
 def test_the_price_of_the_endpoint_comes_first_and_is_rounded_up() -> None:
-    endpoint = Endpoint("openai", model="gpt-4o", input_price=1_500_000, output_price=6_000_001)
-    assert price(endpoint, Usage(1, 0)) == 2
-    assert price(endpoint, USED) == 1_500 + 61
+    endpoint = ModelEndpointConfig(
+        "openai", model="gpt-4o", input_price=1_500_000, output_price=6_000_001
+    )
+    assert calculate_price(endpoint, TokenUsage(1, 0)) == 2
+    assert calculate_price(endpoint, USED) == 1_500 + 61
 
 
 def test_a_published_price_is_found_by_the_address_of_the_provider() -> None:
-    assert price(Endpoint("openai", model="gpt-4o"), USED) == 2_600
-    assert price(Endpoint("openai", "https://api.openai.com/v1", model="gpt-4o"), USED) == 2_600
+    assert calculate_price(ModelEndpointConfig("openai", model="gpt-4o"), USED) == 2_600
+    assert (
+        calculate_price(
+            ModelEndpointConfig("openai", "https://api.openai.com/v1", model="gpt-4o"), USED
+        )
+        == 2_600
+    )
 
 
 def test_tokens_from_a_cache_are_cheaper_where_the_provider_says_so() -> None:
-    cached = price(Endpoint("openai", model="gpt-4o"), Usage(1_000, 10, cached_tokens=800))
+    cached = calculate_price(
+        ModelEndpointConfig("openai", model="gpt-4o"), TokenUsage(1_000, 10, cached_tokens=800)
+    )
     assert cached is not None
     assert 0 < cached < 2_600
 
 
 def test_what_is_written_to_a_cache_costs_more_where_the_provider_says_so() -> None:
-    endpoint = Endpoint("anthropic", model="claude-opus-4-5")
-    plain = price(endpoint, Usage(1_000, 10))
-    written = price(endpoint, Usage(1_000, 10, cache_write_tokens=800))
+    endpoint = ModelEndpointConfig("anthropic", model="claude-opus-4-5")
+    plain = calculate_price(endpoint, TokenUsage(1_000, 10))
+    written = calculate_price(endpoint, TokenUsage(1_000, 10, cache_write_tokens=800))
     assert plain is not None
     assert written is not None
     assert plain < written
@@ -44,16 +60,18 @@ def test_what_is_written_to_a_cache_costs_more_where_the_provider_says_so() -> N
 @pytest.mark.parametrize(
     "endpoint",
     [
-        Endpoint("anthropic", model="claude-opus-4-5"),
-        Endpoint("google", model="gemini-2.5-pro"),
-        Endpoint("bedrock", region="us-east-1", model="us.anthropic.claude-opus-4-5-20251101-v1:0"),
-        Endpoint("azure", "https://acme.openai.azure.com", model="gpt-4o"),
-        Endpoint("responses", model="gpt-4o"),
+        ModelEndpointConfig("anthropic", model="claude-opus-4-5"),
+        ModelEndpointConfig("google", model="gemini-2.5-pro"),
+        ModelEndpointConfig(
+            "bedrock", region="us-east-1", model="us.anthropic.claude-opus-4-5-20251101-v1:0"
+        ),
+        ModelEndpointConfig("azure", "https://acme.openai.azure.com", model="gpt-4o"),
+        ModelEndpointConfig("responses", model="gpt-4o"),
     ],
     ids=lambda endpoint: endpoint.kind,
 )
-def test_each_provider_has_published_prices(endpoint: Endpoint) -> None:
-    found = price(endpoint, USED)
+def test_each_provider_has_published_prices(endpoint: ModelEndpointConfig) -> None:
+    found = calculate_price(endpoint, USED)
     assert found is not None
     assert found > 0
 
@@ -61,34 +79,38 @@ def test_each_provider_has_published_prices(endpoint: Endpoint) -> None:
 @pytest.mark.parametrize(
     "endpoint",
     [
-        Endpoint("openai", "http://127.0.0.1:11434/v1", model="gpt-4o"),
-        Endpoint("openai", "https://api.openai.com/v1", model="no-such-model"),
-        Endpoint("openai", "http://127.0.0.1:11434/v1", model="llama3", input_price=5),
+        ModelEndpointConfig("openai", "http://127.0.0.1:11434/v1", model="gpt-4o"),
+        ModelEndpointConfig("openai", "https://api.openai.com/v1", model="no-such-model"),
+        ModelEndpointConfig("openai", "http://127.0.0.1:11434/v1", model="llama3", input_price=5),
     ],
 )
-def test_an_unknown_price_is_none_not_zero(endpoint: Endpoint) -> None:
-    assert price(endpoint, USED) is None
+def test_an_unknown_price_is_none_not_zero(endpoint: ModelEndpointConfig) -> None:
+    assert calculate_price(endpoint, USED) is None
 
 
 def test_missing_usage_has_no_price() -> None:
-    assert price(Endpoint("openai", input_price=1, output_price=1), None) is None
+    assert (
+        calculate_price(ModelEndpointConfig("openai", input_price=1, output_price=1), None) is None
+    )
 
 
 @given(st.integers(0, 10**9), st.integers(0, 10**9), st.integers(0, 10**9), st.integers(0, 10**9))
 def test_a_price_is_never_below_the_exact_one(ins: int, outs: int, a: int, b: int) -> None:
-    got = price(Endpoint("openai", input_price=a, output_price=b), Usage(ins, outs))
+    got = calculate_price(
+        ModelEndpointConfig("openai", input_price=a, output_price=b), TokenUsage(ins, outs)
+    )
     assert got is not None
     assert 0 <= got * 1_000_000 - (ins * a + outs * b) < 1_000_000
 
 
 def test_an_estimate_counts_instructions_messages_calls_and_tools() -> None:
-    said = [user_message("x" * 400)]
+    said = [build_user_message("x" * 400)]
     base = estimate_tokens(said)
     assert 100 <= base <= 110
     assert estimate_tokens(said, "y" * 400) >= base + 100
     tool = ToolSpec("t", "d" * 400, {"type": "object", "description": "e" * 400})
     assert estimate_tokens(said, "", [tool]) >= base + 200
-    called = assistant_message(1, "", [ToolCall(0, "t", {"a": "z" * 400}, "", "t0001c000")])
+    called = build_assistant_message(1, "", [ToolCall(0, "t", {"a": "z" * 400}, "", "t0001c000")])
     assert estimate_tokens([*said, called]) >= base + 100
 
 

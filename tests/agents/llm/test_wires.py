@@ -6,13 +6,21 @@ from typing import Any
 
 import pytest
 
-from agents.llm.clients import model_at
-from agents.llm.port import ModelError, ToolSpec, Usage, close, model_for, tool_result, user_message
-from agents.llm.schemas import fitted
+from agents.llm.interface import (
+    ModelError,
+    TokenUsage,
+    ToolSpec,
+    build_model,
+    build_tool_result,
+    build_user_message,
+    close_models,
+)
+from agents.llm.pydantic_ai_adapter import open_model
+from agents.llm.tool_schemas import convert_schema
 from tests.agents.llm.serving import Refuses, Says, Waits
 from tests.agents.llm.wires import KEY, Wire, ask, at, both, every_wire, fails, outcome, provider
 
-HI = [user_message("hi")]
+HI = [build_user_message("hi")]
 SCHEMA: dict[str, Any] = {
     "type": "object",
     "title": "Odd",
@@ -69,14 +77,14 @@ async def test_text_arrives_with_usage(wire: Wire, stream: bool) -> None:
         reply, heard = await ask(wire, fake, HI, stream=stream)
     assert (reply.text, reply.calls, reply.finish) == ("Hello there, world.", (), "stop")
     assert "".join(heard) == ("Hello there, world." if stream else "")
-    assert reply.usage == Usage(11, 7)
+    assert reply.usage == TokenUsage(11, 7)
 
 
 @every_wire
 async def test_instructions_and_history_arrive(wire: Wire) -> None:
     async with provider(wire, Says("ok"), Says("fine")) as fake:
         reply, _ = await ask(wire, fake, HI)
-        await ask(wire, fake, [*HI, reply.message, user_message("and now?")])
+        await ask(wire, fake, [*HI, reply.message, build_user_message("and now?")])
     arrived = fake.read()
     assert arrived.system == "Be brief."
     assert [(one.role, one.text) for one in arrived.said] == [
@@ -92,7 +100,7 @@ async def test_schemas_arrive_as_the_wire_takes_them(wire: Wire, stream: bool) -
     async with provider(wire, Says("ok")) as fake:
         await ask(wire, fake, HI, stream=stream, tools=TOOLS)
     arrived = fake.read()
-    assert arrived.tools["odd"] == fitted(wire.kind, SCHEMA)
+    assert arrived.tools["odd"] == convert_schema(wire.kind, SCHEMA)
     assert arrived.tools["odd"]["required"] == ["zebra"]
     assert arrived.tools["odd"]["properties"]["zebra"]["enum"] == ["a", "b"]
     assert arrived.tools["odd"]["properties"]["zebra"]["default"] == "a"
@@ -109,7 +117,9 @@ async def test_parallel_calls_are_looped_under_our_own_ids(wire: Wire, stream: b
         for _ in range(2):  # the provider repeats its ids from turn to turn
             reply, heard = await ask(wire, fake, history, stream=stream, tools=TOOLS)
             history.append(json.loads(json.dumps(reply.message)))
-            history += [tool_result(c.id, c.name, f"of {c.id}") for c in reversed(reply.calls)]
+            history += [
+                build_tool_result(c.id, c.name, f"of {c.id}") for c in reversed(reply.calls)
+            ]
         last, _ = await ask(wire, fake, history, stream=stream, tools=TOOLS)
     assert [(c.index, c.name, c.arguments) for c in reply.calls] == [
         (0, "odd", {"zebra": "z" * 100}),
@@ -135,7 +145,7 @@ async def test_a_failed_call_is_told_as_one(wire: Wire, stream: bool) -> None:
     calls = (("x", "odd", "{}"),)
     async with provider(wire, Says(calls=calls), Says("sorry")) as fake:
         reply, _ = await ask(wire, fake, HI, stream=stream, tools=TOOLS)
-        told = tool_result(reply.calls[0].id, "odd", "Not allowed.", is_error=True)
+        told = build_tool_result(reply.calls[0].id, "odd", "Not allowed.", is_error=True)
         await ask(wire, fake, [*HI, reply.message, told], stream=stream, tools=TOOLS)
     assert "Not allowed." in fake.raw[1].decode()
 
@@ -200,7 +210,7 @@ async def test_a_stream_cut_in_the_middle_is_no_answer(
 
     async with provider(wire, says) as fake:
         with pytest.raises(ModelError) as caught:
-            await model_for(at(wire, fake)).request(HI, tools=TOOLS, on_text=listen)
+            await build_model(at(wire, fake)).request(HI, tools=TOOLS, on_text=listen)
     assert (caught.value.code, caught.value.retryable) == ("model_bad_answer", True)
     assert heard
     assert "Some text first".startswith("".join(heard))
@@ -227,7 +237,7 @@ async def test_malformed_arguments_are_none(wire: Wire, written: str) -> None:
         (call,) = reply.calls
         if wire.keeps_bad_arguments:
             assert call.arguments is None
-        told = tool_result(call.id, "odd", "Not a JSON object.", is_error=True)
+        told = build_tool_result(call.id, "odd", "Not a JSON object.", is_error=True)
         await ask(wire, fake, [*HI, reply.message, told], stream=True, tools=TOOLS)
     # What goes back is a history that the provider can read.
     assert [one.id for one in fake.read().of("call")] == [call.id]
@@ -252,7 +262,7 @@ async def test_thoughts_go_back_to_who_thought_them_and_to_nobody_else(
     async with provider(wire, thinking, Says("done"), Says("done")) as fake:
         reply, heard = await ask(wire, fake, HI, stream=stream, tools=TOOLS)
         kept = json.loads(json.dumps(reply.message))
-        history = [*HI, kept, tool_result(reply.calls[0].id, "plain", "ok")]
+        history = [*HI, kept, build_tool_result(reply.calls[0].id, "plain", "ok")]
         await ask(wire, fake, history, stream=stream, tools=TOOLS)
         own = fake.read()
         await ask(wire, fake, history, stream=stream, tools=TOOLS, model=f"{wire.model}-x")
@@ -271,9 +281,9 @@ async def test_images_of_users_and_tools_arrive(wire: Wire, stream: bool) -> Non
     picture = {"media_type": "image/png", "data": b"\x89PNG\r\n\x1a\nnot really"}
     calls = (("x", "plain", "{}"),)
     async with provider(wire, Says(calls=calls), Says("a cat")) as fake:
-        asked = [user_message("look") | {"images": [picture]}]
+        asked = [build_user_message("look") | {"images": [picture]}]
         reply, _ = await ask(wire, fake, asked, stream=stream, tools=TOOLS)
-        shown = tool_result(reply.calls[0].id, "plain", "here") | {"images": [picture]}
+        shown = build_tool_result(reply.calls[0].id, "plain", "here") | {"images": [picture]}
         await ask(wire, fake, [*asked, reply.message, shown], stream=stream, tools=TOOLS)
     assert len(fake.read(0).of("image")) == 1
     assert len(fake.read(1).of("image")) == 2
@@ -331,7 +341,7 @@ async def test_what_is_no_answer_is_a_bad_answer(wire: Wire, stream: bool, body:
 @both
 async def test_an_answer_that_takes_too_long_is_a_timeout(wire: Wire, stream: bool) -> None:
     async with provider(wire, Waits()) as fake:
-        async with model_at(at(wire, fake)):
+        async with open_model(at(wire, fake)):
             pass  # the provider's library is read now, which takes longer than that
         error = await fails(wire, fake, HI, stream=stream, timeout_s=0.5)
         await asyncio.wait_for(fake.left.wait(), 10)
@@ -359,5 +369,5 @@ async def test_a_server_that_does_not_run_is_unreachable(wire: Wire, free_port: 
 
 
 async def test_closing_twice_is_harmless() -> None:
-    await close()
-    await close()
+    await close_models()
+    await close_models()

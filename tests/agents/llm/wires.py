@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from agents.llm.port import (
-    Endpoint,
+from agents.llm.interface import (
     Kind,
     Message,
+    ModelEndpointConfig,
     ModelError,
-    Reply,
+    ModelReply,
     ToolSpec,
-    close,
-    model_for,
-    user_message,
+    build_model,
+    build_user_message,
+    close_models,
 )
 from tests.agents.llm.anthropic_server import anthropic_server
 from tests.agents.llm.bedrock_server import bedrock_server
@@ -116,13 +116,13 @@ async def provider(wire: Wire, *script: Says | Refuses | Waits) -> AsyncIterator
         try:
             yield fake
         finally:
-            await close()
+            await close_models()
 
 
-def at(wire: Wire, fake: FakeProvider, **more: Any) -> Endpoint:
+def at(wire: Wire, fake: FakeProvider, **more: Any) -> ModelEndpointConfig:
     """Return the endpoint of a served wire."""
     known = {"base_url": fake.url, "api_key": KEY, "model": wire.model, "allow_private": True}
-    return Endpoint(wire.kind, **(known | {"timeout_s": 30.0} | wire.more | more))
+    return ModelEndpointConfig(wire.kind, **(known | {"timeout_s": 30.0} | wire.more | more))
 
 
 async def ask(
@@ -133,14 +133,14 @@ async def ask(
     stream: bool = False,
     tools: tuple[ToolSpec, ...] = (),
     **more: Any,
-) -> tuple[Reply, list[str]]:
+) -> tuple[ModelReply, list[str]]:
     """Ask once; return the reply and what was heard of it meanwhile."""
     heard: list[str] = []
 
     async def listen(text: str) -> None:
         heard.append(text)
 
-    reply = await model_for(at(wire, fake, **more)).request(
+    reply = await build_model(at(wire, fake, **more)).request(
         messages, instructions="Be brief.", tools=tools, on_text=listen if stream else None
     )
     return reply, heard
@@ -157,7 +157,7 @@ async def fails(wire: Wire, fake: FakeProvider, messages: list[Message], **more:
 async def outcome(wire: Wire, fake: FakeProvider, *, stream: bool) -> str | None:
     """Ask, and return the code of the failure, or what was said: None where it was nothing."""
     try:
-        reply, _ = await ask(wire, fake, [user_message("hi")], stream=stream)
+        reply, _ = await ask(wire, fake, [build_user_message("hi")], stream=stream)
     except ModelError as error:
         return error.code
     return reply.text or (None if not reply.calls and reply.usage is None else "something")

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from bonobot.lib.runtime import runtime
+from bonobot.core.runtime import get_runtime
 
 
 async def run_until_rest(runner, session_id):
@@ -14,6 +14,6 @@ async def run_until_rest(runner, session_id):
 
 def goes(session, runner):
     """Run a session from where it stands, and return it as it rests."""
-    runtime().call(run_until_rest, runner, session.pk)
+    get_runtime().call(run_until_rest, runner, session.pk)
     session.refresh_from_db()
     return session

@@ -5,11 +5,11 @@ import sys
 
 import pytest
 
-from agents.sessions import requests
-from bonobot.lib.runtime import runtime
-from mcp_servers.configuration import ServerSpec
-from mcp_servers.connections.pool import connections
-from mcp_servers.registration import add
+from agents.sessions import services as sessions
+from bonobot.core.runtime import get_runtime
+from mcp_servers.client.pool import get_connection_pool
+from mcp_servers.server_config import ServerSpec
+from mcp_servers.services import add
 from tests.agents import casting
 from tests.agents.conftest import WORKSHOP
 from tests.agents.sessions.asker import goes
@@ -47,7 +47,7 @@ def asker(acme, helper, boss, tmp_path, settings):
 
     yield make
     for server in made:
-        runtime().call(connections().forget, server.pk)
+        get_runtime().call(get_connection_pool().forget, server.pk)
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def says(boss, helper, runner):
     """A function that gives the agent typed lines, and runs the session until it rests."""
 
     def go(tool, **arguments):
-        session = requests.start(boss, helper, f"/mcp_asker_{tool} {json.dumps(arguments)}")
+        session = sessions.start(boss, helper, f"/mcp_asker_{tool} {json.dumps(arguments)}")
         return goes(session, runner)
 
     return go

@@ -4,9 +4,10 @@ import pytest
 
 from agents.attachments import Attachment
 from agents.models import Inbox, Session, Step
-from agents.sessions import past, requests, rows, runners
-from agents.sessions.branches import current, superseded
-from bonobot.lib.problems import Conflict, NotFound
+from agents.sessions import history, leases, step_store
+from agents.sessions import services as sessions
+from agents.sessions.history import list_current_steps, list_superseded_steps
+from bonobot.core.problems import Conflict, NotFound
 from tests.agents import casting
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -28,13 +29,13 @@ def step(seq, kind="message", turn=0, **payload):
     ],
 )
 def test_a_message_supersedes_what_it_replaces_and_all_behind_it(steps, stands):
-    assert [one.seq for one in current(steps)] == stands
-    assert superseded(steps) == {one.seq for one in steps} - set(stands)
+    assert [one.seq for one in list_current_steps(steps)] == stands
+    assert list_superseded_steps(steps) == {one.seq for one in steps} - set(stands)
 
 
 def test_the_model_is_told_of_the_new_branch_alone_and_turns_are_counted_on():
     steps = [step(1), step(2, "model", turn=1), step(3, "model", turn=2), step(4, replaces=1)]
-    found = past.told(steps)
+    found = history.build_history(steps)
     assert [one["text"] for one in found.messages] == ["4"]
     assert (found.turn, found.turns_since_message, len(found.settled)) == (2, 0, 4)
 
@@ -48,17 +49,17 @@ def boss(acme):
 def session(boss, helper):
     """A session whose one message, with a file, was answered."""
     files = [Attachment("notes.txt", b"first")]
-    made = requests.start(boss, helper, "What is it?", attachments=files)
+    made = sessions.start(boss, helper, "What is it?", attachments=files)
     answer(made, "Something.")
     return made
 
 
 def answer(session, text):
-    hold = runners.claim(session.pk, runners.register())
-    assert rows.take_messages(hold)
+    hold = leases.claim(session.pk, leases.register())
+    assert step_store.take_messages(hold)
     message = {"role": "assistant", "turn": 1, "text": text, "calls": []}
-    rows.append(hold, Step.Kind.MODEL, {"text": text, "message": message}, turn=1)
-    rows.close(hold, Session.Status.DONE)
+    step_store.append(hold, Step.Kind.MODEL, {"text": text, "message": message}, turn=1)
+    step_store.close(hold, Session.Status.DONE)
     session.refresh_from_db()
 
 
@@ -70,9 +71,9 @@ def said(session):
 
 
 def test_a_retry_says_the_same_and_an_edit_other_words(boss, session):
-    requests.send_again(boss, session)
+    sessions.send_again(boss, session)
     answer(session, "Another thing.")
-    requests.send_again(boss, session, 3, "What was it?", [Attachment("more.txt", b"second")])
+    sessions.send_again(boss, session, 3, "What was it?", [Attachment("more.txt", b"second")])
     answer(session, "That.")
     assert said(session) == [
         (1, "message", "What is it?", None),
@@ -87,16 +88,16 @@ def test_a_retry_says_the_same_and_an_edit_other_words(boss, session):
         for one in session.steps.filter(kind="message").order_by("seq")
     ]
     assert files == [["notes.txt"], ["notes.txt"], ["notes.txt", "more.txt"]]
-    told = past.history(session.pk).messages
+    told = history.load_history(session.pk).messages
     assert [one["text"] for one in told] == ["What was it?", "That."]
 
 
 def test_only_a_message_of_the_conversation_can_be_sent_again(boss, session):
-    requests.send_again(boss, session)
+    sessions.send_again(boss, session)
     answer(session, "Another thing.")
     for seq in (1, 2, 99):
         with pytest.raises(NotFound) as refused:
-            requests.send_again(boss, session, seq)
+            sessions.send_again(boss, session, seq)
         assert refused.value.field == "seq"
 
 
@@ -105,6 +106,6 @@ def test_a_session_at_work_takes_no_message_again(boss, session, status):
     Session.objects.update(status=status)
     before = Inbox.objects.count()
     with pytest.raises(Conflict) as refused:
-        requests.send_again(boss, session)
+        sessions.send_again(boss, session)
     assert refused.value.code == "session_busy"
     assert Inbox.objects.count() == before

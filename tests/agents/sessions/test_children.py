@@ -6,21 +6,22 @@ from uuid import uuid4
 
 import pytest
 
-from agents.approvals import answer
-from agents.budgets import BudgetLine, budgets_in_use, set_budgets
-from agents.callees import set_callees
-from agents.holding import held_by_session
-from agents.llm import port
+from agents.approvals.services import answer
+from agents.budgets.services import BudgetLine, list_budget_use, set_budgets
+from agents.callable_agents import set_callees
+from agents.flow_labels.services import list_session_labels
+from agents.llm import interface as llm_interface
 from agents.models import Approval, Session, Step
-from agents.registration import AgentSpec, alter_agent
-from agents.sessions import children, requests
-from agents.sessions.reports import report
-from agents.sessions.runner import SessionRunner
-from agents.tool_policies import PolicyText, set_policy
-from bonobot.lib.runtime import runtime
-from bonobot.tenancy.roles import Role
-from mcp_servers.labelled import set_labels
-from mcp_servers.labels import Label
+from agents.policies.services import PolicySpec, set_policy
+from agents.services import AgentSpec, update_agent
+from agents.sessions import child_sessions
+from agents.sessions import services as sessions
+from agents.sessions.export import report
+from agents.sessions.worker import SessionRunner
+from bonobot.accounts.roles import Role
+from bonobot.core.runtime import get_runtime
+from mcp_servers.flow_labels import FlowLabel
+from mcp_servers.flow_labels.services import set_labels
 from tests import rest
 from tests.agents import casting
 from tests.eventually import eventually
@@ -41,18 +42,24 @@ class Scripted:
         if last["role"] == "user" and name in known:
             key = "message" if name.startswith("ask_") else "text"
             given = {key: rest_of}
-            calls = (port.ToolCall(0, name, given, str(given), port.call_id(number, 0)),)
+            calls = (
+                llm_interface.ToolCall(
+                    0, name, given, str(given), llm_interface.call_id(number, 0)
+                ),
+            )
             text = ""
         else:
             calls, text = (), f"{last['text'].strip()}!"
-        message = port.assistant_message(number, text, calls)
-        usage = port.Usage(10, 5)
-        return port.Reply(text, calls, usage, "tool_calls" if calls else "stop", message)
+        message = llm_interface.build_assistant_message(number, text, calls)
+        usage = llm_interface.TokenUsage(10, 5)
+        return llm_interface.ModelReply(
+            text, calls, usage, "tool_calls" if calls else "stop", message
+        )
 
 
 @pytest.fixture(autouse=True)
 def _scripted(monkeypatch):
-    monkeypatch.setattr(port, "model_for", lambda endpoint: Scripted())
+    monkeypatch.setattr(llm_interface, "build_model", lambda endpoint: Scripted())
 
 
 @pytest.fixture
@@ -64,7 +71,7 @@ def boss(acme):
 def runner(transactional_db):
     one = SessionRunner()
     yield one
-    runtime().call(one.drain)
+    get_runtime().call(one.drain)
 
 
 @pytest.fixture
@@ -87,8 +94,8 @@ async def _until_rest(runner, session_id):
 
 
 def run(runner, boss, agent, text):
-    session = requests.start(boss, agent, text)
-    runtime().call(_until_rest, runner, session.pk)
+    session = sessions.start(boss, agent, text)
+    get_runtime().call(_until_rest, runner, session.pk)
     session.refresh_from_db()
     return session
 
@@ -116,10 +123,10 @@ def test_nobody_is_asked_who_was_not_given(acme, runner, boss, helper, line):
     session = run(runner, boss, helper, "ask_second: hello")
     assert not session.children.exists()
     set_callees(boss, helper, ["second"])
-    set_policy(boss, helper, PolicyText("allowlist", allow=("read_result",)))
+    set_policy(boss, helper, PolicySpec("allowlist", allow=("read_result",)))
     assert not run(runner, boss, helper, "ask_second: hello").children.exists()
-    alter_agent(boss, line[1], AgentSpec(name="Second", enabled=False))
-    set_policy(boss, helper, PolicyText("all"))
+    update_agent(boss, line[1], AgentSpec(name="Second", enabled=False))
+    set_policy(boss, helper, PolicySpec("all"))
     session = run(runner, boss, helper, "ask_second: hello")
     assert session.steps.get(kind=Step.Kind.CALL).payload["code"] == "agent_disabled"
 
@@ -130,7 +137,7 @@ def test_the_root_pays_for_what_others_spend(runner, boss, line):
         set_budgets(boss, owner, [BudgetLine("tokens", "month", 1_000_000)])
     before = run(runner, boss, root, "hello")
     session = run(runner, boss, root, "ask_second: hello")
-    spent = {agent.slug: budgets_in_use(agent)[0].spent for agent in (root, other)}
+    spent = {agent.slug: list_budget_use(agent)[0].spent for agent in (root, other)}
     assert spent == {"helper": 15 + 15 + 15 + 15, "second": 15}
     assert before.children.count() == 0
     set_budgets(boss, root, [BudgetLine("tokens", "total", 20, each_session=True)])
@@ -144,23 +151,23 @@ def test_a_tree_holds_its_labels_together(runner, boss, line, workshop):
     root, other = line[:2]
     casting.bind(boss, other, workshop)
     rows = list(workshop.definitions.filter(name="echo"))
-    set_labels(boss, workshop, rows, [Label.UNTRUSTED_CONTENT])
+    set_labels(boss, workshop, rows, [FlowLabel.UNTRUSTED_CONTENT])
     session = run(runner, boss, root, "ask_second: mcp_workshop_echo: from anybody")
-    assert [one.label for one in held_by_session(session)] == [Label.UNTRUSTED_CONTENT]
+    assert [one.label for one in list_session_labels(session)] == [FlowLabel.UNTRUSTED_CONTENT]
 
 
 def test_a_session_waits_with_its_child_and_goes_on_after_it(runner, boss, line, workshop):
     root, other = line[:2]
     casting.bind(boss, other, workshop)
-    set_policy(boss, other, PolicyText("all", ask=("mcp_workshop_echo",)))
+    set_policy(boss, other, PolicySpec("all", ask=("mcp_workshop_echo",)))
     session = run(runner, boss, root, "ask_second: mcp_workshop_echo: once")
     child = session.children.get()
     assert child.status == session.status == Session.Status.WAITING
     answer(boss, Approval.objects.get(), "approve")
-    runtime().call(_until_rest, runner, child.pk)
+    get_runtime().call(_until_rest, runner, child.pk)
     session.refresh_from_db()
     assert session.status == Session.Status.QUEUED, "who waited goes on"
-    runtime().call(_until_rest, runner, session.pk)
+    get_runtime().call(_until_rest, runner, session.pk)
     session.refresh_from_db()
     assert session.status == Session.Status.DONE
     assert session.children.count() == 1, "the call that is made again joins the first child"
@@ -170,26 +177,26 @@ def test_a_session_waits_with_its_child_and_goes_on_after_it(runner, boss, line,
 def test_cancelling_ends_what_was_begun(runner, boss, line, workshop):
     root, other = line[:2]
     casting.bind(boss, other, workshop)
-    set_policy(boss, other, PolicyText("all", ask=("mcp_workshop_echo",)))
+    set_policy(boss, other, PolicySpec("all", ask=("mcp_workshop_echo",)))
     session = run(runner, boss, root, "ask_second: mcp_workshop_echo: once")
-    requests.cancel(boss, session)
-    runtime().call(_until_rest, runner, session.pk)
+    sessions.cancel(boss, session)
+    get_runtime().call(_until_rest, runner, session.pk)
     child = session.children.get()
-    runtime().call(_until_rest, runner, child.pk)
+    get_runtime().call(_until_rest, runner, child.pk)
     eventually(lambda: Session.objects.get(pk=child.pk).status == Session.Status.CANCELLED)
     assert Session.objects.get(pk=session.pk).status == Session.Status.CANCELLED
 
 
 def test_a_call_that_is_made_again_finds_its_child(acme, boss, line):
-    session = requests.start(boss, line[0], "hello")
+    session = sessions.start(boss, line[0], "hello")
     first, second = uuid4(), uuid4()
     step = Step.objects.create(
         session=session, seq=1, kind=Step.Kind.CALL, turn=1, index=0, call_id=first, payload={}
     )
-    begun = children.with_message(boss, "hello")
-    child = children.begin(boss, session.pk, first, line[1].pk, "hello", begun)
+    begun = child_sessions.with_message(boss, "hello")
+    child = child_sessions.begin(boss, session.pk, first, line[1].pk, "hello", begun)
     Step.objects.filter(pk=step.pk).update(call_id=second)
-    assert children.begin(boss, session.pk, second, line[1].pk, "hello", begun) == child
+    assert child_sessions.begin(boss, session.pk, second, line[1].pk, "hello", begun) == child
     assert session.children.get().inbox.count() == 1
 
 

@@ -3,10 +3,23 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.llm.conversation import in_order
-from agents.llm.port import ToolCall, assistant_message, call_id, tool_result, user_message
-from agents.llm.prices import estimate_tokens
-from agents.sessions.compacting import DIGEST, LAST_SAID, Entry, Marks, compacted, plan
+from agents.llm.interface import (
+    ToolCall,
+    build_assistant_message,
+    build_tool_result,
+    build_user_message,
+    call_id,
+)
+from agents.llm.messages import order_messages
+from agents.llm.pricing import estimate_tokens
+from agents.sessions.compaction import (
+    DIGEST,
+    LAST_SAID,
+    CompactionMarks,
+    HistoryEntry,
+    compact_messages,
+    plan,
+)
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=30) | st.builds(
     lambda piece, times: piece * times, st.sampled_from("aä字"), st.integers(0, 6_000)
@@ -19,12 +32,12 @@ def conversations(draw):
     found, turn = [], 0
 
     def add(message, result_id=""):
-        found.append(Entry(len(found) + 1, message, result_id))
+        found.append(HistoryEntry(len(found) + 1, message, result_id))
 
-    add(user_message(draw(TEXTS)))
+    add(build_user_message(draw(TEXTS)))
     for _ in range(draw(st.integers(0, 12))):
         if draw(st.booleans()):
-            add(user_message(draw(TEXTS)))
+            add(build_user_message(draw(TEXTS)))
             continue
         turn += 1
         count = draw(st.integers(0, 3))
@@ -32,10 +45,10 @@ def conversations(draw):
             ToolCall(index, "mcp_web_get", {"q": draw(TEXTS)}, "", call_id(turn, index))
             for index in range(count)
         ]
-        add(assistant_message(turn, draw(TEXTS), calls))
+        add(build_assistant_message(turn, draw(TEXTS), calls))
         for call in calls:
             failed = draw(st.booleans())
-            add(tool_result(call.id, call.name, draw(TEXTS), failed), f"id-{len(found)}")
+            add(build_tool_result(call.id, call.name, draw(TEXTS), failed), f"id-{len(found)}")
     return found
 
 
@@ -49,11 +62,11 @@ def size(messages):
 
 @given(conversations(), st.integers(0, 20_000))
 def test_pairs_are_kept_and_nothing_grows(entries, limit):
-    whole = compacted(entries, Marks())
+    whole = compact_messages(entries, CompactionMarks())
     assert whole == [entry.message for entry in entries]
-    marks = plan(entries, Marks(), within(limit)) or Marks()
-    sent = compacted(entries, marks)
-    in_order(sent)  # raises where a result stands without its call
+    marks = plan(entries, CompactionMarks(), within(limit)) or CompactionMarks()
+    sent = compact_messages(entries, marks)
+    order_messages(sent)  # raises where a result stands without its call
     asked = [call["id"] for one in sent if one["role"] == "assistant" for call in one["calls"]]
     assert [one["call_id"] for one in sent if one["role"] == "tool"] == asked
     assert size(sent) <= size(whole)
@@ -62,37 +75,41 @@ def test_pairs_are_kept_and_nothing_grows(entries, limit):
 
 @given(conversations(), st.integers(0, 20_000))
 def test_it_is_done_once_and_the_same_from_the_marks_alone(entries, limit):
-    marks = plan(entries, Marks(), within(limit))
+    marks = plan(entries, CompactionMarks(), within(limit))
     if marks is None:
         return
-    again = Marks(**marks.as_dict())
-    assert compacted(entries, again) == compacted(entries, marks)
-    assert plan(entries, marks, within(size(compacted(entries, marks)))) is None
+    again = CompactionMarks(**marks.as_dict())
+    assert compact_messages(entries, again) == compact_messages(entries, marks)
+    assert plan(entries, marks, within(size(compact_messages(entries, marks)))) is None
 
 
 @given(conversations(), st.integers(0, 20_000), st.integers(0, 20_000))
 def test_what_was_left_out_stays_out(entries, first, second):
-    one = plan(entries, Marks(), within(first)) or Marks()
+    one = plan(entries, CompactionMarks(), within(first)) or CompactionMarks()
     two = plan(entries, one, within(second)) or one
     assert two.told_before >= one.told_before
     assert two.results_before >= one.results_before
-    assert size(compacted(entries, two)) <= size(compacted(entries, one))
+    assert size(compact_messages(entries, two)) <= size(compact_messages(entries, one))
 
 
 def talk(rounds, length=4_000):
-    found = [Entry(1, user_message("Read everything about whales"))]
+    found = [HistoryEntry(1, build_user_message("Read everything about whales"))]
     for turn in range(1, rounds + 1):
         call = ToolCall(0, "mcp_web_get", {"page": turn}, "", call_id(turn, 0))
-        found.append(Entry(2 * turn, assistant_message(turn, f"Page {turn}.", [call])))
-        result = tool_result(call.id, call.name, f"{turn} " + "w" * length, frame={"mark": "ab"})
-        found.append(Entry(2 * turn + 1, result, f"id-{turn}"))
+        found.append(HistoryEntry(2 * turn, build_assistant_message(turn, f"Page {turn}.", [call])))
+        result = build_tool_result(
+            call.id, call.name, f"{turn} " + "w" * length, frame={"mark": "ab"}
+        )
+        found.append(HistoryEntry(2 * turn + 1, result, f"id-{turn}"))
     return found
 
 
 def test_old_results_go_first_and_say_how_they_are_read():
     entries = talk(8)
-    marks = plan(entries, Marks(), within(size([one.message for one in entries]) * 3 // 4))
-    sent = compacted(entries, marks)
+    marks = plan(
+        entries, CompactionMarks(), within(size([one.message for one in entries]) * 3 // 4)
+    )
+    sent = compact_messages(entries, marks)
     assert [one["role"] for one in sent] == [one.message["role"] for one in entries]
     old, new = sent[2], sent[-1]
     assert "read_result reads them, result_id id-1]" in old["text"]
@@ -102,8 +119,8 @@ def test_old_results_go_first_and_say_how_they_are_read():
 
 def test_then_the_beginning_is_told_in_short_with_the_last_message_in_full():
     entries = talk(200)
-    marks = plan(entries, Marks(), within(6_000))
-    sent = compacted(entries, marks)
+    marks = plan(entries, CompactionMarks(), within(6_000))
+    sent = compact_messages(entries, marks)
     assert size(sent) <= 6_000
     digest = sent[0]["text"]
     assert digest.endswith(
@@ -116,21 +133,26 @@ def test_then_the_beginning_is_told_in_short_with_the_last_message_in_full():
 
 def test_at_last_the_newest_results_are_cut_too():
     entries = talk(1, length=200_000)
-    marks = plan(entries, Marks(), within(2_000))
-    (result,) = [one for one in compacted(entries, marks) if one["role"] == "tool"]
+    marks = plan(entries, CompactionMarks(), within(2_000))
+    (result,) = [one for one in compact_messages(entries, marks) if one["role"] == "tool"]
     assert result["text"].endswith("read_result reads on, result_id id-1]")
     assert result["frame"] == {"mark": "ab"}
 
 
 def test_where_nothing_can_be_left_out_nothing_is_said_of_it():
-    assert plan([Entry(1, user_message("hi" * 50_000))], Marks(), within(10)) is None
-    assert plan([], Marks(), within(0)) is None
+    assert (
+        plan([HistoryEntry(1, build_user_message("hi" * 50_000))], CompactionMarks(), within(10))
+        is None
+    )
+    assert plan([], CompactionMarks(), within(0)) is None
 
 
 def test_what_the_user_attached_last_stays_with_what_they_asked():
     entries = talk(100)
     files = [{"sha256": "ab", "size": 400, "name": "whales.txt", "mark": "cd"}]
-    entries[0] = Entry(1, entries[0].message | {"files": files})
-    marks = plan(entries, Marks(), within(4_000))
-    assert compacted(entries, marks)[0]["files"] == files
-    assert size([user_message("x") | {"files": files}]) == size([user_message("x")]) + 100
+    entries[0] = HistoryEntry(1, entries[0].message | {"files": files})
+    marks = plan(entries, CompactionMarks(), within(4_000))
+    assert compact_messages(entries, marks)[0]["files"] == files
+    assert (
+        size([build_user_message("x") | {"files": files}]) == size([build_user_message("x")]) + 100
+    )

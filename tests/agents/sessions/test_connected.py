@@ -4,14 +4,13 @@ import asyncio
 
 import pytest
 
-from agents.bindings import bind, switch_binding
 from agents.models import Session, Step
-from agents.registration import EndpointSpec, save_endpoint
-from agents.sessions import requests
-from agents.sessions.connected import turnover
-from bonobot.lib.runtime import runtime
-from mcp_servers.approval import approve
-from mcp_servers.connections.pool import connections
+from agents.services import ModelEndpointSpec, bind, save_endpoint, set_attachment_enabled
+from agents.sessions import services as sessions
+from agents.sessions.run_context import compare_servers
+from bonobot.core.runtime import get_runtime
+from mcp_servers.client.pool import get_connection_pool
+from mcp_servers.definition_reviews import approve
 from tests import desk
 from tests.agents import casting
 from tests.agents.llm.openai_server import Says, Waits
@@ -23,8 +22,8 @@ A, B = "0191f2d0-7f0c-7c3e-9d1f-0d5f2b8f6a11", "0191f2d0-7f0c-7c3e-9d1f-0d5f2b8f
 
 
 def test_what_came_and_what_went_is_told_in_a_line_each():
-    assert turnover(None, {A: "git"}) == turnover({A: "git"}, {A: "renamed"}) == []
-    went, came = turnover({A: "git"}, {B: "web"})
+    assert compare_servers(None, {A: "git"}) == compare_servers({A: "git"}, {A: "renamed"}) == []
+    went, came = compare_servers({A: "git"}, {B: "web"})
     assert (went.code, str(went.server_id)) == ("server_disconnected", A)
     assert (came.code, str(came.server_id)) == ("server_connected", B)
     assert "git" in went.text
@@ -34,7 +33,9 @@ def test_what_came_and_what_went_is_told_in_a_line_each():
 @pytest.fixture
 def fake(fake, acme, helper):
     """The model that the agent thinks with."""
-    spec = EndpointSpec(name="Fake", base_url=fake.url, model="house-model", allow_private=True)
+    spec = ModelEndpointSpec(
+        name="Fake", base_url=fake.url, model="house-model", allow_private=True
+    )
     helper.model_endpoint = save_endpoint(casting.administrator(acme), spec)
     helper.save()
     return fake
@@ -51,10 +52,10 @@ def children(server):
     """Return the holders of the server's living children."""
 
     async def look():
-        seats = connections()._seats._seats
+        seats = get_connection_pool()._seats._seats
         return [key[1] for key, seat in seats.items() if key[0] == server.pk and seat.connection]
 
-    return runtime().call(look)
+    return get_runtime().call(look)
 
 
 def test_a_server_is_disconnected_and_another_connected_in_the_middle_of_a_run(
@@ -66,19 +67,19 @@ def test_a_server_is_disconnected_and_another_connected_in_the_middle_of_a_run(
     approve(boss, clock)
     second, third = Waits(then=ECHO), Waits(then=Says("done"))
     fake.script = [ECHO, second, third]
-    session = requests.start(boss, helper, "go")
-    task = runtime().call(runner.take, session.pk)
+    session = sessions.start(boss, helper, "go")
+    task = get_runtime().call(runner.take, session.pk)
     eventually(lambda: len(fake.requests) == 2, within=20)
     holder = f"session:{session.pk}"
     assert holder in children(workshop)
 
-    switch_binding(boss, helper, workshop, enabled=False)
+    set_attachment_enabled(boss, helper, workshop, enabled=False)
     bind(boss, helper, clock)
-    runtime().loop.call_soon_threadsafe(second.release.set)
+    get_runtime().loop.call_soon_threadsafe(second.release.set)
     eventually(lambda: len(fake.requests) == 3, within=20)
     assert holder not in children(workshop)
-    runtime().loop.call_soon_threadsafe(third.release.set)
-    runtime().call(asyncio.wait, [task], timeout=20)
+    get_runtime().loop.call_soon_threadsafe(third.release.set)
+    get_runtime().call(asyncio.wait, [task], timeout=20)
 
     session.refresh_from_db()
     assert session.status == Session.Status.DONE
@@ -100,10 +101,10 @@ def test_what_changed_between_two_messages_is_told_with_the_next_one(
 ):
     boss = casting.administrator(acme)
     fake.script = [Says("one"), Says("two")]
-    session = requests.start(boss, helper, "go")
+    session = sessions.start(boss, helper, "go")
     take(session)
-    switch_binding(boss, helper, workshop, enabled=False)
-    requests.send(boss, session, "again")
+    set_attachment_enabled(boss, helper, workshop, enabled=False)
+    sessions.send(boss, session, "again")
     take(session)
     assert "workshop was disconnected" in asked(fake.requests[1])[0]
     assert session.steps.filter(kind=Step.Kind.NOTICE).count() == 1

@@ -5,14 +5,14 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from agents.builtin_tools.results import CHUNK
-from agents.llm.prices import estimate_tokens
+from agents.builtin_tools.toolsets.default_tools import CHUNK
+from agents.llm.pricing import estimate_tokens
 from agents.models import ModelEndpoint, Session, Step
-from agents.registration import EndpointSpec, save_endpoint
-from agents.sessions import requests
-from agents.sessions.past import history
-from agents.sessions.runner import SessionRunner
-from bonobot.lib.runtime import runtime
+from agents.services import ModelEndpointSpec, save_endpoint
+from agents.sessions import services as sessions
+from agents.sessions.history import load_history
+from agents.sessions.worker import SessionRunner
+from bonobot.core.runtime import get_runtime
 from tests.agents import casting
 from tests.agents.llm.openai_server import openai_server
 from tests.agents.llm.serving import Refuses, Says
@@ -34,15 +34,15 @@ def say(acme, helper):
     def said(text, session=None):
         boss = casting.administrator(acme)
         if session is None:
-            session = requests.start(boss, helper, text)
+            session = sessions.start(boss, helper, text)
         else:
-            requests.send(boss, session, text)
-        runtime().call(rest, session.pk)
+            sessions.send(boss, session, text)
+        get_runtime().call(rest, session.pk)
         session.refresh_from_db()
         return session
 
     yield said
-    runtime().call(runner.drain)
+    get_runtime().call(runner.drain)
 
 
 def window(tokens):
@@ -61,13 +61,13 @@ def test_old_results_are_left_out_and_can_be_read_again(say):
         say(f"/mcp_workshop_long {LONG}", session)
     assert session.status == Session.Status.DONE
     assert compactions(session)[0]["text"].startswith("The conversation grew too long")
-    past = history(session.pk)
+    past = load_history(session.pk)
     assert (
         estimate_tokens(past.messages)
         < 8_000
         < estimate_tokens([entry.message for entry in past.entries])
     )
-    assert history(session.pk).messages == past.messages
+    assert load_history(session.pk).messages == past.messages
     first = session.steps.filter(kind=Step.Kind.CALL).order_by("seq")[0]
     assert len(first.payload["text"]) == 9_000
     read = say(f'/read_result {{"result_id": "{first.call_id}", "offset": 8990}}', session)
@@ -104,12 +104,14 @@ def test_what_can_never_fit_is_refused_before_it_is_sent(say):
 def provider(acme, helper):
     """A provider without a known window that the agent thinks at."""
     stack = AsyncExitStack()
-    fake = runtime().call(stack.enter_async_context, openai_server())
-    spec = EndpointSpec(name="Own", base_url=fake.url, model="m", allow_private=True, retries=0)
+    fake = get_runtime().call(stack.enter_async_context, openai_server())
+    spec = ModelEndpointSpec(
+        name="Own", base_url=fake.url, model="m", allow_private=True, retries=0
+    )
     helper.model_endpoint = save_endpoint(casting.administrator(acme), spec)
     helper.save()
     yield fake
-    runtime().call(stack.aclose)
+    get_runtime().call(stack.aclose)
 
 
 def test_a_provider_that_finds_it_too_long_gets_half_of_it_once(say, provider):

@@ -8,12 +8,12 @@ from functools import partial
 
 import pytest
 
-from agents.bindings import bind
 from agents.models import Agent, Approval, Question, Session, Step
-from agents.sessions import requests
-from bonobot.lib.runtime import runtime
-from mcp_servers.connections.pool import connections
-from mcp_servers.labelled import set_labels
+from agents.services import bind
+from agents.sessions import services as sessions
+from bonobot.core.runtime import get_runtime
+from mcp_servers.client.pool import get_connection_pool
+from mcp_servers.flow_labels.services import set_labels
 from mcp_servers.models import Definition
 from tests.agents import casting
 from tests.agents.mortals import calls_of, in_order, table
@@ -40,10 +40,10 @@ def begin(acme, helper, tmp_path):
 
         def go(text):
             file.write_text("")
-            return requests.start(boss, helper, text)
+            return sessions.start(boss, helper, text)
 
         yield go
-        runtime().call(connections().forget, server.pk)
+        get_runtime().call(get_connection_pool().forget, server.pk)
 
 
 def check(file, session, where, *, yes):

@@ -8,11 +8,11 @@ from collections import Counter
 
 import pytest
 
-from agents.budgets import BudgetLine, budgets_in_use, set_budgets
-from agents.callees import set_callees
+from agents.budgets.services import BudgetLine, list_budget_use, set_budgets
+from agents.callable_agents import set_callees
 from agents.models import Agent, Approval, Session, Step
-from agents.sessions import requests
-from bonobot.ledger import sealing
+from agents.sessions import services as sessions
+from bonobot.ledger.audit import entry_encoding
 from bonobot.ledger.models import AuditRow
 from tests.agents import casting
 from tests.agents.mortals import (
@@ -54,7 +54,7 @@ def begin(acme, helper, second, written):
 
     def go():
         written.write_text("")
-        return requests.start(boss, helper, PLAN)
+        return sessions.start(boss, helper, PLAN)
 
     return go
 
@@ -80,7 +80,7 @@ def check(helper, second, written):
             assert count <= (2 if yes and asked else 1), where
             assert count >= (step.state == Step.State.DONE), where
         for agent, its_sessions in ((helper, tree(session)), (second, [child])):
-            spent = {one.line.unit: one.spent for one in budgets_in_use(agent)}
+            spent = {one.line.unit: one.spent for one in list_budget_use(agent)}
             for unit, amount in _due(its_sessions).items():
                 before[agent.slug, unit] += amount
                 assert spent[unit] == before[agent.slug, unit], (where, agent.slug, unit)
@@ -94,7 +94,11 @@ def _due(sessions):
     tokens = 0
     for row in rows.filter(event_type="model"):
         told = row.input_tokens + row.output_tokens
-        held = {amount for key, amount in sealing.reserved(row.opened) if ":tokens:" in key}
+        held = {
+            amount
+            for key, amount in entry_encoding.parse_reservations(row.opened)
+            if ":tokens:" in key
+        }
         assert len(held) == 1
         tokens += told or held.pop()
     return {"calls": rows.filter(event_type="call").count(), "tokens": tokens}

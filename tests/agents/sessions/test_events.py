@@ -4,7 +4,13 @@ import pytest
 from django.utils import timezone
 
 from agents.models import Session, Step
-from agents.sessions.events import Event, Told, events_of, read_events, shown
+from agents.sessions.events import (
+    EventFeed,
+    SessionEvent,
+    build_events,
+    build_step_data,
+    read_events,
+)
 from tests.agents import casting
 
 pytestmark = pytest.mark.django_db
@@ -58,7 +64,7 @@ def test_the_last_event_tells_where_the_session_rests(session, status):
     step(session, 1)
     Session.objects.update(status=status, error_code="why", error_detail="Because.")
     last = read_events(session.pk)[-1]
-    assert last == Event(
+    assert last == SessionEvent(
         "rest", {"status": status, "error_code": "why", "error_detail": "Because."}
     )
 
@@ -76,7 +82,9 @@ def test_a_session_that_was_removed_rests(session):
 
 
 def test_a_step_is_shown_without_the_models_own_message(session):
-    found = shown(step(session, 1, "model", text="hi", message={"secret": 1}, usage={"n": 1}))
+    found = build_step_data(
+        step(session, 1, "model", text="hi", message={"secret": 1}, usage={"n": 1})
+    )
     assert found["usage"] == {"n": 1}
     assert "message" not in found
 
@@ -88,17 +96,17 @@ def test_reading_takes_two_queries(session, django_assert_num_queries):
         read_events(session.pk)
 
 
-def told(reader: Told, *steps: Step, status: str = "running", shown_now=None):
+def told(reader: EventFeed, *steps: Step, status: str = "running", shown_now=None):
     return [
         (one.id, one.kind, one.data.get("text", one.data.get("status", one.data.get("state"))))
-        for one in reader.news(events_of(steps, shown_now), status)
+        for one in reader.news(build_events(steps, shown_now), status)
     ]
 
 
 def test_a_reader_is_told_each_thing_once_and_growing_text_in_pieces():
     hello = Step(seq=1, kind="message", state="done", payload={"text": "hello"}, started_at=NOW)
     model = Step(seq=2, kind="model", state="intent", payload={"text": ""}, started_at=NOW)
-    reader = Told()
+    reader = EventFeed()
     assert told(reader, hello, model, status="queued") == [
         (None, "state", "queued"),
         (1, "message", "hello"),
@@ -111,7 +119,7 @@ def test_a_reader_is_told_each_thing_once_and_growing_text_in_pieces():
     assert told(reader, model, shown_now={2: {"text": "I am"}}) == [(None, "text", " am")]
     assert told(reader, model, shown_now={2: {"text": "I am"}}) == []
     assert told(reader, model) == [], "an older text is no news"
-    [piece] = reader.news(events_of([model], {2: {"text": "I am."}}), "running")
+    [piece] = reader.news(build_events([model], {2: {"text": "I am."}}), "running")
     assert piece.data == {"seq": 2, "at": 4, "text": "."}
     model.state, model.payload = "done", {"text": "I am. Am I?"}
     assert told(reader, model) == [(2, "model", "I am. Am I?")]
@@ -121,10 +129,10 @@ def test_a_reader_is_told_each_thing_once_and_growing_text_in_pieces():
 
 def test_progress_of_a_call_comes_as_a_piece():
     call = Step(seq=1, kind="call", state="intent", payload={"name": "x"}, started_at=NOW)
-    reader = Told()
-    reader.news(events_of([call]), "running")
+    reader = EventFeed()
+    reader.news(build_events([call]), "running")
     progress = {"done": 1, "total": 4, "message": "first"}
-    [event] = reader.news(events_of([call], {1: {"progress": progress}}), "running")
+    [event] = reader.news(build_events([call], {1: {"progress": progress}}), "running")
     assert (event.kind, event.data) == ("progress", {"seq": 1, **progress})
     waiting = Step(
         seq=1,
@@ -133,10 +141,12 @@ def test_progress_of_a_call_comes_as_a_piece():
         payload={"name": "x", "approval": {"approval_id": "1"}},
         started_at=NOW,
     )
-    [event] = reader.news(events_of([waiting], {1: {"progress": progress}}), "running")
+    [event] = reader.news(build_events([waiting], {1: {"progress": progress}}), "running")
     assert (event.kind, event.id) == ("call", None)
 
 
 def test_who_comes_again_is_told_what_is_unsettled_as_a_whole():
     model = Step(seq=7, kind="model", state="intent", payload={"text": ""}, started_at=NOW)
-    assert told(Told(6), model, shown_now={7: {"text": "I am"}})[1:] == [(None, "model", "I am")]
+    assert told(EventFeed(6), model, shown_now={7: {"text": "I am"}})[1:] == [
+        (None, "model", "I am")
+    ]

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from agents.models import Session, Step
-from agents.sessions.exporting import exported, filename
+from agents.sessions.export import build_filename, export_session
 from tests.agents import casting
 
 pytestmark = pytest.mark.django_db
@@ -50,7 +50,7 @@ def session():
 
 def test_markdown_tells_the_conversation_as_it_stands(session, django_assert_num_queries):
     with django_assert_num_queries(1):
-        text = exported(session, "markdown")
+        text = export_session(session, "markdown")
     assert text.startswith("# What 'time' is it?⟨U+200B⟩\n\nAgent `helper`, started by ann on ")
     assert "2 steps were replaced by later messages and are left out." in text
     assert "old" not in text
@@ -65,7 +65,7 @@ def test_markdown_tells_the_conversation_as_it_stands(session, django_assert_num
 
 
 def test_json_holds_every_step_and_marks_those_that_were_replaced(session):
-    found = json.loads(exported(session, "json"))
+    found = json.loads(export_session(session, "json"))
     assert (found["agent"], found["status"], found["turns"]) == ("helper", "failed", 2)
     marks = [(one["seq"], one["superseded"]) for one in found["steps"]]
     assert marks == [(seq, seq < 3) for seq in range(1, 9)]
@@ -73,6 +73,6 @@ def test_json_holds_every_step_and_marks_those_that_were_replaced(session):
 
 
 def test_a_file_is_called_by_the_title(session):
-    assert filename(session, "json") == f"what-time-is-it-{str(session.pk)[:8]}.json"
+    assert build_filename(session, "json") == f"what-time-is-it-{str(session.pk)[:8]}.json"
     session.title = "…"
-    assert filename(session, "markdown") == f"session-{str(session.pk)[:8]}.md"
+    assert build_filename(session, "markdown") == f"session-{str(session.pk)[:8]}.md"

@@ -6,13 +6,14 @@ from contextlib import AsyncExitStack
 import pytest
 
 from agents.models import Agent, ModelEndpoint, Session, Step
-from agents.registration import EndpointSpec, save_endpoint
-from agents.sessions import requests, retrying
-from agents.sessions.reports import report
-from agents.sessions.runner import SessionRunner
+from agents.services import ModelEndpointSpec, save_endpoint
+from agents.sessions import model_fallback
+from agents.sessions import services as sessions
+from agents.sessions.export import report
+from agents.sessions.worker import SessionRunner
+from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import AuditRow
-from bonobot.ledger.usage import cells
-from bonobot.lib.runtime import runtime
+from bonobot.ledger.queries import load_organization_balances
 from tests.agents import casting
 from tests.agents.llm.anthropic_server import SIGNATURE, anthropic_server
 from tests.agents.llm.openai_server import openai_server
@@ -29,25 +30,25 @@ BROKEN = Refuses(500, {"error": {"message": "oops"}})
 def stack():
     one = AsyncExitStack()
     yield one
-    runtime().call(one.aclose)
+    get_runtime().call(one.aclose)
 
 
 @pytest.fixture
 def first(stack):
     """The provider of the agent's own endpoint."""
-    return runtime().call(stack.enter_async_context, anthropic_server())
+    return get_runtime().call(stack.enter_async_context, anthropic_server())
 
 
 @pytest.fixture
 def second(stack):
     """The provider that is asked instead."""
-    return runtime().call(stack.enter_async_context, openai_server())
+    return get_runtime().call(stack.enter_async_context, openai_server())
 
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):
     """Wait for no real seconds."""
-    monkeypatch.setattr(retrying, "FIRST_WAIT_S", 0.01)
+    monkeypatch.setattr(model_fallback, "FIRST_WAIT_S", 0.01)
 
 
 @pytest.fixture
@@ -56,7 +57,7 @@ def endpoint(acme, helper, first, second):
     common = {"api_key": "k", "allow_private": True, "retries": 1}
     other = save_endpoint(
         boss,
-        EndpointSpec(
+        ModelEndpointSpec(
             name="Other",
             base_url=second.url,
             model="small",
@@ -67,7 +68,7 @@ def endpoint(acme, helper, first, second):
     )
     made = save_endpoint(
         boss,
-        EndpointSpec(
+        ModelEndpointSpec(
             name="Own",
             kind="anthropic",
             base_url=first.url,
@@ -105,7 +106,7 @@ def test_each_attempt_is_in_the_audit_and_nothing_stays_reserved(acme, helper, f
     run()
     rows = AuditRow.objects.filter(action="agent_model_turn").order_by("seq")
     assert [row.outcome for row in rows] == ["error", "ok"]
-    (cell,) = cells(acme.pk).values()
+    (cell,) = load_organization_balances(acme.pk).values()
     assert (cell.spent, cell.reserved) == (18, 0)
 
 
@@ -122,7 +123,7 @@ def test_after_its_retries_the_fallback_answers_and_is_paid(
     turns = list(session.steps.filter(kind=Step.Kind.MODEL).order_by("seq"))
     assert [step.payload["endpoint"]["name"] for step in turns] == ["Own", "Own", "Other"]
     assert session.cost_microusd == 18  # of the one that answered
-    (cell,) = cells(acme.pk).values()
+    (cell,) = load_organization_balances(acme.pk).values()
     assert (cell.spent, cell.reserved) == (18, 0)
     row = AuditRow.objects.filter(action="agent_model_turn").order_by("seq").last()
     assert row.resource_id == "small"
@@ -206,11 +207,11 @@ def test_retries_are_bounded_by_the_turns_too(helper, endpoint, first, second, r
 def test_a_wait_ends_when_the_session_is_cancelled(acme, helper, endpoint, first, runner):
     first.script += [Refuses(429, {}, {"Retry-After": "60"})]
     boss = casting.administrator(acme)
-    session = requests.start(boss, helper, "hello")
-    task = runtime().call(runner.take, session.pk)
+    session = sessions.start(boss, helper, "hello")
+    task = get_runtime().call(runner.take, session.pk)
     eventually(lambda: notices(session, "model_retry"))
-    assert requests.cancel(boss, session)
-    runtime().call(asyncio.wait, [task], timeout=10)
+    assert sessions.cancel(boss, session)
+    get_runtime().call(asyncio.wait, [task], timeout=10)
     session.refresh_from_db()
     assert session.status == Session.Status.CANCELLED
 
@@ -222,18 +223,18 @@ def test_another_holder_goes_on_where_the_failures_left_off(
     waiting = Waits(then=Says("instead"))
     second.script += [waiting, Says("instead")]
     boss = casting.administrator(acme)
-    session = requests.start(boss, helper, "hello")
-    runtime().call(runner.take, session.pk)
+    session = sessions.start(boss, helper, "hello")
+    get_runtime().call(runner.take, session.pk)
     eventually(second.arrived.is_set)
-    runtime().call(runner.drain)
+    get_runtime().call(runner.drain)
     again = SessionRunner()
 
     async def go_on():
         task = await again.take(session.pk)
         await asyncio.wait_for(task, 30)
 
-    runtime().call(go_on)
-    runtime().call(again.drain)
+    get_runtime().call(go_on)
+    get_runtime().call(again.drain)
     session.refresh_from_db()
     assert session.status == Session.Status.DONE
     assert (len(first.requests), len(second.requests)) == (2, 2)

@@ -8,23 +8,29 @@ from uuid import uuid4
 import pytest
 from django.utils import timezone
 
-from agents import asking, exchanges
-from agents.approvals import answer as approve
-from agents.asking import answer
-from agents.bindings import bind
-from agents.governance.unfinished import ROUNDS
+from agents.approvals.services import answer as approve
+from agents.calls import pending_calls
+from agents.calls.results import ROUNDS
+from agents.elicitations import services as elicitations
+from agents.elicitations.services import answer
 from agents.models import Approval, Exchange, Question, Session, Step
-from agents.sessions import requests, runners
-from agents.sessions.going_on import exchange_of, goes_on, next_part
-from agents.sessions.host import SessionHost
+from agents.policies.services import PolicySpec, set_policy
+from agents.services import bind
+from agents.sessions import leases
+from agents.sessions import services as sessions
+from agents.sessions.mcp_host import SessionHost
+from agents.sessions.tool_calls import (
+    find_pending_call,
+    prepare_next_round,
+    resume_interrupted_call,
+)
 from agents.tasks import sweep
-from agents.tool_policies import PolicyText, set_policy
+from bonobot.accounts.roles import Role
+from bonobot.core.problems import Problem
+from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import AuditRow
-from bonobot.lib.problems import Problem
-from bonobot.lib.runtime import runtime
-from bonobot.notices.channels import ChannelSpec, save_channel
-from bonobot.tenancy.roles import Role
-from mcp_servers.asked_back import set_asked_back
+from bonobot.notifications.services import NotificationChannelSpec, save_channel
+from mcp_servers.client_capabilities import set_asked_back
 from tests.agents import casting
 from tests.agents.sessions.asker import goes, run_until_rest
 from tests.eventually import eventually
@@ -186,14 +192,14 @@ def test_a_call_goes_on_where_its_process_died(asker, says, came, runner, boss):
 
     async def die_after_gathering():
         await runner.begin()
-        hold = await runtime().orm(runners.claim, session.pk, runner.runner_id)
-        step = await runtime().orm(call_of, session)
-        assert await goes_on(hold, step)
-        exchange = await exchange_of(step)
-        row = await runtime().orm(Session.objects.get, pk=session.pk)
-        assert await next_part(SessionHost(hold, row), step, exchange)
+        hold = await get_runtime().orm(leases.claim, session.pk, runner.runner_id)
+        step = await get_runtime().orm(call_of, session)
+        assert await resume_interrupted_call(hold, step)
+        exchange = await find_pending_call(step)
+        row = await get_runtime().orm(Session.objects.get, pk=session.pk)
+        assert await prepare_next_round(SessionHost(hold, row), step, exchange)
 
-    runtime().call(die_after_gathering)
+    get_runtime().call(die_after_gathering)
     Session.objects.filter(pk=session.pk).update(status=Session.Status.QUEUED, runner=None)
     goes(session, runner)
     assert session.status == Session.Status.DONE
@@ -202,7 +208,7 @@ def test_a_call_goes_on_where_its_process_died(asker, says, came, runner, boss):
 
 def test_a_yes_holds_for_all_parts_of_a_call(asker, says, helper, runner, boss, came):
     asker("modern")
-    set_policy(boss, helper, PolicyText("all", ask=("mcp_asker_script",)))
+    set_policy(boss, helper, PolicySpec("all", ask=("mcp_asker_script",)))
     session = says("script", rounds=[rounds(FORM)])
     approve(boss, Approval.objects.get(), "approve")
     goes(session, runner)
@@ -215,20 +221,20 @@ def test_a_yes_holds_for_all_parts_of_a_call(asker, says, helper, runner, boss, 
 def test_a_cancelled_session_takes_its_question_back(asker, says, runner, boss):
     asker("modern")
     session = says("script", rounds=[rounds(FORM)])
-    requests.cancel(boss, session)
+    sessions.cancel(boss, session)
     goes(session, runner)
     assert session.status == Session.Status.CANCELLED
     assert Question.objects.get().state == Question.State.WITHDRAWN
     assert call_of(session).payload["code"] == "unfinished"
-    assert exchanges.open_of(session.pk) == []
+    assert pending_calls.open_of(session.pk) == []
 
 
 def test_a_live_connection_waits_for_a_person(asker, says, runner, boss, helper, came, settings):
     asker("handshake")
-    session = requests.start(
+    session = sessions.start(
         boss, helper, f"/mcp_asker_ask {json.dumps({'requests': [FORM, ROOTS]})}"
     )
-    running = runtime().spawn(run_until_rest(runner, session.pk), name="run")
+    running = get_runtime().spawn(run_until_rest(runner, session.pk), name="run")
     question = eventually(lambda: Question.objects.waiting().first())
     assert question.exchange is None
     notice = eventually(lambda: session.steps.filter(kind=Step.Kind.NOTICE).last())
@@ -249,8 +255,8 @@ def test_a_live_connection_waits_for_a_person(asker, says, runner, boss, helper,
 def test_a_page_that_must_be_visited_first(asker, says, runner, boss, helper, came):
     asker("handshake")
     url = PAGE["params"]["url"]
-    session = requests.start(boss, helper, f'/mcp_asker_url_first {{"url": "{url}"}}')
-    running = runtime().spawn(run_until_rest(runner, session.pk), name="run")
+    session = sessions.start(boss, helper, f'/mcp_asker_url_first {{"url": "{url}"}}')
+    running = get_runtime().spawn(run_until_rest(runner, session.pk), name="run")
     question = eventually(lambda: Question.objects.waiting().first())
     assert (question.mode, question.url) == ("url", url)
     answer(boss, question, "accept")
@@ -272,7 +278,7 @@ def test_a_resource_is_read_in_parts(asker, came, runner, boss, helper):
     server = asker("modern")
     bind(boss, helper, server, allowed_resources=["ask://one"])
     text = '/read_resource {"server": "asker", "uri": "ask://one"}'
-    session = goes(requests.start(boss, helper, text), runner)
+    session = goes(sessions.start(boss, helper, text), runner)
     assert session.status == Session.Status.WAITING
     answer(boss, Question.objects.get(), "accept", {"name": "Ada"})
     goes(session, runner)
@@ -288,7 +294,7 @@ def test_a_resource_is_read_in_parts(asker, came, runner, boss, helper):
     )
     assert [row.code for row in tool] == [row.code for row in read] == ["input_required", ""]
     assert [row.parent_id for row in read] == [row.pk for row in tool]
-    assert exchanges.open_of(session.pk) == []
+    assert pending_calls.open_of(session.pk) == []
 
 
 def test_a_prompt_is_filled_in_parts(asker, says, came, runner, boss, helper, call):
@@ -296,22 +302,24 @@ def test_a_prompt_is_filled_in_parts(asker, says, came, runner, boss, helper, ca
     server = asker("modern")
     bind(boss, helper, server, allowed_prompts=["ask"])
     session = casting.rested_session(helper)
-    host = SessionHost(runners.Hold(session.pk, uuid4(), 1), session)
+    host = SessionHost(leases.SessionLease(session.pk, uuid4(), 1), session)
     asked = {"method": "prompts/get", "server_id": server.pk}
     alone = call("ask", **asked)
     assert (alone.outcome, alone.code) == ("error", "protocol_error")
     inside = asked | {"session_id": session.pk, "host": host}
     first = call("ask", **inside)
     exchange = Exchange.objects.get(pk=first.exchange_id)
-    exchanges.answered(exchange, {"name": {"action": "decline"}})
-    whole = call("ask", continues=exchanges.continuation(exchange), **inside)
+    pending_calls.save_responses(exchange, {"name": {"action": "decline"}})
+    whole = call("ask", continues=pending_calls.build_continuation(exchange), **inside)
     assert (whole.exchange_id, whole.outcome) == (None, "ok")
     assert '"decline"' in whole.text
     assert len(came("prompts/get")) == 3
 
 
 def test_a_stored_secret_is_not_entered(asker, says, boss, acme):
-    channel = ChannelSpec("Pager", "webhook", url="https://hooks.example.com/very-secret-path-1")
+    channel = NotificationChannelSpec(
+        "Pager", "webhook", url="https://hooks.example.com/very-secret-path-1"
+    )
     save_channel(boss, channel)
     asker("modern")
     says("script", rounds=[rounds(FORM)])
@@ -323,4 +331,4 @@ def test_a_stored_secret_is_not_entered(asker, says, boss, acme):
             {"name": "it is https://hooks.example.com/very-secret-path-1"},
         )
     assert caught.value.code == "secret_in_answer"
-    assert asking.address(Question.objects.get()).startswith("http")
+    assert elicitations.build_page_url(Question.objects.get()).startswith("http")

@@ -7,27 +7,27 @@ from uuid import uuid4
 import pytest
 from kombu.exceptions import OperationalError
 
-from agents.approvals import answer
-from agents.llm import port
+from agents.approvals.services import answer
+from agents.llm import interface as llm_interface
 from agents.models import Agent, Approval, Budget, Session, Step
-from agents.sessions import loop, recovery, requests, rows, runners
-from agents.sessions.reports import report
-from agents.sessions.runner import SessionRunner
-from bonobot.ledger.actors import Actor
-from bonobot.ledger.entries import Admission, Opening, Reserve, Settlement
+from agents.sessions import leases, loop, recovery, step_store
+from agents.sessions import services as sessions
+from agents.sessions.export import report
+from agents.sessions.worker import SessionRunner
+from bonobot.core import celery_tasks
+from bonobot.core.problems import InvalidInput
+from bonobot.core.runtime import get_runtime
+from bonobot.ledger.audit.verify_chain import verify
 from bonobot.ledger.models import AuditRow
-from bonobot.ledger.usage import cells
-from bonobot.ledger.verify import verify
-from bonobot.ledger.writer import writer
-from bonobot.lib import nudges
-from bonobot.lib.problems import Invalid
-from bonobot.lib.runtime import runtime
-from mcp_servers.configuration import ServerSpec
-from mcp_servers.connections.pool import connections
-from mcp_servers.labelled import set_labels
-from mcp_servers.labels import Label
+from bonobot.ledger.queries import load_organization_balances
+from bonobot.ledger.types import Actor, Admission, BudgetReservation, Opening, Settlement
+from bonobot.ledger.writer.writer_thread import get_writer
+from mcp_servers.client.pool import get_connection_pool
+from mcp_servers.flow_labels import FlowLabel
+from mcp_servers.flow_labels.services import set_labels
 from mcp_servers.models import Server
-from mcp_servers.registration import add
+from mcp_servers.server_config import ServerSpec
+from mcp_servers.services import add
 from tests.agents import casting
 from tests.agents.conftest import WORKSHOP
 from tests.eventually import eventually
@@ -139,11 +139,11 @@ def test_a_token_budget_stops_the_run_before_the_model_is_asked(acme, helper, wo
 
 def test_cancelling_ends_a_running_session(acme, helper, workshop, runner):
     boss = casting.administrator(acme)
-    session = requests.start(boss, helper, '/mcp_workshop_wait {"seconds": 60}')
-    task = runtime().call(runner.take, session.pk)
+    session = sessions.start(boss, helper, '/mcp_workshop_wait {"seconds": 60}')
+    task = get_runtime().call(runner.take, session.pk)
     eventually(lambda: steps(session, Step.Kind.CALL), within=10)
-    assert requests.cancel(boss, session)
-    runtime().call(asyncio.wait, [task], timeout=10)
+    assert sessions.cancel(boss, session)
+    get_runtime().call(asyncio.wait, [task], timeout=10)
     session.refresh_from_db()
     assert session.status == Session.Status.CANCELLED
     (call,) = steps(session, Step.Kind.CALL)
@@ -156,15 +156,17 @@ def dead(acme, helper):
     """A session whose holder died between the intent of a call and its answer."""
     boss = casting.administrator(acme)
     arguments = {"what": "once"}
-    session = requests.start(boss, helper, "count once")
-    hold = runners.claim(session.pk, gone := runners.register())
-    rows.take_messages(hold)
-    asked = port.ToolCall(0, "mcp_workshop_count", arguments, "{}", port.call_id(1, 0))
-    message = port.assistant_message(1, "", [asked])
-    rows.append(hold, Step.Kind.MODEL, {"text": "", "message": message}, turn=1)
+    session = sessions.start(boss, helper, "count once")
+    hold = leases.claim(session.pk, gone := leases.register())
+    step_store.take_messages(hold)
+    asked = llm_interface.ToolCall(
+        0, "mcp_workshop_count", arguments, "{}", llm_interface.call_id(1, 0)
+    )
+    message = llm_interface.build_assistant_message(1, "", [asked])
+    step_store.append(hold, Step.Kind.MODEL, {"text": "", "message": message}, turn=1)
     shown = {"name": "mcp_workshop_count", "arguments": arguments, "raw": "{}"}
-    rows.append(hold, Step.Kind.CALL, shown, state=Step.State.INTENT, turn=1, call_id=uuid4())
-    runners.retire(gone)
+    step_store.append(hold, Step.Kind.CALL, shown, state=Step.State.INTENT, turn=1, call_id=uuid4())
+    leases.stop_runner(gone)
     return session
 
 
@@ -181,8 +183,8 @@ def sent(step, acme, limit):
         decision="allow",
         session_id=step.session_id,
     )
-    writer().admit(
-        Admission(opening, reserves=(Reserve(f"budget:{acme.pk}:x", limit, 3),))
+    get_writer().admit(
+        Admission(opening, reserves=(BudgetReservation(f"budget:{acme.pk}:x", limit, 3),))
     ).result()
 
 
@@ -196,7 +198,7 @@ def test_a_call_that_was_sent_waits_for_a_person_and_a_no_leaves_it(
     question = Approval.objects.get(session=dead)
     assert (question.code, question.call_id) == ("call_interrupted", step.call_id)
     assert AuditRow.objects.get(pk=step.call_id).outcome == "unknown"
-    (cell,) = cells(acme.pk).values()
+    (cell,) = load_organization_balances(acme.pk).values()
     assert (cell.spent, cell.reserved) == (3, 0)
     answer(casting.administrator(acme), question, "deny", "I did it by hand.")
     take(dead)
@@ -225,14 +227,14 @@ def test_a_call_that_may_have_run_is_made_again_after_a_yes(
 def test_no_yes_for_the_session_is_taken_for_a_call_that_may_have_run(acme, workshop, dead, run):
     sent(steps(dead, Step.Kind.CALL)[0], acme, limit=10)
     run("and now?", dead)
-    with pytest.raises(Invalid):
+    with pytest.raises(InvalidInput):
         answer(casting.administrator(acme), Approval.objects.get(), "approve_session")
 
 
 def test_a_call_that_may_be_repeated_is_made_again_by_itself(acme, workshop, dead, run, effects):
     sent(steps(dead, Step.Kind.CALL)[0], acme, limit=10)
     count = workshop.definitions.filter(name="count")
-    set_labels(casting.administrator(acme), workshop, list(count), [Label.REPEATABLE])
+    set_labels(casting.administrator(acme), workshop, list(count), [FlowLabel.REPEATABLE])
     run("and now?", dead)
     (call,) = steps(dead, Step.Kind.CALL)
     assert (call.state, dead.status) == (Step.State.DONE, Session.Status.DONE)
@@ -242,7 +244,7 @@ def test_a_call_that_may_be_repeated_is_made_again_by_itself(acme, workshop, dea
 def test_a_call_that_the_audit_saw_end_is_told_as_lost(acme, workshop, dead, run, effects):
     (step,) = steps(dead, Step.Kind.CALL)
     sent(step, acme, limit=10)
-    writer().settle(
+    get_writer().settle(
         Settlement(call_id=step.call_id, organization_id=acme.pk, outcome="ok", duration_ms=1)
     ).result()
     run("and now?", dead)
@@ -254,7 +256,7 @@ def test_a_call_that_the_audit_saw_end_is_told_as_lost(acme, workshop, dead, run
 def test_cancelling_asks_nobody_about_a_call_that_may_have_run(acme, workshop, dead, run, take):
     sent(steps(dead, Step.Kind.CALL)[0], acme, limit=10)
     run("and now?", dead)
-    requests.cancel(casting.administrator(acme), dead)
+    sessions.cancel(casting.administrator(acme), dead)
     take(dead)
     assert dead.status == Session.Status.CANCELLED
     assert Approval.objects.get().state == Approval.State.WITHDRAWN
@@ -269,8 +271,8 @@ def test_a_call_that_was_never_sent_is_made_once(workshop, dead, run, effects):
 
 
 def test_cancelling_leaves_an_unsent_call_unmade(acme, helper, workshop, dead, runner, effects):
-    hold = runners.claim(dead.pk, runners.register())
-    runtime().call(loop.cancel, hold)
+    hold = leases.claim(dead.pk, leases.register())
+    get_runtime().call(loop.cancel, hold)
     (call,) = steps(dead, Step.Kind.CALL)
     assert (call.state, call.payload["code"]) == (Step.State.FAILED, "not_made")
     assert effects.read_text() == ""
@@ -282,11 +284,11 @@ def left(acme, helper, workshop):
 
     def leave(seconds, within_s):
         text = f'/mcp_workshop_wait {{"seconds": {seconds}}}'
-        session = requests.start(casting.administrator(acme), helper, text)
+        session = sessions.start(casting.administrator(acme), helper, text)
         leaving = SessionRunner()
-        runtime().call(leaving.take, session.pk)
+        get_runtime().call(leaving.take, session.pk)
         eventually(AuditRow.objects.filter(event_type="call").exists, within=10)
-        runtime().call(leaving.drain, within_s)
+        get_runtime().call(leaving.drain, within_s)
         session.refresh_from_db()
         assert session.status == Session.Status.QUEUED
         return session
@@ -307,17 +309,17 @@ def test_a_runner_that_stops_lets_its_calls_come_back(left, take):
 def test_a_runner_that_is_told_to_stop_while_it_takes_a_session_runs_nothing(
     acme, helper, runner, told, monkeypatch
 ):
-    session = requests.start(casting.administrator(acme), helper, "hello")
+    session = sessions.start(casting.administrator(acme), helper, "hello")
     step = {"begin": "register", "claim": "claim"}[told]
-    real = getattr(runners, step)
+    real = getattr(leases, step)
 
     def stopping(*args):
         found = real(*args)
-        runtime().loop.call_soon_threadsafe(setattr, runner, "_draining", True)
+        get_runtime().loop.call_soon_threadsafe(setattr, runner, "_draining", True)
         return found
 
-    monkeypatch.setattr(runners, step, stopping)
-    assert runtime().call(runner.take, session.pk) is None
+    monkeypatch.setattr(leases, step, stopping)
+    assert get_runtime().call(runner.take, session.pk) is None
     session.refresh_from_db()
     assert (session.status, session.runner) == (Session.Status.QUEUED, None)
 
@@ -333,7 +335,7 @@ def test_a_fault_of_ours_ends_the_session_with_a_code(workshop, run, monkeypatch
     def broken(*_):
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(loop, "instructions", broken)
+    monkeypatch.setattr(loop, "build_instructions", broken)
     session = run("hello")
     assert (session.status, session.error_code) == (Session.Status.FAILED, "internal_error")
     assert "a bug" not in session.error_detail
@@ -347,8 +349,8 @@ def test_a_message_starts_without_a_broker_and_waits_for_the_sweep(
     def away(*_):
         raise OperationalError("no broker")
 
-    monkeypatch.setattr(nudges.current_app, "send_task", away)
-    session = requests.start(casting.administrator(acme), helper, "hello")
+    monkeypatch.setattr(celery_tasks.current_app, "send_task", away)
+    session = sessions.start(casting.administrator(acme), helper, "hello")
     assert session.status == Session.Status.QUEUED
     assert "waits for the sweep" in caplog.text
 
@@ -366,4 +368,4 @@ def test_what_a_server_changes_in_a_turn_counts_in_the_next(acme, helper, run):
     assert server.definitions.get(name="echo").state == "changed"
     run('/mcp_shop_echo {"text": "hi"}', session)
     assert steps(session, Step.Kind.CALL)[-1].payload["code"] == "definition_changed"
-    runtime().call(connections().forget, server.pk)
+    get_runtime().call(get_connection_pool().forget, server.pk)

@@ -3,74 +3,78 @@
 from dataclasses import replace
 from uuid import UUID
 
-from agents.governance.policies import Decision, ToolFacts
-from agents.governance.snapshots import Snapshot, Tool
-from agents.sessions.prompts import NAMED_AT_MOST, NOTE_LENGTH, instructions
+from agents.calls.snapshots import CallSnapshot, SnapshotTool
+from agents.policies.decisions import PolicyDecision, ToolFacts
+from agents.sessions.system_prompt import NAMED_AT_MOST, NOTE_LENGTH, build_instructions
 
 
 def tool(name, *, allowed=True, state="approved", source="mcp", verdict=""):
     facts = ToolFacts(
         source, name, name, server_name="github" if source == "mcp" else "", state=state
     )
-    return Tool(name, facts, Decision(verdict or ("allow" if allowed else "deny"), "rule"), {})
+    return SnapshotTool(
+        name, facts, PolicyDecision(verdict or ("allow" if allowed else "deny"), "rule"), {}
+    )
 
 
 def snapshot(*tools):
-    return Snapshot(UUID(int=1), 0, {one.name: one for one in tools}, {})
+    return CallSnapshot(UUID(int=1), 0, {one.name: one for one in tools}, {})
 
 
 def test_the_agents_own_words_come_first():
-    text = instructions("  Be kind.\n", snapshot(tool("a")), ())
+    text = build_instructions("  Be kind.\n", snapshot(tool("a")), ())
     assert text.startswith("Be kind.\n\n## MCP Tools\n")
 
 
 def test_servers_whose_tools_are_offered_are_named_once():
-    text = instructions("", snapshot(tool("a"), tool("b")), ())
+    text = build_instructions("", snapshot(tool("a"), tool("b")), ())
     assert "Tools come from these servers: github." in text
 
 
 def test_an_agent_left_without_tools_is_told_so():
-    assert "You have no tools now." in instructions("", snapshot(tool("a", allowed=False)), ())
+    assert "You have no tools now." in build_instructions(
+        "", snapshot(tool("a", allowed=False)), ()
+    )
 
 
 def test_built_in_tools_alone_are_tools_too():
-    text = instructions("", snapshot(tool("read_result", source="builtin")), ())
+    text = build_instructions("", snapshot(tool("read_result", source="builtin")), ())
     assert "no tools" not in text
     assert "servers" not in text
 
 
 def test_disabled_tools_of_servers_are_named_with_a_note():
-    text = instructions("", snapshot(tool("a"), tool("b", allowed=False)), ())
+    text = build_instructions("", snapshot(tool("a"), tool("b", allowed=False)), ())
     assert "Disabled, do not use: b." in text
 
 
 def test_what_is_gone_or_built_in_is_not_named_as_disabled():
     gone = tool("gone", allowed=False, state="gone")
     inner = tool("read_result", allowed=False, source="builtin")
-    assert "Disabled" not in instructions("", snapshot(tool("a"), gone, inner), ())
+    assert "Disabled" not in build_instructions("", snapshot(tool("a"), gone, inner), ())
 
 
 def test_a_long_list_of_disabled_tools_is_cut():
     many = [tool(f"t{number:03}", allowed=False) for number in range(NAMED_AT_MOST + 5)]
-    text = instructions("", snapshot(*many), ())
+    text = build_instructions("", snapshot(*many), ())
     assert f"t{NAMED_AT_MOST - 1:03}" in text
     assert f"t{NAMED_AT_MOST:03}" not in text
 
 
 def test_servers_that_are_away_are_named():
-    assert "Not reachable now: web (server_unreachable)." in instructions(
+    assert "Not reachable now: web (server_unreachable)." in build_instructions(
         "", snapshot(), ["web (server_unreachable)"]
     )
 
 
 def test_tools_that_ask_are_offered_and_named_as_such():
-    text = instructions("", snapshot(tool("a"), tool("b", verdict="ask")), ())
+    text = build_instructions("", snapshot(tool("a"), tool("b", verdict="ask")), ())
     assert "A person is asked before these run, so call them only where needed: b." in text
     assert "Disabled" not in text
 
 
 def test_what_a_server_says_of_its_tools_is_told_within_bounds():
     noted = replace(snapshot(tool("a")), notes={"github": "x" * 5000, "other": "unused"})
-    text = instructions("", noted, ())
+    text = build_instructions("", noted, ())
     assert f"What the server github says about its tools: {'x' * NOTE_LENGTH}…" in text
     assert "unused" not in text

@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 import pytest
 
-from agents.asking import answer
+from agents.elicitations.services import answer
 from agents.models import Question, Step
-from agents.sessions import requests
-from bonobot.lib.runtime import runtime
-from mcp_servers.configuration import ServerSpec
-from mcp_servers.connections.pool import connections
+from agents.sessions import services as sessions
+from bonobot.core.runtime import get_runtime
+from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.models import Launcher
-from mcp_servers.registration import add
+from mcp_servers.server_config import ServerSpec
+from mcp_servers.services import add
 from tests.agents import casting
 from tests.agents.conftest import WORKSHOP
 from tests.agents.sessions.asker import run_until_rest
@@ -45,7 +45,7 @@ def given(acme, helper, boss):
 
     yield give
     for server in made:
-        runtime().call(connections().forget, server.pk)
+        get_runtime().call(get_connection_pool().forget, server.pk)
 
 
 @pytest.fixture
@@ -53,8 +53,8 @@ def asks(boss, helper, runner):
     """A function that has a tool called, answers what its server asks, and returns the result."""
 
     def ask(tool: str, content=None, **arguments):
-        session = requests.start(boss, helper, f"/mcp_other_{tool} {json.dumps(arguments)}")
-        running = runtime().spawn(run_until_rest(runner, session.pk), name="run")
+        session = sessions.start(boss, helper, f"/mcp_other_{tool} {json.dumps(arguments)}")
+        running = get_runtime().spawn(run_until_rest(runner, session.pk), name="run")
         if content is not None:
             mine = Question.objects.waiting().filter(session=session)
             answer(boss, eventually(mine.first), "accept", content)

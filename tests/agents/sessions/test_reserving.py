@@ -9,19 +9,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.budgets import BudgetLine, set_budgets
-from agents.llm.port import Endpoint, Usage
-from agents.llm.prices import price
+from agents.budgets.services import BudgetLine, set_budgets
+from agents.llm.interface import ModelEndpointConfig, TokenUsage
+from agents.llm.pricing import calculate_price
+from agents.model_endpoints.request_budget import (
+    ANSWER_TOKENS,
+    LEAST_ANSWER,
+    compute_fitting_tokens,
+    correct_estimate,
+)
 from agents.models import Budget, ModelEndpoint, Session, Step
-from agents.registration import EndpointSpec, save_endpoint
-from agents.sessions import requests
-from agents.sessions.reserving import ANSWER_TOKENS, LEAST_ANSWER, corrected, fitting
-from bonobot.ledger.budgets import Cell, unit_of
-from bonobot.ledger.entries import Reserve
+from agents.services import ModelEndpointSpec, save_endpoint
+from agents.sessions import services as sessions
+from bonobot.core.runtime import get_runtime
+from bonobot.ledger.budgets import BudgetBalance, parse_unit
 from bonobot.ledger.models import BudgetCell
+from bonobot.ledger.queries import load_organization_balances
 from bonobot.ledger.refusals import BudgetExhausted
-from bonobot.ledger.usage import cells
-from bonobot.lib.runtime import runtime
+from bonobot.ledger.types import BudgetReservation
 from tests.agents import casting
 from tests.agents.llm.openai_server import Says
 
@@ -34,7 +39,7 @@ PRICES = {"input_price": 2_000_000, "output_price": 10_000_000}
 @pytest.fixture
 def thinker(acme, helper, fake):
     """The agent, thinking at the fake server."""
-    spec = EndpointSpec(
+    spec = ModelEndpointSpec(
         name="Fake", base_url=fake.url, model="house-model", allow_private=True, **PRICES
     )
     helper.model_endpoint = save_endpoint(casting.administrator(acme), spec)
@@ -52,8 +57,8 @@ def run(acme, runner):
 
     def go(agent, count=1, text="hello"):
         boss = casting.administrator(acme)
-        ids = [requests.start(boss, agent, text).pk for _ in range(count)]
-        runtime().call(all_of, ids)
+        ids = [sessions.start(boss, agent, text).pk for _ in range(count)]
+        get_runtime().call(all_of, ids)
         return list(Session.objects.filter(pk__in=ids))
 
     return go
@@ -160,8 +165,8 @@ def test_sessions_side_by_side_never_overspend_and_never_find_the_database_locke
         ended = {session.error_code for session in sessions}
         assert ended <= {"", "budget_exhausted"}, f"run {number} ended with {ended}"
         assert "" in ended, f"run {number}: nobody was let in"
-        for key, cell in cells(acme.pk).items():
-            limit = limits[unit_of(key)]
+        for key, cell in load_organization_balances(acme.pk).items():
+            limit = limits[parse_unit(key)]
             assert cell.reserved == 0
             assert cell.spent <= limit, f"run {number} overspent {key}: {cell.spent} of {limit}"
     assert [one.getMessage() for one in caplog.records if "locked" in one.getMessage()] == []
@@ -179,7 +184,7 @@ def spender(chance):
 
 def exhausted(unit, limit, cell):
     key = f"budget:{uuid4()}:agent:{uuid4()}:{unit}:total:all"
-    return BudgetExhausted(Reserve(key, limit, 1), cell)
+    return BudgetExhausted(BudgetReservation(key, limit, 1), cell)
 
 
 @given(
@@ -193,12 +198,20 @@ def exhausted(unit, limit, cell):
 def test_what_fits_is_the_longest_answer_that_a_budget_still_pays(
     limit, spent, asked, answer, prices, unit
 ):
-    endpoint = Endpoint("openai", model="m", input_price=prices[0], output_price=prices[1])
-    found = fitting(endpoint, Usage(asked, answer), exhausted(unit, limit, Cell(spent)))
+    endpoint = ModelEndpointConfig(
+        "openai", model="m", input_price=prices[0], output_price=prices[1]
+    )
+    found = compute_fitting_tokens(
+        endpoint, TokenUsage(asked, answer), exhausted(unit, limit, BudgetBalance(spent))
+    )
     left = max(limit - spent, 0)
 
     def takes(tokens):
-        return asked + tokens if unit == "tokens" else price(endpoint, Usage(asked, tokens))
+        return (
+            asked + tokens
+            if unit == "tokens"
+            else calculate_price(endpoint, TokenUsage(asked, tokens))
+        )
 
     assert 0 <= found < answer
     if found:
@@ -208,14 +221,19 @@ def test_what_fits_is_the_longest_answer_that_a_budget_still_pays(
 
 
 def test_time_is_no_matter_of_how_long_an_answer_is():
-    endpoint = Endpoint("openai", model="m", **PRICES)
-    assert fitting(endpoint, Usage(1, 10), exhausted("milliseconds", 10, Cell())) == 0
+    endpoint = ModelEndpointConfig("openai", model="m", **PRICES)
+    assert (
+        compute_fitting_tokens(
+            endpoint, TokenUsage(1, 10), exhausted("milliseconds", 10, BudgetBalance())
+        )
+        == 0
+    )
 
 
 @given(st.integers(0, 10**6), st.integers(1, 10**6), st.integers(0, 10**6))
 def test_an_estimate_is_raised_as_far_as_the_last_was_too_low(estimate, guessed, used):
     last = {"estimated_input_tokens": guessed, "usage": {"input_tokens": used}}
-    found = corrected(estimate, last)
+    found = correct_estimate(estimate, last)
     assert found >= estimate
     assert found * guessed >= estimate * used
-    assert corrected(estimate, None) == estimate
+    assert correct_estimate(estimate, None) == estimate

@@ -4,53 +4,59 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.llm.endpoints import Endpoint
-from agents.sessions.retrying import LONGEST_WAIT_S, SPREAD, Failure, Next, next_request
+from agents.llm.interface import ModelEndpointConfig
+from agents.sessions.model_fallback import (
+    LONGEST_WAIT_S,
+    SPREAD,
+    NextRequest,
+    TurnFailure,
+    find_next_request,
+)
 
-A = Endpoint("openai", id="a", retries=2)
-B = Endpoint("anthropic", id="b", retries=1)
+A = ModelEndpointConfig("openai", id="a", retries=2)
+B = ModelEndpointConfig("anthropic", id="b", retries=1)
 LINE = (A, B)
-BUSY = Failure("a", "model_rate_limited", True)
-REFUSED = Failure("a", "model_auth", False)
+BUSY = TurnFailure("a", "model_rate_limited", True)
+REFUSED = TurnFailure("a", "model_auth", False)
 
 
 def test_without_a_failure_the_first_is_asked_at_once() -> None:
-    assert next_request(LINE) == Next(A)
+    assert find_next_request(LINE) == NextRequest(A)
 
 
 def test_the_same_is_asked_again_later_each_time() -> None:
-    assert next_request(LINE, [BUSY]) == Next(A, 1.0, 2)
-    assert next_request(LINE, [BUSY] * 2) == Next(A, 2.0, 3)
+    assert find_next_request(LINE, [BUSY]) == NextRequest(A, 1.0, 2)
+    assert find_next_request(LINE, [BUSY] * 2) == NextRequest(A, 2.0, 3)
 
 
 def test_after_its_retries_the_one_behind_it_is_asked() -> None:
-    assert next_request(LINE, [BUSY] * 3) == Next(B, fell_over=True)
-    busy_too = Failure("b", "model_timeout", True)
-    assert next_request(LINE, [*[BUSY] * 3, busy_too]) == Next(B, 1.0, 2)
-    assert next_request(LINE, [*[BUSY] * 3, busy_too, busy_too]) is None
+    assert find_next_request(LINE, [BUSY] * 3) == NextRequest(B, fell_over=True)
+    busy_too = TurnFailure("b", "model_timeout", True)
+    assert find_next_request(LINE, [*[BUSY] * 3, busy_too]) == NextRequest(B, 1.0, 2)
+    assert find_next_request(LINE, [*[BUSY] * 3, busy_too, busy_too]) is None
 
 
 def test_what_the_provider_wants_is_waited_for_and_no_more_than_that_bound() -> None:
-    patient = Failure("a", "model_rate_limited", True, retry_after=17)
-    assert next_request(LINE, [patient]) == Next(A, 17.0, 2)
-    endless = Failure("a", "model_rate_limited", True, retry_after=LONGEST_WAIT_S + 1)
-    assert next_request(LINE, [endless]) == Next(B, fell_over=True)
-    assert next_request([A], [endless]) is None
+    patient = TurnFailure("a", "model_rate_limited", True, retry_after=17)
+    assert find_next_request(LINE, [patient]) == NextRequest(A, 17.0, 2)
+    endless = TurnFailure("a", "model_rate_limited", True, retry_after=LONGEST_WAIT_S + 1)
+    assert find_next_request(LINE, [endless]) == NextRequest(B, fell_over=True)
+    assert find_next_request([A], [endless]) is None
 
 
 def test_refused_credentials_fall_over_only_where_that_is_said() -> None:
-    assert next_request(LINE, [REFUSED]) is None
-    every = Endpoint("openai", id="a", retries=2, falls_over="any")
-    assert next_request((every, B), [REFUSED]) == Next(B, fell_over=True)
+    assert find_next_request(LINE, [REFUSED]) is None
+    every = ModelEndpointConfig("openai", id="a", retries=2, falls_over="any")
+    assert find_next_request((every, B), [REFUSED]) == NextRequest(B, fell_over=True)
 
 
 def test_who_has_answered_goes_on() -> None:
-    assert next_request(LINE, answered_by="b") == Next(B)
-    assert next_request(LINE, answered_by="gone") == Next(A)
+    assert find_next_request(LINE, answered_by="b") == NextRequest(B)
+    assert find_next_request(LINE, answered_by="gone") == NextRequest(A)
 
 
 FAILURES = st.builds(
-    Failure,
+    TurnFailure,
     st.sampled_from(["a", "b", "c"]),
     st.sampled_from(["model_rate_limited", "model_auth", "model_no_answer", "model_error"]),
     st.booleans(),
@@ -60,20 +66,20 @@ FAILURES = st.builds(
 
 @given(st.lists(FAILURES, max_size=30), st.floats(0, 1))
 def test_it_always_ends_and_never_waits_longer_than_bounded(
-    failures: list[Failure], share: float
+    failures: list[TurnFailure], share: float
 ) -> None:
-    found = next_request(LINE, failures, share=share)
+    found = find_next_request(LINE, failures, share=share)
     if found is not None:
         assert found.wait_s <= LONGEST_WAIT_S * (1 + SPREAD)
         assert found.attempt <= found.endpoint.retries + 1
     own = [one for one in failures if one.endpoint_id in ("a", "b")]
-    more = [Failure(one, "model_error", True) for one in "aaabb"]
-    assert next_request(LINE, own + more) is None or own == []
+    more = [TurnFailure(one, "model_error", True) for one in "aaabb"]
+    assert find_next_request(LINE, own + more) is None or own == []
 
 
 @pytest.mark.parametrize("retries", [0, 1, 5])
 def test_an_endpoint_is_asked_no_more_often_than_it_says(retries: int) -> None:
-    alone = Endpoint("openai", id="a", retries=retries)
+    alone = ModelEndpointConfig("openai", id="a", retries=retries)
     for count in range(retries):
-        assert next_request([alone], [BUSY] * (count + 1)) is not None
-    assert next_request([alone], [BUSY] * (retries + 1)) is None
+        assert find_next_request([alone], [BUSY] * (count + 1)) is not None
+    assert find_next_request([alone], [BUSY] * (retries + 1)) is None

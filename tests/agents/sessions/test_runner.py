@@ -5,9 +5,10 @@ from django.db import OperationalError
 from django.utils import timezone
 
 from agents.models import Runner, Session
-from agents.sessions import loop, requests, runners
-from agents.sessions import runner as running
-from bonobot.lib.runtime import runtime
+from agents.sessions import leases, loop
+from agents.sessions import services as sessions
+from agents.sessions import worker as running
+from bonobot.core.runtime import get_runtime
 from tests.agents import casting
 from tests.eventually import eventually
 
@@ -16,7 +17,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture
 def session(acme, helper):
-    return requests.start(casting.administrator(acme), helper, "hello")
+    return sessions.start(casting.administrator(acme), helper, "hello")
 
 
 def failing(monkeypatch, module, name, fault, *, times):
@@ -46,7 +47,7 @@ def test_a_database_that_is_away_ends_no_session(session, take, runner, monkeypa
 
 
 def test_a_runner_whose_row_is_gone_goes_on_under_a_new_one(session, take, runner):
-    runtime().call(runner.begin)
+    get_runtime().call(runner.begin)
     before = runner.runner_id
     Runner.objects.all().delete()
     assert take(session) == Session.Status.DONE
@@ -54,16 +55,16 @@ def test_a_runner_whose_row_is_gone_goes_on_under_a_new_one(session, take, runne
 
 
 def test_a_runner_that_left_takes_nothing(session, take, runner):
-    runtime().call(runner.drain)
+    get_runtime().call(runner.drain)
     assert take(session) == Session.Status.QUEUED
     assert not Runner.objects.exclude(stopped_at=None).filter(pk=runner.runner_id).exists()
 
 
 def test_a_heart_goes_on_beating_after_a_database_that_was_away(runner, monkeypatch):
     monkeypatch.setattr(running, "WATCH_S", 0.01)
-    monkeypatch.setattr(runners, "BEAT_S", 0.02)
-    left = failing(monkeypatch, runners, "beat", OperationalError("away"), times=2)
-    runtime().call(runner.begin)
+    monkeypatch.setattr(leases, "BEAT_S", 0.02)
+    left = failing(monkeypatch, leases, "beat", OperationalError("away"), times=2)
+    get_runtime().call(runner.begin)
     eventually(lambda: not left)
     now = timezone.now()
     eventually(lambda: Runner.objects.get(pk=runner.runner_id).beat_at > now)
@@ -71,10 +72,10 @@ def test_a_heart_goes_on_beating_after_a_database_that_was_away(runner, monkeypa
 
 def test_a_loop_that_is_stuck_lets_its_leases_run_out(runner, monkeypatch):
     monkeypatch.setattr(running, "WATCH_S", 0.01)
-    monkeypatch.setattr(runners, "BEAT_S", 0.02)
+    monkeypatch.setattr(leases, "BEAT_S", 0.02)
     looked = []
     monkeypatch.setattr(runner, "_ticks", lambda: looked.append(1) and False)
-    runtime().call(runner.begin)
+    get_runtime().call(runner.begin)
     then = Runner.objects.get(pk=runner.runner_id).beat_at
     eventually(lambda: len(looked) > 5)
     assert Runner.objects.get(pk=runner.runner_id).beat_at == then

@@ -4,15 +4,15 @@ import json
 
 import pytest
 
-from agents.approvals import answer
-from agents.governance.sampling import read
+from agents.approvals.services import answer
 from agents.models import Approval, Session, SessionGrant, Step
-from agents.registration import EndpointSpec, save_endpoint
-from agents.sessions import requests
+from agents.services import ModelEndpointSpec, save_endpoint
+from agents.sessions import services as sessions
+from agents.sessions.sampling_messages import read
+from bonobot.core.problems import InvalidInput
+from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import AuditRow, BudgetCell
-from bonobot.lib.problems import Invalid
-from bonobot.lib.runtime import runtime
-from mcp_servers.asked_back import set_asked_back
+from mcp_servers.client_capabilities import set_asked_back
 from tests.agents import casting
 from tests.agents.llm.openai_server import Refuses, Says
 from tests.agents.sessions.asker import goes, run_until_rest
@@ -44,7 +44,9 @@ def calls(tool, **arguments):
 @pytest.fixture
 def model(fake, acme, helper):
     """The model that the agent thinks with, over HTTP."""
-    spec = EndpointSpec(name="Fake", base_url=fake.url, model="house-model", allow_private=True)
+    spec = ModelEndpointSpec(
+        name="Fake", base_url=fake.url, model="house-model", allow_private=True
+    )
     helper.model_endpoint = save_endpoint(casting.administrator(acme), spec)
     helper.instructions = "The agent's own secret plan."
     helper.save()
@@ -54,7 +56,7 @@ def model(fake, acme, helper):
 @pytest.fixture
 def go(boss, helper, runner):
     """A function that runs a session to its rest."""
-    return lambda: goes(requests.start(boss, helper, "Go"), runner)
+    return lambda: goes(sessions.start(boss, helper, "Go"), runner)
 
 
 def call_of(session):
@@ -143,8 +145,8 @@ def test_on_a_live_connection_it_is_the_same(asker, model, go, boss, helper, run
     server = asker("handshake")
     set_asked_back(boss, server, sampling="ask")
     model.script = [calls("ask", requests=[SAMPLE]), BLUE, Says("done")]
-    session = requests.start(boss, helper, "Go")
-    running = runtime().spawn(run_until_rest(runner, session.pk), name="run")
+    session = sessions.start(boss, helper, "Go")
+    running = get_runtime().spawn(run_until_rest(runner, session.pk), name="run")
     answer(boss, eventually(lambda: Approval.objects.waiting().first()), "approve")
     running.result(30)
     assert "Blue." in call_of(session).payload["text"]
@@ -200,6 +202,6 @@ def test_a_model_that_fails_ends_the_request(asker, model, go, boss, came):
     ],
 )
 def test_what_is_no_request_is_refused(params):
-    with pytest.raises(Invalid) as caught:
+    with pytest.raises(InvalidInput) as caught:
         read(params)
     assert caught.value.code == "bad_sampling"

@@ -7,14 +7,14 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from agents.asking import answer
+from agents.elicitations.services import answer
 from agents.models import Exchange, Question, Session, Step
-from agents.sessions import requests
+from agents.sessions import services as sessions
 from agents.tasks import sweep
+from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import AuditRow
-from bonobot.lib.runtime import runtime
-from mcp_servers.asked_back import set_asked_back
-from mcp_servers.connections.pool import connections
+from mcp_servers.client.pool import get_connection_pool
+from mcp_servers.client_capabilities import set_asked_back
 from tests.agents import casting
 from tests.agents.sessions.asker import goes
 from tests.servers import raw_http
@@ -83,17 +83,17 @@ def remote(acme, helper, settings):
     """A server whose tasks outlive our calls, given to the agent; a leg looks for a second."""
     settings.BONOBOT_READ_S = 1
     one, stack = Remote(), AsyncExitStack()
-    runtime().call(stack.enter_async_context, one.http.listening())
+    get_runtime().call(stack.enter_async_context, one.http.listening())
     server = casting.ready(acme, casting.http_server(acme, one.http.url, "remote"), helper)
     one.server = server
     yield one
-    runtime().call(connections().forget, server.pk)
-    runtime().call(stack.aclose)
+    get_runtime().call(get_connection_pool().forget, server.pk)
+    get_runtime().call(stack.aclose)
 
 
 @pytest.fixture
 def begin(boss, helper, runner):
-    return lambda: goes(requests.start(boss, helper, "/mcp_remote_build {}"), runner)
+    return lambda: goes(sessions.start(boss, helper, "/mcp_remote_build {}"), runner)
 
 
 def call_of(session):
@@ -184,7 +184,7 @@ def test_a_task_that_takes_too_long_is_cancelled(remote, begin, runner):
 
 def test_a_cancelled_run_cancels_its_task(remote, begin, runner, boss):
     session = begin()
-    requests.cancel(boss, session)
+    sessions.cancel(boss, session)
     goes(session, runner)
     assert session.status == Session.Status.CANCELLED
     assert remote.count("tasks/cancel") == 1
@@ -236,6 +236,6 @@ def test_the_root_is_the_sessions_folder(asker, says, boss, helper, came, tmp_pa
     assert root["uri"].endswith(f"/workspaces/{helper.organization_id}/{helper.pk}")
     assert session.status == Session.Status.DONE
     text = f"/mcp_asker_script {json.dumps({'rounds': rounds})}"
-    goes(requests.start(boss, helper, text, working_dir=str(tmp_path)), runner)
+    goes(sessions.start(boss, helper, text, working_dir=str(tmp_path)), runner)
     (root,) = came("tools/call")[3]["params"]["inputResponses"]["r"]["roots"]
     assert root == {"uri": tmp_path.as_uri(), "name": "workspace"}

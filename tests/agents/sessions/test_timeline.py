@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 
-from agents.sessions.timeline import Event, Kind, Wait, timeline
+from agents.sessions.timeline_bars import Kind, TimelineEvent, TimelineWait, build_timeline
 
 BEGAN = datetime(2026, 5, 4, 12, tzinfo=UTC)
 NOW = BEGAN + timedelta(days=3)
@@ -12,13 +12,15 @@ def at(seconds: float) -> datetime:
     return BEGAN + timedelta(seconds=seconds)
 
 
-def event(kind: Kind, began: float, ended: float | None = None, *waits: Wait) -> Event:
+def event(
+    kind: Kind, began: float, ended: float | None = None, *waits: TimelineWait
+) -> TimelineEvent:
     end = None if ended is None else at(ended)
-    return Event("k", kind, "done", kind, at(began), end, waits)
+    return TimelineEvent("k", kind, "done", kind, at(began), end, waits)
 
 
 def test_each_message_begins_a_stretch_with_a_scale_of_its_own() -> None:
-    first, second = timeline(
+    first, second = build_timeline(
         [
             event("message", 0, 0),
             event("model", 0, 4),
@@ -33,7 +35,9 @@ def test_each_message_begins_a_stretch_with_a_scale_of_its_own() -> None:
 
 
 def test_a_wait_for_a_person_is_told_and_drawn_within_its_call() -> None:
-    [found] = timeline([event("message", 0, 0), event("call", 0, 10, Wait(at(2), at(7)))], NOW)
+    [found] = build_timeline(
+        [event("message", 0, 0), event("call", 0, 10, TimelineWait(at(2), at(7)))], NOW
+    )
     bar = found.bars[1]
     assert (bar.took_ms, bar.waited_ms, found.waited_ms) == (10_000, 5_000, 5_000)
     assert [(part.left, part.width, part.waits) for part in bar.parts] == [
@@ -43,13 +47,15 @@ def test_a_wait_for_a_person_is_told_and_drawn_within_its_call() -> None:
 
 
 def test_what_still_runs_lasts_until_now() -> None:
-    [found] = timeline([event("message", 0, 0), event("call", 1, None, Wait(at(1)))], at(5))
+    [found] = build_timeline(
+        [event("message", 0, 0), event("call", 1, None, TimelineWait(at(1)))], at(5)
+    )
     assert found.bars[1].took_ms == 4_000
     assert found.bars[1].waited_ms == 4_000
 
 
 def test_bars_stay_within_their_stretch_however_short_they_are() -> None:
-    found = timeline(
+    found = build_timeline(
         [event("message", 0, 0), event("call", 9.9999, 9.99995), event("end", 10)], NOW
     )
     for bar in found[0].bars:
@@ -59,4 +65,4 @@ def test_bars_stay_within_their_stretch_however_short_they_are() -> None:
 
 
 def test_a_session_without_steps_has_no_stretch() -> None:
-    assert timeline([], NOW) == []
+    assert build_timeline([], NOW) == []

@@ -2,18 +2,18 @@
 
 import pytest
 
-from agents.calls import Request, call
-from agents.governance.snapshots import snapshots
+from agents.calls.pipeline import CallRequest, call
+from agents.calls.snapshots import get_snapshot_cache
 from agents.models import Agent, Session, Step
-from agents.registration import AgentSpec, alter_agent
-from agents.sessions import requests
-from agents.sessions.past import MOST_FOUND, history, told
-from agents.sessions.prompts import instructions
-from agents.sessions.runner import SessionRunner
-from agents.tool_policies import PolicyText, set_policy
+from agents.policies.services import PolicySpec, set_policy
+from agents.services import AgentSpec, update_agent
+from agents.sessions import services as sessions
+from agents.sessions.history import MOST_FOUND, build_history, load_history
+from agents.sessions.system_prompt import build_instructions
+from agents.sessions.worker import SessionRunner
+from bonobot.core.problems import NotFound
+from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import AuditRow
-from bonobot.lib.problems import NotFound
-from bonobot.lib.runtime import runtime
 from tests.agents import casting
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 def many(acme, helper, workshop):
     """The agent with more tools than it is shown at once."""
     boss = casting.administrator(acme)
-    return alter_agent(boss, helper, AgentSpec(name=helper.name, tool_search_above=2))
+    return update_agent(boss, helper, AgentSpec(name=helper.name, tool_search_above=2))
 
 
 @pytest.fixture
@@ -34,16 +34,16 @@ def say(acme, many):
     def said(text, session=None):
         boss = casting.administrator(acme)
         if session is None:
-            session = requests.start(boss, many, text)
+            session = sessions.start(boss, many, text)
         else:
-            requests.send(boss, session, text)
-        runtime().call(_rest, runner, session.pk)
+            sessions.send(boss, session, text)
+        get_runtime().call(_rest, runner, session.pk)
         session.refresh_from_db()
         assert session.status == Session.Status.DONE, session.error_detail
         return session
 
     yield said
-    runtime().call(runner.drain)
+    get_runtime().call(runner.drain)
 
 
 async def _rest(runner, session_id):
@@ -53,8 +53,8 @@ async def _rest(runner, session_id):
 
 def shown(agent, session=None):
     """Return the names of the tools that the model is shown now."""
-    snapshot = snapshots().current("agent", agent.pk)
-    found = history(session.pk).found if session else ()
+    snapshot = get_snapshot_cache().current("agent", agent.pk)
+    found = load_history(session.pk).found if session else ()
     return [tool.name for tool in snapshot.shown(found)]
 
 
@@ -73,7 +73,7 @@ def test_what_is_found_is_shown_from_then_on_by_the_rows_alone(many, say):
 def test_what_policy_forbids_is_neither_found_nor_shown(acme, many, say):
     session = say('/find_tools {"query": "echo a text", "limit": 20}')
     boss = casting.administrator(acme)
-    set_policy(boss, many, PolicyText("denylist", deny=("mcp_workshop_echo",)))
+    set_policy(boss, many, PolicySpec("denylist", deny=("mcp_workshop_echo",)))
     assert "mcp_workshop_echo" not in shown(many, session)
     later = say('/find_tools {"query": "echo a text", "limit": 20}')
     assert "mcp_workshop_echo" not in later.steps.get(kind=Step.Kind.CALL).payload["text"]
@@ -86,20 +86,20 @@ def test_a_search_for_nothing_that_there_is_says_so(many, say):
 
 
 def test_the_prompt_says_that_there_are_more(many):
-    snapshot = snapshots().current("agent", many.pk)
+    snapshot = get_snapshot_cache().current("agent", many.pk)
     hidden = len(snapshot.offered()) - 2
-    given = instructions("", snapshot, (), shown=snapshot.shown(()))
+    given = build_instructions("", snapshot, (), shown=snapshot.shown(()))
     assert f"You can call {hidden} tools more than you are shown." in given
-    assert "more than you are shown" not in instructions("", snapshot, ())
+    assert "more than you are shown" not in build_instructions("", snapshot, ())
 
 
 @pytest.mark.parametrize("above", [0, 1000])
 def test_with_few_tools_or_switched_off_all_are_shown_and_there_is_no_search(acme, many, above):
     boss = casting.administrator(acme)
-    alter_agent(boss, many, AgentSpec(name=many.name, tool_search_above=above))
+    update_agent(boss, many, AgentSpec(name=many.name, tool_search_above=above))
     assert "find_tools" not in shown(many)
     assert "mcp_workshop_echo" in shown(many)
-    asked = Request(
+    asked = CallRequest(
         principal=boss,
         tool="find_tools",
         arguments={"query": "echo"},
@@ -108,12 +108,12 @@ def test_with_few_tools_or_switched_off_all_are_shown_and_there_is_no_search(acm
         agent_id=many.pk,
     )
     with pytest.raises(NotFound, match="has no tool"):
-        runtime().call(call, asked)
+        get_runtime().call(call, asked)
 
 
 def test_where_policy_keeps_the_search_away_all_are_shown(acme, many):
     boss = casting.administrator(acme)
-    set_policy(boss, many, PolicyText("allowlist", allow=("mcp_workshop_*",)))
+    set_policy(boss, many, PolicySpec("allowlist", allow=("mcp_workshop_*",)))
     assert "find_tools" not in shown(many)
     assert "mcp_workshop_echo" in shown(many)
 
@@ -124,7 +124,7 @@ def test_the_latest_found_stay_and_a_called_one_counts_as_found_again():
         return Step(seq=1, kind=Step.Kind.CALL, state=Step.State.DONE, payload=payload)
 
     first = [f"t{number}" for number in range(MOST_FOUND)]
-    past = told([step("find_tools", *first), step("t0"), step("find_tools", "new")])
+    past = build_history([step("find_tools", *first), step("t0"), step("find_tools", "new")])
     assert len(past.found) == MOST_FOUND
     assert past.found[-2:] == ("t0", "new")
     assert "t1" not in past.found

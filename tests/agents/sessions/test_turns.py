@@ -7,13 +7,13 @@ from weakref import WeakKeyDictionary
 import pytest
 
 from agents.models import Budget, ModelEndpoint, Session, Step
-from agents.registration import EndpointSpec, save_endpoint
-from agents.sessions import requests
-from agents.sessions.reports import report
+from agents.services import ModelEndpointSpec, save_endpoint
+from agents.sessions import services as sessions
+from agents.sessions.export import report
+from bonobot.core.redis_bus import get_bus
+from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import AuditRow
-from bonobot.ledger.usage import cells
-from bonobot.lib.bus import bus
-from bonobot.lib.runtime import runtime
+from bonobot.ledger.queries import load_organization_balances
 from tests.agents import casting
 from tests.agents.llm.openai_server import Refuses, Says, Waits
 from tests.eventually import eventually
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("
 def endpoint(acme, helper, fake):
     made = save_endpoint(
         casting.administrator(acme),
-        EndpointSpec(
+        ModelEndpointSpec(
             name="Fake",
             base_url=fake.url,
             model="house-model",
@@ -140,7 +140,10 @@ def test_tokens_and_money_are_settled_as_used(acme, helper, workshop, fake, run)
     fake.script += [Says(text="hi")]  # 11 tokens in, 7 out
     session = run()
     assert (session.input_tokens, session.output_tokens, session.cost_microusd) == (11, 7, 92)
-    spent = {key.split(":")[4]: (cell.spent, cell.reserved) for key, cell in cells(acme.pk).items()}
+    spent = {
+        key.split(":")[4]: (cell.spent, cell.reserved)
+        for key, cell in load_organization_balances(acme.pk).items()
+    }
     assert spent == {"tokens": (18, 0), "microusd": (92, 0)}
     row = AuditRow.objects.get(action="agent_model_turn")
     assert (row.input_tokens, row.output_tokens, row.cost_microusd) == (11, 7, 92)
@@ -161,7 +164,7 @@ def test_a_model_that_hides_its_usage_is_asked_no_second_time(acme, helper, work
     session = run()
     assert (session.status, session.error_code) == (Session.Status.FAILED, "usage_unknown")
     assert len(fake.requests) == 1
-    (cell,) = cells(acme.pk).values()
+    (cell,) = load_organization_balances(acme.pk).values()
     assert (cell.spent > 4096, cell.reserved) == (True, 0)
 
 
@@ -191,7 +194,7 @@ def test_a_model_that_fails_ends_the_run_with_its_code(
     assert session.status == Session.Status.FAILED
     assert session.error_code == code or session.error_code.startswith("model_")
     assert "sk-test-key" not in session.error_detail
-    assert all(cell.reserved == 0 for cell in cells(acme.pk).values())
+    assert all(cell.reserved == 0 for cell in load_organization_balances(acme.pk).values())
 
 
 @pytest.mark.parametrize("over", ["nudge", pytest.param("redis", marks=pytest.mark.redis)])
@@ -199,25 +202,25 @@ def test_cancelling_ends_a_model_request_at_once(
     acme, helper, endpoint, fake, runner, monkeypatch, settings, over
 ):
     """Not at the next look, which is far away here; what was written stays."""
-    monkeypatch.setattr("agents.sessions.runner.WATCH_S", 1000)
-    monkeypatch.setattr("bonobot.lib.bus._by_runtime", WeakKeyDictionary())
+    monkeypatch.setattr("agents.sessions.worker.WATCH_S", 1000)
+    monkeypatch.setattr("bonobot.core.redis_bus._by_runtime", WeakKeyDictionary())
     if over == "nudge":
         settings.REDIS_URL = ""
     fake.script += [Waits()]
     boss = casting.administrator(acme)
-    session = requests.start(boss, helper, "hello")
-    task = runtime().call(runner.take, session.pk)
+    session = sessions.start(boss, helper, "hello")
+    task = get_runtime().call(runner.take, session.pk)
     eventually(fake.arrived.is_set)
     if over == "redis":
-        eventually(lambda: bus().hears)
-    assert requests.cancel(boss, session)
+        eventually(lambda: get_bus().hears)
+    assert sessions.cancel(boss, session)
     if over == "nudge":
-        runtime().call(runner.take, session.pk)
-    runtime().call(asyncio.wait, [task], timeout=10)
+        get_runtime().call(runner.take, session.pk)
+    get_runtime().call(asyncio.wait, [task], timeout=10)
     session.refresh_from_db()
     assert session.status == Session.Status.CANCELLED
     eventually(fake.left.is_set)
-    runtime().call(bus().close)
+    get_runtime().call(get_bus().close)
 
 
 def test_a_turn_that_was_cut_off_shows_what_was_written(
@@ -230,14 +233,14 @@ def test_a_turn_that_was_cut_off_shows_what_was_written(
         written.set()
         await asyncio.Event().wait()
 
-    monkeypatch.setattr("agents.llm.direct.DirectModel.request", request)
+    monkeypatch.setattr("agents.llm.interface.ProviderModel.request", request)
     boss = casting.administrator(acme)
-    session = requests.start(boss, helper, "hello")
-    task = runtime().call(runner.take, session.pk)
+    session = sessions.start(boss, helper, "hello")
+    task = get_runtime().call(runner.take, session.pk)
     eventually(written.is_set)
-    assert requests.cancel(boss, session)
-    runtime().call(runner.take, session.pk)
-    runtime().call(asyncio.wait, [task], timeout=10)
+    assert sessions.cancel(boss, session)
+    get_runtime().call(runner.take, session.pk)
+    get_runtime().call(asyncio.wait, [task], timeout=10)
     [step] = session.steps.filter(kind=Step.Kind.MODEL)
     assert (step.state, step.payload["text"]) == (Step.State.FAILED, "Once upon a ")
     assert step.payload["code"] == "cut_off"

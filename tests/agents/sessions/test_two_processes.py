@@ -9,14 +9,14 @@ from weakref import WeakKeyDictionary
 import pytest
 
 from agents.models import Session, Step
-from agents.registration import EndpointSpec, save_endpoint
+from agents.services import ModelEndpointSpec, save_endpoint
 from agents.sessions.events import read_events
-from agents.sessions.reports import report
-from bonobot.lib import bus
-from bonobot.lib.runtime import runtime
-from mcp_servers.configuration import ServerSpec
-from mcp_servers.connections.pool import connections
-from mcp_servers.registration import add
+from agents.sessions.export import report
+from bonobot.core import redis_bus
+from bonobot.core.runtime import get_runtime
+from mcp_servers.client.pool import get_connection_pool
+from mcp_servers.server_config import ServerSpec
+from mcp_servers.services import add
 from tests import processes
 from tests.agents import casting
 from tests.agents.conftest import WORKSHOP
@@ -55,14 +55,14 @@ class Halting(FakeOpenAI):
 def provider(acme, helper):
     stack, fake = AsyncExitStack(), Halting(script=[CLIMB, Says(text="At the top.")])
     fake.may_go_on = asyncio.Event()
-    runtime().call(stack.enter_async_context, serve(fake))
+    get_runtime().call(stack.enter_async_context, serve(fake))
     helper.model_endpoint = save_endpoint(
         casting.administrator(acme),
-        EndpointSpec(name="Fake", base_url=fake.url, model="m", allow_private=True),
+        ModelEndpointSpec(name="Fake", base_url=fake.url, model="m", allow_private=True),
     )
     helper.save()
     yield fake
-    runtime().call(stack.aclose)
+    get_runtime().call(stack.aclose)
 
 
 @pytest.fixture
@@ -77,13 +77,13 @@ def gate(acme, helper, tmp_path):
     )
     server = casting.ready(acme, add(casting.administrator(acme), spec), helper)
     yield file
-    runtime().call(connections().forget, server.pk)
+    get_runtime().call(get_connection_pool().forget, server.pk)
 
 
 @pytest.fixture
 def run(provider, gate, running, tmp_path, monkeypatch, settings):
     """A function that has another process run a session; both use the Redis at a URL, if any."""
-    monkeypatch.setattr(bus, "_by_runtime", WeakKeyDictionary())
+    monkeypatch.setattr(redis_bus, "_by_runtime", WeakKeyDictionary())
 
     def go(redis_url=""):
         settings.REDIS_URL = redis_url
@@ -95,7 +95,7 @@ def run(provider, gate, running, tmp_path, monkeypatch, settings):
         return process, found
 
     yield go
-    runtime().call(bus.bus().close)
+    get_runtime().call(redis_bus.get_bus().close)
 
 
 @pytest.fixture
@@ -130,7 +130,7 @@ async def until_progress(watcher):
 
 async def partial_texts(session):
     rows = Step.objects.filter(session=session, state=Step.State.INTENT)
-    return await runtime().orm(lambda: [row.payload.get("text") for row in rows])
+    return await get_runtime().orm(lambda: [row.payload.get("text") for row in rows])
 
 
 def check(session, process, watcher):
@@ -160,7 +160,7 @@ def test_over_the_database(run, provider, gate):
         await watcher.leave()
         return watcher, progress
 
-    watcher, progress = runtime().call(watched, timeout_s=60)
+    watcher, progress = get_runtime().call(watched, timeout_s=60)
     assert progress == {"done": 1, "total": 2, "message": "half way"}
     check(session, process, watcher)
 
@@ -174,7 +174,7 @@ def test_over_redis_which_is_emptied_and_then_ends(run, provider, gate, redis):
         watcher = Watcher(session.pk)
         await until_text(watcher, "I wi")
         assert await partial_texts(session) == [""], "text goes over Redis, not into rows"
-        await bus.bus()._redis().flushall()
+        await redis_bus.get_bus()._redis().flushall()
         provider.may_go_on.set()
         progress = await until_progress(watcher)
         server.kill()
@@ -187,6 +187,6 @@ def test_over_redis_which_is_emptied_and_then_ends(run, provider, gate, redis):
         await watcher.leave()
         return watcher, progress
 
-    watcher, progress = runtime().call(watched, timeout_s=60)
+    watcher, progress = get_runtime().call(watched, timeout_s=60)
     assert progress == {"done": 1, "total": 2, "message": "half way"}
     check(session, process, watcher)

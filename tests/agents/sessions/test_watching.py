@@ -8,12 +8,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from agents.api import following as api
+from agents.api import sessions as api
 from agents.models import Session, Step
-from agents.registration import remove_agent
-from agents.sessions import live, rows, runners, watching
-from agents.sessions.watching import follow
-from bonobot.lib.runtime import runtime
+from agents.services import remove_agent
+from agents.sessions import events as session_events
+from agents.sessions import leases, partial_output, step_store
+from agents.sessions.events import watch_session
+from bonobot.core.runtime import get_runtime
 from tests.agents import casting
 from tests.crossing import cross, on_postgresql
 
@@ -25,7 +26,7 @@ class Watcher:
 
     def __init__(self, session_id, after=0):
         self.heard = []
-        self._looks = follow(session_id, after)
+        self._looks = watch_session(session_id, after)
 
     async def until(self, *kinds):
         """Follow up to an event of one of the kinds, and return all that came with it."""
@@ -56,42 +57,44 @@ def session(acme, helper):
 
 @pytest.fixture
 def hold(session):
-    return runners.claim(session.pk, runners.register())
+    return leases.claim(session.pk, leases.register())
 
 
 @pytest.fixture
 def hasty(monkeypatch):
     """Look at once: what is tested is what is seen."""
-    monkeypatch.setattr(watching, "LOOK_EVERY_S", 0.01)
-    monkeypatch.setattr(live, "WRITTEN_EVERY_S", 0.01)
+    monkeypatch.setattr(session_events, "LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(partial_output, "WRITTEN_EVERY_S", 0.01)
 
 
 def test_watchers_see_text_grow_a_call_come_on_and_the_session_rest(session, hold, hasty):
     async def watched():
-        orm, watcher = runtime().orm, Watcher(session.pk)
-        model = await orm(rows.append, hold, "model", {"text": ""}, state="intent", turn=1)
+        orm, watcher = get_runtime().orm, Watcher(session.pk)
+        model = await orm(step_store.append, hold, "model", {"text": ""}, state="intent", turn=1)
         await watcher.until("model")
-        writing = live.Writing(hold, model, session.organization_id)
+        writing = partial_output.ModelTextReporter(hold, model, session.organization_id)
         await writing("I ")
         await watcher.until("text")
         await writing("look.")
         await watcher.until("text")
-        await orm(rows.finish, hold, model, Step.State.DONE, {"text": "I look."}, turns=1)
-        call = await orm(rows.append, hold, "call", {"name": "x"}, state="intent", turn=1)
+        await orm(step_store.finish, hold, model, Step.State.DONE, {"text": "I look."}, turns=1)
+        call = await orm(step_store.append, hold, "call", {"name": "x"}, state="intent", turn=1)
         await watcher.until("call")
         late = Watcher(session.pk, after=1)
         await late.until("call")
-        await live.show_progress(hold, call, session.organization_id, 1, 4, "one of four")
+        await partial_output.show_progress(hold, call, session.organization_id, 1, 4, "one of four")
         [told] = await watcher.until("progress")
         await late.until("progress")
-        await orm(rows.finish, hold, call, Step.State.DONE, {"name": "x", "text": "4"}, calls=1)
-        await orm(rows.append, hold, "end", {"answer": "Four."})
-        await orm(rows.close, hold, Session.Status.DONE)
+        await orm(
+            step_store.finish, hold, call, Step.State.DONE, {"name": "x", "text": "4"}, calls=1
+        )
+        await orm(step_store.append, hold, "end", {"answer": "Four."})
+        await orm(step_store.close, hold, Session.Status.DONE)
         await watcher.until("rest")
         await late.until("rest")
         return watcher.heard, told, late.heard
 
-    heard, told, late = runtime().call(watched, timeout_s=30)
+    heard, told, late = get_runtime().call(watched, timeout_s=30)
     assert words(heard) == [
         (None, "state", "running"),
         (None, "model", ""),
@@ -110,34 +113,40 @@ def test_watchers_see_text_grow_a_call_come_on_and_the_session_rest(session, hol
 
 def test_what_steps_show_is_written_into_the_holders_unsettled_steps_only(session, hold):
     open_, settled = (
-        rows.append(hold, "model", {"text": ""}, state=state, turn=1)
+        step_store.append(hold, "model", {"text": ""}, state=state, turn=1)
         for state in ("intent", "done")
     )
-    late = rows.append(hold, "call", {"name": "x"}, state="intent", turn=1)
+    late = step_store.append(hold, "call", {"name": "x"}, state="intent", turn=1)
     Step.objects.filter(pk=late.pk).update(fence=hold.fence + 1)
 
     def moment(step):
         shown = {"text": "I"}
-        return live.Moment(step.pk, session.pk, session.organization_id, 1, 1, {}, shown)
+        return partial_output.PartialOutput(
+            step.pk, session.pk, session.organization_id, 1, 1, {}, shown
+        )
 
     before = Session.objects.get().updated_at
-    live.write([moment(settled), moment(late)])
+    partial_output.write([moment(settled), moment(late)])
     assert Session.objects.get().updated_at == before
-    live.write([moment(open_), moment(settled), moment(late)])
+    partial_output.write([moment(open_), moment(settled), moment(late)])
     assert Session.objects.get().updated_at > before
     shown = [step.payload.get("text") for step in Step.objects.order_by("seq")]
     assert shown == ["I", "", None]
 
 
 def test_progress_says_no_secret_and_not_too_much(session, hold, monkeypatch):
-    step = rows.append(hold, "call", {"name": "x"}, state="intent", turn=1)
-    monkeypatch.setattr(live, "without_secrets", lambda text, owner: text.replace("s3cret", "***"))
+    step = step_store.append(hold, "call", {"name": "x"}, state="intent", turn=1)
+    monkeypatch.setattr(
+        partial_output,
+        "mask_organization_secrets",
+        lambda text, owner: text.replace("s3cret", "***"),
+    )
     progress = {"done": 1, "total": None, "message": "s3cret" + "x" * 1000}
-    moment = live.Moment(
+    moment = partial_output.PartialOutput(
         step.pk, session.pk, session.organization_id, 1, 1, {}, {"progress": progress}
     )
-    [masked] = live.masked([moment])
-    assert masked.shown["progress"]["message"] == "***" + "x" * (live.SAID_LENGTH - 3)
+    [masked] = partial_output.mask_outputs([moment])
+    assert masked.shown["progress"]["message"] == "***" + "x" * (partial_output.SAID_LENGTH - 3)
 
 
 def test_many_watchers_of_a_busy_session_take_at_most_five_queries_a_second(
@@ -153,24 +162,24 @@ def test_many_watchers_of_a_busy_session_take_at_most_five_queries_a_second(
         return look
 
     with django_assert_num_queries(2):
-        watching._sessions([session.pk])
-        watching._steps(session.pk, 0)
+        session_events._load_sessions([session.pk])
+        session_events._load_steps(session.pk, 0)
     for name in ("_sessions", "_steps"):
-        monkeypatch.setattr(watching, name, counted(getattr(watching, name)))
+        monkeypatch.setattr(session_events, name, counted(getattr(session_events, name)))
 
     async def watched():
         watchers = [Watcher(session.pk) for _ in range(20)]
         told = [asyncio.create_task(watcher.until("end")) for watcher in watchers]
         until = monotonic() + 1.2
         while monotonic() < until:
-            await runtime().orm(rows.append, hold, "notice", {"text": "busy"})
-        await runtime().orm(rows.append, hold, "end", {"answer": ""})
+            await get_runtime().orm(step_store.append, hold, "notice", {"text": "busy"})
+        await get_runtime().orm(step_store.append, hold, "end", {"answer": ""})
         found = await asyncio.gather(*told)
         for watcher in watchers:
             await watcher.leave()
         return found
 
-    heard = runtime().call(watched, timeout_s=30)
+    heard = get_runtime().call(watched, timeout_s=30)
     assert len({tuple(event.id for event in events if event.id) for events in heard}) == 1
     assert max(sum(at <= one < at + 1 for one in looks) for at in looks) <= 5
 
@@ -181,14 +190,14 @@ def test_a_step_that_was_read_late_is_not_skipped(session, hold, hasty):
     async def watched():
         first = Watcher(session.pk)
         for text in "abc":
-            await runtime().orm(rows.append, hold, "notice", {"text": text})
+            await get_runtime().orm(step_store.append, hold, "notice", {"text": text})
         while len([event for event in first.heard if event.id]) < 3:
             await first.until("notice")
         late, again = Watcher(session.pk), Watcher(session.pk, after=2)
-        await runtime().orm(rows.close, hold, Session.Status.DONE)
+        await get_runtime().orm(step_store.close, hold, Session.Status.DONE)
         return [await watcher.until("rest") for watcher in (late, again, first)]
 
-    late, again, first = runtime().call(watched, timeout_s=20)
+    late, again, first = get_runtime().call(watched, timeout_s=20)
     assert [event.data["text"] for event in late if event.id] == ["a", "b", "c"]
     assert [event.data["text"] for event in again if event.id] == ["c"]
     assert words(first) == [(None, "rest", "done")]
@@ -199,7 +208,7 @@ def just_after(task, then):
 
     async def ending():
         await task()
-        runtime().loop.call_soon(then)
+        get_runtime().loop.call_soon(then)
 
     return ending
 
@@ -210,29 +219,34 @@ def test_text_that_comes_when_all_is_told_is_told(session, hold, hasty, monkeypa
     async def away(_):
         return False
 
-    monkeypatch.setattr(live, "bus", lambda: SimpleNamespace(show=away))
-    monkeypatch.setattr(live, "write", told.put)
+    monkeypatch.setattr(partial_output, "get_bus", lambda: SimpleNamespace(show=away))
+    monkeypatch.setattr(partial_output, "write", told.put)
 
     async def watched():
-        own = live.Live()
-        model = await runtime().orm(rows.append, hold, "model", {}, state="intent", turn=1)
+        own = partial_output.PartialOutputPublisher()
+        model = await get_runtime().orm(
+            step_store.append, hold, "model", {}, state="intent", turn=1
+        )
         first, second = (
-            live._moment(hold, model, session.organization_id, {"text": text}) for text in "ab"
+            partial_output._build_partial_output(
+                hold, model, session.organization_id, {"text": text}
+            )
+            for text in "ab"
         )
         with monkeypatch.context() as patch:
             patch.setattr(own, "_tell", just_after(own._tell, lambda: own.show(second)))
             own.show(first)
-        return [await runtime().orm(told.get, timeout=5) for _ in "ab"]
+        return [await get_runtime().orm(told.get, timeout=5) for _ in "ab"]
 
-    moments = runtime().call(watched, timeout_s=20)
+    moments = get_runtime().call(watched, timeout_s=20)
     assert [one.shown["text"] for [one] in moments] == ["a", "b"]
 
 
 def test_who_comes_when_the_last_one_has_left_is_told(session, hold, hasty, monkeypatch):
     async def watched():
-        own = watching.Lookout()
-        monkeypatch.setattr(watching, "lookout", lambda: own)
-        first, second = Watcher(session.pk), watching.Reader(0)
+        own = session_events.SessionWatcher()
+        monkeypatch.setattr(session_events, "get_session_watcher", lambda: own)
+        first, second = Watcher(session.pk), session_events.SessionSubscriber(0)
         begin = partial(own._begin, session.pk, second)
         with monkeypatch.context() as patch:
             patch.setattr(own, "_look_out", just_after(own._look_out, begin))
@@ -242,46 +256,46 @@ def test_who_comes_when_the_last_one_has_left_is_told(session, hold, hasty, monk
         own._end(own._watches[session.pk], second)
         return second.take()
 
-    [told] = runtime().call(watched, timeout_s=10)
+    [told] = get_runtime().call(watched, timeout_s=10)
     assert told.data["status"] == "running"
 
 
 def test_a_session_that_was_removed_rests(session, hasty):
     key = session.pk
     session.delete()
-    [event] = runtime().call(Watcher(key).until, "rest", timeout_s=10)
+    [event] = get_runtime().call(Watcher(key).until, "rest", timeout_s=10)
     assert event.data["status"] == "removed"
 
 
 def test_a_stream_is_written_as_server_sent_events(session, hold):
-    rows.append(hold, "message", {"text": "hello\nyou"})
-    rows.close(hold, Session.Status.DONE)
-    said = b"".join(runtime().call(streamed, session, timeout_s=10)).split(b"\n\n")
+    step_store.append(hold, "message", {"text": "hello\nyou"})
+    step_store.close(hold, Session.Status.DONE)
+    said = b"".join(get_runtime().call(streamed, session, timeout_s=10)).split(b"\n\n")
     assert said[0].startswith(b"id: 1\nevent: message\ndata: {")
     assert said[1].startswith(b"event: rest\ndata: {")
 
 
 def test_a_quiet_stream_says_that_it_lives_and_a_long_one_ends(session, monkeypatch):
-    monkeypatch.setattr(watching, "IDLE_S", 0.01)
+    monkeypatch.setattr(session_events, "IDLE_S", 0.01)
     monkeypatch.setattr(api, "KEEPALIVE_S", 0)
     monkeypatch.setattr(api, "LONGEST_STREAM_S", 0.2)
-    said = runtime().call(streamed, session, timeout_s=10)
+    said = get_runtime().call(streamed, session, timeout_s=10)
     assert b": still here\n\n" in said
 
 
 async def streamed(session):
-    return [piece async for piece in api.stream(session.pk, 0)]
+    return [piece async for piece in api.stream_events(session.pk, 0)]
 
 
 @on_postgresql
 def test_what_a_step_shows_is_written_while_the_step_is_settled(session, hold):
-    step = rows.append(hold, "model", {"text": ""}, state="intent", turn=1)
-    moment = live.Moment(
+    step = step_store.append(hold, "model", {"text": ""}, state="intent", turn=1)
+    moment = partial_output.PartialOutput(
         step.pk, session.pk, session.organization_id, hold.fence, 1, {}, {"text": "I"}
     )
     cross(
-        lambda: rows.finish(hold, step, Step.State.DONE, {"text": "I am."}, turns=1),
-        lambda: live.write([moment]),
+        lambda: step_store.finish(hold, step, Step.State.DONE, {"text": "I am."}, turns=1),
+        lambda: partial_output.write([moment]),
         at='UPDATE "agents_session"',
     )
     assert Step.objects.get(pk=step.pk).payload == {"text": "I am."}
@@ -289,11 +303,11 @@ def test_what_a_step_shows_is_written_while_the_step_is_settled(session, hold):
 
 @on_postgresql
 def test_an_agent_is_removed_while_its_session_settles_a_step(acme, helper, session, hold):
-    step = rows.append(hold, "model", {"text": ""}, state="intent", turn=1)
-    with pytest.raises(runners.Lost):
+    step = step_store.append(hold, "model", {"text": ""}, state="intent", turn=1)
+    with pytest.raises(leases.LeaseLost):
         cross(
             lambda: remove_agent(casting.administrator(acme), helper),
-            lambda: rows.finish(hold, step, Step.State.DONE, {"text": "I am."}, turns=1),
+            lambda: step_store.finish(hold, step, Step.State.DONE, {"text": "I am."}, turns=1),
             at='DELETE FROM "agents_step"',
         )
     assert not Session.objects.exists()

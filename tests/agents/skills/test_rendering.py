@@ -2,24 +2,26 @@
 
 import pytest
 
-from agents.skills.lines import read_line, read_lines, write_line
-from agents.skills.rendering import (
-    Argument,
-    SkillText,
+from agents.skills.templates import (
+    SkillTemplate,
+    TemplateArgument,
     as_prompt,
     check_text,
-    completions,
+    complete_argument,
     read_arguments,
+    read_line,
+    read_lines,
     render,
+    write_line,
 )
-from bonobot.lib.problems import Invalid
+from bonobot.core.problems import InvalidInput
 
-NOTES = SkillText(
+NOTES = SkillTemplate(
     "notes",
     "Notes for ${version}, ${tone}: ${version}.",
     arguments=(
-        Argument("version", "Which release", required=True),
-        Argument("tone", default="dry", choices=("dry", "warm")),
+        TemplateArgument("version", "Which release", required=True),
+        TemplateArgument("tone", default="dry", choices=("dry", "warm")),
     ),
 )
 
@@ -40,7 +42,7 @@ def test_arguments_are_filled_in_once_and_stay_text():
     ],
 )
 def test_what_does_not_fit_names_the_argument(given, field):
-    with pytest.raises(Invalid) as refused:
+    with pytest.raises(InvalidInput) as refused:
         render(NOTES, given)
     assert refused.value.field == field
     assert refused.value.remedy
@@ -59,14 +61,14 @@ def test_what_does_not_fit_names_the_argument(given, field):
     ],
 )
 def test_a_declaration_that_does_not_hold_is_named(said, field):
-    with pytest.raises(Invalid) as refused:
+    with pytest.raises(InvalidInput) as refused:
         read_arguments(said)
     assert refused.value.field == field
 
 
 def test_a_hole_that_nobody_declares_is_refused():
-    with pytest.raises(Invalid) as refused:
-        check_text("Do ${it} and ${that}.", [Argument("it")])
+    with pytest.raises(InvalidInput) as refused:
+        check_text("Do ${it} and ${that}.", [TemplateArgument("it")])
     assert (refused.value.code, refused.value.field) == ("undeclared_argument", "text")
     assert "${that}" in str(refused.value)
 
@@ -74,17 +76,17 @@ def test_a_hole_that_nobody_declares_is_refused():
 def test_a_skill_is_a_prompt_with_completion():
     declared = as_prompt(NOTES)
     assert [one["required"] for one in declared["arguments"]] == [True, False]
-    assert completions(NOTES, "tone", "W") == ["warm"]
-    assert completions(NOTES, "version", "") == []
+    assert complete_argument(NOTES, "tone", "W") == ["warm"]
+    assert complete_argument(NOTES, "version", "") == []
 
 
 @pytest.mark.parametrize(
     "one",
     [
-        Argument("a"),
-        Argument("a", "What it is: a thing", required=True),
-        Argument("a", default='quoted: "yes" [x]', choices=("b", 'c "d"')),
-        Argument("a", "described", True, "plain words", ("plain words", "others")),
+        TemplateArgument("a"),
+        TemplateArgument("a", "What it is: a thing", required=True),
+        TemplateArgument("a", default='quoted: "yes" [x]', choices=("b", 'c "d"')),
+        TemplateArgument("a", "described", True, "plain words", ("plain words", "others")),
     ],
 )
 def test_a_line_reads_back_as_it_was(one):
@@ -94,6 +96,6 @@ def test_a_line_reads_back_as_it_was(one):
 def test_a_line_that_says_nothing_is_refused():
     assert [one.name for one in read_lines("a\n\n  b! : x\n")] == ["a", "b"]
     for line in ("= x", 'a ["b"', "a [b]", "a b"):
-        with pytest.raises(Invalid) as refused:
+        with pytest.raises(InvalidInput) as refused:
             read_line(line)
         assert refused.value.field == "arguments"

@@ -4,14 +4,14 @@ import json
 
 import pytest
 
-from agents.governance.snapshots import snapshots
-from agents.llm.framing import framed
+from agents.calls.snapshots import get_snapshot_cache
+from agents.llm.messages import apply_frame
 from agents.models import Agent, Inbox, Session, Skill
-from agents.sessions.prompts import instructions
-from agents.skills.keeping import SkillSpec, save_skill
+from agents.sessions.system_prompt import build_instructions
+from agents.skills.services import SkillSpec, save_skill
+from bonobot.accounts.roles import Role
+from bonobot.core.problems import InvalidInput, NotFound
 from bonobot.ledger.models import AuditRow
-from bonobot.lib.problems import Invalid, NotFound
-from bonobot.tenancy.roles import Role
 from tests import desk, rest
 from tests.agents import casting
 
@@ -40,9 +40,9 @@ def test_an_agent_reads_the_skills_that_it_has(acme, helper, call, notes):
     assert read.instructs, "our own people's words are no data from outside"
     assert call("read_skill", {"name": "other"}).code == "unknown_skill"
     assert not call("read_skill", {"name": "other"}).instructs
-    prompt = instructions("", snapshots().current("agent", helper.pk), [])
+    prompt = build_instructions("", get_snapshot_cache().current("agent", helper.pk), [])
     assert "- notes: Writes notes" in prompt
-    assert framed(read.text, None) == read.text
+    assert apply_frame(read.text, None) == read.text
 
 
 def test_a_change_holds_on_the_very_next_call(acme, helper, call, notes):
@@ -51,13 +51,17 @@ def test_a_change_holds_on_the_very_next_call(acme, helper, call, notes):
     with pytest.raises(NotFound) as gone:
         call("list_skills")
     assert gone.value.code == "unknown_tool"
-    assert "## Skills" not in instructions("", snapshots().current("agent", helper.pk), [])
+    assert "## Skills" not in build_instructions(
+        "", get_snapshot_cache().current("agent", helper.pk), []
+    )
 
 
 def test_the_policy_decides_whether_an_agent_may_read_skills(acme, helper, notes):
     boss = casting.administrator(acme)
-    casting.set_policy(boss, helper, casting.PolicyText("denylist", deny=("read_skill",)))
-    assert "## Skills" not in instructions("", snapshots().current("agent", helper.pk), [])
+    casting.set_policy(boss, helper, casting.PolicySpec("denylist", deny=("read_skill",)))
+    assert "## Skills" not in build_instructions(
+        "", get_snapshot_cache().current("agent", helper.pk), []
+    )
 
 
 def test_what_it_says_is_versioned_and_what_it_is_given_to_is_not(acme, helper, notes):
@@ -84,7 +88,7 @@ def test_nothing_is_half_written(acme, helper):
         {"name": "no spaces"},
         {"arguments": [{"name": "A"}]},
     ):
-        with pytest.raises((Invalid, NotFound)) as refused:
+        with pytest.raises((InvalidInput, NotFound)) as refused:
             save_skill(boss, SkillSpec(**(NOTES | wrong)))
         assert refused.value.field
     assert not Skill.objects.exists()

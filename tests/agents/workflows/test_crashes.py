@@ -5,10 +5,9 @@ from functools import partial
 
 import pytest
 
-from agents.callees import set_callees
+from agents.callable_agents import set_callees
 from agents.models import Agent, Approval, Session, Step, WorkflowRun
-from agents.workflows.keeping import WorkflowSpec, save_workflow
-from agents.workflows.starting import run_workflow
+from agents.workflows.services import WorkflowSpec, run_workflow, save_workflow
 from tests.agents import casting
 from tests.agents.mortals import in_order, table
 

@@ -2,11 +2,23 @@
 
 import pytest
 
-from agents.workflows.advancing import Call, Came, End, Skip, StepFailed, advance
-from agents.workflows.definitions import MOST_STEPS, read_workflow
-from agents.workflows.keeping import plain
-from agents.workflows.references import Unresolved, filled, look
-from bonobot.lib.problems import Invalid
+from agents.workflows.definitions import (
+    MOST_STEPS,
+    UnresolvedReference,
+    fill_references,
+    read_workflow,
+    resolve_pointer,
+)
+from agents.workflows.next_step import (
+    SkippedStep,
+    StepFailed,
+    WorkflowCall,
+    WorkflowEnd,
+    WorkflowStepResult,
+    advance,
+)
+from agents.workflows.services import parse_source
+from bonobot.core.problems import InvalidInput
 
 TRIAGE = """\
 description: Looks into an alert
@@ -36,44 +48,50 @@ outputs:
 
 
 def triage():
-    return read_workflow(plain(TRIAGE))
+    return read_workflow(parse_source(TRIAGE))
 
 
 def test_a_run_goes_from_step_to_step_and_ends_with_outputs():
     workflow, inputs = triage(), {"title": "disk", "severity": "high"}
     first = advance(workflow, inputs, {})
-    assert first == Call(1, "look", "mcp_logs_search", {"query": "alert disk", "limit": 5})
-    came = {"look": Came("done", "3 lines", {"hits": 3})}
+    assert first == WorkflowCall(1, "look", "mcp_logs_search", {"query": "alert disk", "limit": 5})
+    came = {"look": WorkflowStepResult("done", "3 lines", {"hits": 3})}
     second = advance(workflow, inputs, came)
-    assert isinstance(second, Call)
+    assert isinstance(second, WorkflowCall)
     assert (second.number, second.tool) == (2, "ask_writer")
     lines = second.arguments["message"].splitlines()
     assert lines[0].startswith("Sum up: [data ")
     assert (lines[1], lines[2][:12]) == ("3 lines", "[end of data")
-    came["think"] = Came("done", "Full.")
-    assert advance(workflow, inputs, came) == End({"summary": "Full.", "hits": 3})
+    came["think"] = WorkflowStepResult("done", "Full.")
+    assert advance(workflow, inputs, came) == WorkflowEnd({"summary": "Full.", "hits": 3})
 
 
 @pytest.mark.parametrize(
     ("inputs", "look_came"),
     [
-        ({"title": "x", "severity": "low"}, Came("done", "", {"hits": 3})),
-        ({"title": "x", "severity": "high"}, Came("done", "", {"hits": 0})),
-        ({"title": "x", "severity": "high"}, Came("failed", "away", None, "call_timeout")),
-        ({"title": "x"}, Came("done", "", {"hits": 3})),
+        ({"title": "x", "severity": "low"}, WorkflowStepResult("done", "", {"hits": 3})),
+        ({"title": "x", "severity": "high"}, WorkflowStepResult("done", "", {"hits": 0})),
+        (
+            {"title": "x", "severity": "high"},
+            WorkflowStepResult("failed", "away", None, "call_timeout"),
+        ),
+        ({"title": "x"}, WorkflowStepResult("done", "", {"hits": 3})),
     ],
 )
 def test_a_step_whose_conditions_do_not_hold_is_skipped(inputs, look_came):
     found = advance(triage(), inputs, {"look": look_came})
-    assert isinstance(found, Skip)
-    came = {"look": look_came, "think": Came("skipped")}
+    assert isinstance(found, SkippedStep)
+    came = {"look": look_came, "think": WorkflowStepResult("skipped")}
     ended = advance(triage(), inputs, came)
-    assert isinstance(ended, End)
+    assert isinstance(ended, WorkflowEnd)
     assert ended.outputs["summary"] == "nothing to say"
 
 
 def test_a_step_that_fails_ends_the_run_unless_it_may_go_on():
-    came = {"look": Came("done", "", {"hits": 1}), "think": Came("failed", "No.", None, "denied")}
+    came = {
+        "look": WorkflowStepResult("done", "", {"hits": 1}),
+        "think": WorkflowStepResult("failed", "No.", None, "denied"),
+    }
     with pytest.raises(StepFailed) as failed:
         advance(triage(), {"title": "x", "severity": "high"}, came)
     assert (failed.value.code, failed.value.field) == ("denied", "steps.think")
@@ -96,15 +114,15 @@ VALUES = {"steps": {"a": {"output": {"list": [1, {"x/y": "deep"}], "no": None}, 
     ],
 )
 def test_references_are_filled_in_once(said, means):
-    assert filled(said, VALUES) == means
+    assert fill_references(said, VALUES) == means
 
 
 def test_what_means_nothing_is_named():
     for pointer in ("/steps/a/output/none", "/steps/a/output/list/2", "/steps/a/output/no"):
-        with pytest.raises(Unresolved) as failed:
-            filled(f"x ${{{pointer}}}", VALUES)
+        with pytest.raises(UnresolvedReference) as failed:
+            fill_references(f"x ${{{pointer}}}", VALUES)
         assert failed.value.field == pointer
-    assert look(VALUES, "/steps/a/output/list/-1") == (False, None)
+    assert resolve_pointer(VALUES, "/steps/a/output/list/-1") == (False, None)
 
 
 STEP = {"id": "a", "call": "echo"}
@@ -139,7 +157,7 @@ STEP = {"id": "a", "call": "echo"}
     ],
 )
 def test_what_is_wrong_is_named_by_its_path(change, path):
-    with pytest.raises(Invalid) as refused:
+    with pytest.raises(InvalidInput) as refused:
         read_workflow({"agent": "helper", "steps": [STEP], **change})
     assert refused.value.field == path
     assert refused.value.remedy
@@ -147,6 +165,6 @@ def test_what_is_wrong_is_named_by_its_path(change, path):
 
 def test_yaml_that_can_not_be_read_says_where():
     for source in ("steps: [", "agent: a\n  b: c", "{", "a: &x 1\nb: *x"):
-        with pytest.raises(Invalid) as refused:
-            plain(source)
+        with pytest.raises(InvalidInput) as refused:
+            parse_source(source)
         assert refused.value.field

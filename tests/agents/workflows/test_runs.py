@@ -4,19 +4,19 @@ import asyncio
 
 import pytest
 
-from agents.approvals import answer
-from agents.callees import set_callees
+from agents.approvals.services import answer
+from agents.callable_agents import set_callees
 from agents.models import Approval, Session, Step, Workflow, WorkflowRun
-from agents.registration import AgentSpec, alter_agent
-from agents.sessions import requests, rows, runners
-from agents.sessions.runner import SessionRunner
-from agents.tool_policies import PolicyText, set_policy
-from agents.workflows.keeping import WorkflowSpec, approve_workflow, save_workflow
-from agents.workflows.starting import run_workflow
+from agents.policies.services import PolicySpec, set_policy
+from agents.services import AgentSpec, update_agent
+from agents.sessions import leases, step_store
+from agents.sessions import services as sessions
+from agents.sessions.worker import SessionRunner
+from agents.workflows.services import WorkflowSpec, approve_workflow, run_workflow, save_workflow
+from bonobot.accounts.roles import Role
+from bonobot.core.problems import Conflict, Forbidden, InvalidInput, Problem
+from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import AuditRow
-from bonobot.lib.problems import Conflict, Forbidden, Invalid, Problem
-from bonobot.lib.runtime import runtime
-from bonobot.tenancy.roles import Role
 from tests.agents import casting
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -40,7 +40,7 @@ def boss(acme):
 def runner(transactional_db):
     one = SessionRunner()
     yield one
-    runtime().call(one.drain)
+    get_runtime().call(one.drain)
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def carry_out(runner):
     """A function that takes a run on until it rests."""
 
     def go(run):
-        runtime().call(_until_rest, runner, run.session_id)
+        get_runtime().call(_until_rest, runner, run.session_id)
         return WorkflowRun.objects.select_related("session").get(pk=run.pk)
 
     return go
@@ -86,17 +86,17 @@ def test_a_run_passes_on_what_its_steps_gave(boss, write, workshop, carry_out):
     rows_of = AuditRow.objects.filter(session_id=done.session_id, action="agent_tool_call")
     assert rows_of.count() == 2, "each step went through the door"
     with pytest.raises(Conflict) as refused:
-        requests.send(boss, done.session, "Hello?")
+        sessions.send(boss, done.session, "Hello?")
     assert refused.value.code == "workflow_run"
 
 
 def test_inputs_are_checked_before_anything_is_begun(boss, write, workshop, helper):
     workflow = write()
     for wrong in ({}, {"text": 1}):
-        with pytest.raises(Invalid) as refused:
+        with pytest.raises(InvalidInput) as refused:
             run_workflow(boss, workflow, wrong)
         assert refused.value.code == "invalid_arguments"
-    with pytest.raises(Invalid) as refused:
+    with pytest.raises(InvalidInput) as refused:
         run_workflow(boss, workflow, {"text": "x" * 20_000})
     assert refused.value.code == "inputs_too_large"
     member = casting.person(helper.organization, Role.MEMBER)
@@ -110,14 +110,14 @@ def test_inputs_are_checked_before_anything_is_begun(boss, write, workshop, help
 
 
 def test_a_refused_step_ends_the_run_and_says_which(boss, helper, write, workshop, carry_out):
-    set_policy(boss, helper, PolicyText("denylist", deny=("mcp_workshop_echo",)))
+    set_policy(boss, helper, PolicySpec("denylist", deny=("mcp_workshop_echo",)))
     failed = carry_out(run_workflow(boss, write(), {"text": "x"}))
     assert failed.session.status == Session.Status.FAILED
     assert failed.session.error_code == "denied_by_policy"
     assert "`first`" in failed.session.error_detail
     lenient = ECHO.replace('${/inputs/text}"}}', '${/inputs/text}"}, on_error: continue}')
     lenient = lenient.replace("${/steps/first/text}", "${/steps/first/code}")
-    set_policy(boss, helper, PolicyText("denylist", deny=("mcp_workshop_ec*",)))
+    set_policy(boss, helper, PolicySpec("denylist", deny=("mcp_workshop_ec*",)))
     failed = carry_out(run_workflow(boss, write(lenient, "lenient"), {"text": "x"}))
     assert len(calls_of(failed)) == 2, "what may fail doesn't end it"
     assert calls_of(failed)[1].payload["arguments"] == {"text": "two denied_by_policy"}
@@ -133,7 +133,7 @@ def test_a_run_follows_the_definition_that_it_began_with(boss, write, workshop, 
 
 
 def test_a_step_waits_for_a_person_and_goes_on(boss, helper, write, workshop, carry_out):
-    set_policy(boss, helper, PolicyText("all", ask=("mcp_workshop_echo",)))
+    set_policy(boss, helper, PolicySpec("all", ask=("mcp_workshop_echo",)))
     run = carry_out(run_workflow(boss, write(), {"text": "x"}))
     assert run.session.status == Session.Status.WAITING
     answer(boss, Approval.objects.get(), "approve")
@@ -147,12 +147,12 @@ def test_a_step_waits_for_a_person_and_goes_on(boss, helper, write, workshop, ca
 
 def test_another_holder_goes_on_from_rows_alone(boss, write, workshop, runner, carry_out):
     run = run_workflow(boss, write(), {"text": "x"})
-    dead = runners.register()
-    hold = runners.claim(run.session_id, dead)
-    rows.append(hold, Step.Kind.MESSAGE, {"text": "{}", "by": "x"})
+    dead = leases.register()
+    hold = leases.claim(run.session_id, dead)
+    step_store.append(hold, Step.Kind.MESSAGE, {"text": "{}", "by": "x"})
     done = {"name": "mcp_workshop_echo", "arguments": {}, "step": "first", "text": "from before"}
-    rows.append(hold, Step.Kind.CALL, done, turn=1)
-    runners.retire(dead)
+    step_store.append(hold, Step.Kind.CALL, done, turn=1)
+    leases.stop_runner(dead)
     done = carry_out(run)
     assert done.outputs == {"said": "two from before"}
     assert len(calls_of(done)) == 2, "what was done isn't repeated"
@@ -224,7 +224,7 @@ outputs: {said: "${/steps/inner/output/said}"}
 
 def test_what_is_switched_off_does_not_run(boss, helper, write, workshop):
     workflow = write()
-    alter_agent(boss, helper, AgentSpec(name=helper.name, enabled=False))
+    update_agent(boss, helper, AgentSpec(name=helper.name, enabled=False))
     with pytest.raises(Conflict) as refused:
         run_workflow(boss, workflow, {"text": "x"})
     assert refused.value.code == "agent_disabled"

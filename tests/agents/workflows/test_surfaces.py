@@ -3,7 +3,7 @@
 import pytest
 
 from agents.models import Session, Workflow, WorkflowRun
-from bonobot.tenancy.roles import Role
+from bonobot.accounts.roles import Role
 from tests import desk, rest
 from tests.agents import casting
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.workflows.timing import Timing
-from bonobot.lib.problems import Invalid
+from agents.workflows.schedule_times import TriggerSchedule
+from bonobot.core.problems import InvalidInput
 
 
 def at(text: str) -> datetime:
@@ -35,11 +35,11 @@ def at(text: str) -> datetime:
     ],
 )
 def test_a_cron_expression_is_due_next(cron, zone, now, due):
-    assert Timing(cron=cron, time_zone=zone).after(at(now)) == at(due)
+    assert TriggerSchedule(cron=cron, time_zone=zone).after(at(now)) == at(due)
 
 
 def test_a_period_leaves_out_what_was_missed():
-    every = Timing(every_s=600)
+    every = TriggerSchedule(every_s=600)
     assert every.after(at("2026-11-22T10:00")) == at("2026-11-22T10:10")
     late = every.after(at("2026-11-22T13:07"), at("2026-11-22T10:00"))
     assert late == at("2026-11-22T13:10")
@@ -54,7 +54,7 @@ def test_a_period_leaves_out_what_was_missed():
 )
 def test_a_period_keeps_its_beat_and_is_always_to_come(every_s, due, late_s):
     now = datetime.fromtimestamp(due.timestamp() + late_s, UTC)
-    found = Timing(every_s=every_s).after(now, due)
+    found = TriggerSchedule(every_s=every_s).after(now, due)
     assert now < found
     assert (found - now).total_seconds() <= every_s
     assert abs((found - due).total_seconds() % every_s) < 1e-3
@@ -63,22 +63,22 @@ def test_a_period_keeps_its_beat_and_is_always_to_come(every_s, due, late_s):
 @pytest.mark.parametrize(
     ("timing", "field"),
     [
-        (Timing(), "every_s"),
-        (Timing(every_s=60, cron="* * * * *"), "every_s"),
-        (Timing(every_s=59), "every_s"),
-        (Timing(every_s=10**9), "every_s"),
-        (Timing(cron="* * * *"), "cron"),
-        (Timing(cron="60 * * * *"), "cron"),
-        (Timing(cron="* * 0 * *"), "cron"),
-        (Timing(cron="*/0 * * * *"), "cron"),
-        (Timing(cron="* * * * someday"), "cron"),
-        (Timing(cron="0 0 30 2 *"), "cron"),
-        (Timing(cron="* * * * *", time_zone="Mars/Olympus"), "time_zone"),
-        (Timing(cron="* * * * *", time_zone="../etc/passwd"), "time_zone"),
-        (Timing(cron="* * * * *", time_zone="Europe"), "time_zone"),
+        (TriggerSchedule(), "every_s"),
+        (TriggerSchedule(every_s=60, cron="* * * * *"), "every_s"),
+        (TriggerSchedule(every_s=59), "every_s"),
+        (TriggerSchedule(every_s=10**9), "every_s"),
+        (TriggerSchedule(cron="* * * *"), "cron"),
+        (TriggerSchedule(cron="60 * * * *"), "cron"),
+        (TriggerSchedule(cron="* * 0 * *"), "cron"),
+        (TriggerSchedule(cron="*/0 * * * *"), "cron"),
+        (TriggerSchedule(cron="* * * * someday"), "cron"),
+        (TriggerSchedule(cron="0 0 30 2 *"), "cron"),
+        (TriggerSchedule(cron="* * * * *", time_zone="Mars/Olympus"), "time_zone"),
+        (TriggerSchedule(cron="* * * * *", time_zone="../etc/passwd"), "time_zone"),
+        (TriggerSchedule(cron="* * * * *", time_zone="Europe"), "time_zone"),
     ],
 )
 def test_what_is_no_time_is_refused(timing, field):
-    with pytest.raises(Invalid) as refused:
+    with pytest.raises(InvalidInput) as refused:
         timing.after(at("2026-11-22T10:00"))
     assert refused.value.field == field

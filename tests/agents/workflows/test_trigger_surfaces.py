@@ -5,8 +5,8 @@ import re
 import pytest
 
 from agents.models import Trigger, WorkflowRun
-from agents.workflows.keeping import WorkflowSpec, save_workflow
-from bonobot.tenancy.roles import Role
+from agents.workflows.services import WorkflowSpec, save_workflow
+from bonobot.accounts.roles import Role
 from tests import desk, rest
 from tests.agents import casting
 

@@ -9,16 +9,16 @@ import pytest
 from django.db import connection, connections
 from django.utils import timezone
 
-from agents.holding import held_by_session
+from agents.flow_labels.services import list_session_labels
 from agents.models import Session, Trigger, WorkflowRun
-from agents.registration import AgentSpec, alter_agent
+from agents.services import AgentSpec, update_agent
 from agents.workflows import schedules
-from agents.workflows.keeping import WorkflowSpec, save_workflow
+from agents.workflows.services import WorkflowSpec, save_workflow
 from agents.workflows.triggers import TriggerSpec, save_trigger
+from bonobot.accounts.roles import Role
+from bonobot.core.crypto.signatures import SIGNATURE, TIMESTAMP, sign
+from bonobot.core.problems import Conflict, Forbidden, InvalidInput
 from bonobot.ledger.models import AuditRow
-from bonobot.lib.problems import Conflict, Forbidden, Invalid
-from bonobot.lib.signatures import SIGNATURE, TIMESTAMP, sign
-from bonobot.tenancy.roles import Role
 from tests import rest
 from tests.agents import casting
 
@@ -81,7 +81,7 @@ def test_a_webhook_starts_a_run_with_inputs_out_of_what_was_sent(hook, flow):
     assert (answer.status, answer.json["run_id"]) == (201, str(run.pk))
     assert (run.inputs, run.via) == ({"text": "disk is firing"}, "webhook")
     assert (run.trigger, run.session.started_by) == (trigger, "webhook alerts")
-    (held,) = held_by_session(run.session)
+    (held,) = list_session_labels(run.session)
     assert str(held.label) == "untrusted_content", "the run knows that others wrote this"
     row = AuditRow.objects.get(action="webhook_received")
     assert (row.outcome, row.session_id, held.call_id) == ("ok", run.session_id, row.pk)
@@ -141,7 +141,7 @@ def test_what_a_run_cannot_be_made_of_is_refused_and_told(boss, hook, flow):
     assert sent(plain, {"text": "x"}, **bearer(key)).status == 201
     save_trigger(boss, flow, TriggerSpec(name="plain", enabled=False), plain)
     assert sent(plain, {"text": "x"}, **bearer(key)).code == "trigger_disabled"
-    alter_agent(boss, flow.agent, AgentSpec(name=flow.agent.name, enabled=False))
+    update_agent(boss, flow.agent, AgentSpec(name=flow.agent.name, enabled=False))
     refused = sent(trigger, {"alerts": [{"name": "x"}]}, **bearer(secret))
     assert (refused.status, refused.code) == (409, "agent_disabled")
     assert WorkflowRun.objects.count() == 1
@@ -230,15 +230,15 @@ def test_what_is_due_runs_once_however_many_times_were_missed(boss, flow):
 def test_two_sweeps_at_once_begin_one_run(boss, flow, monkeypatch):
     trigger = nightly(boss, flow)
     overdue(trigger)
-    begin = schedules._begun
+    begin = schedules._start_run
 
     def meanwhile(one):
         # The other sweep read the same row before this one moved its time on.
-        assert schedules._claimed(stale, timezone.now()) is False
+        assert schedules._claim_trigger(stale, timezone.now()) is False
         return begin(one)
 
     stale = Trigger.objects.select_related("workflow").get(pk=trigger.pk)
-    monkeypatch.setattr(schedules, "_begun", meanwhile)
+    monkeypatch.setattr(schedules, "_start_run", meanwhile)
     assert schedules.run_due() == 1
     assert WorkflowRun.objects.count() == 1
 
@@ -247,7 +247,7 @@ def test_a_process_that_dies_in_between_has_done_neither(boss, flow, monkeypatch
     trigger = nightly(boss, flow)
     overdue(trigger)
     with monkeypatch.context() as broken:
-        broken.setattr(schedules, "_begun", lambda one: (_ for _ in ()).throw(SystemExit))
+        broken.setattr(schedules, "_start_run", lambda one: (_ for _ in ()).throw(SystemExit))
         with pytest.raises(SystemExit):
             schedules.run_due()
     assert schedules.run_due() == 1, "the time is still due"
@@ -298,7 +298,7 @@ WRONG = (
 
 def test_what_is_no_trigger_is_refused_and_nothing_is_written(boss, flow):
     for values, field in WRONG:
-        with pytest.raises(Invalid) as refused:
+        with pytest.raises(InvalidInput) as refused:
             save_trigger(boss, flow, TriggerSpec(**({"name": "t"} | values)))
         assert field in refused.value.field, values
     assert not Trigger.objects.exists()
@@ -310,7 +310,7 @@ def test_who_writes_workflows_writes_what_starts_them(acme, boss, flow, hook):
     with pytest.raises(Conflict) as taken:
         save_trigger(boss, flow, TriggerSpec(name="alerts", kind="webhook"))
     assert taken.value.code == "name_taken"
-    with pytest.raises(Invalid):
+    with pytest.raises(InvalidInput):
         save_trigger(boss, flow, TriggerSpec(name="alerts", kind="schedule"), hook[0])
     rows = AuditRow.objects.filter(resource_type="trigger").values_list("action", "opened")
     assert [action for action, _ in rows] == ["trigger_added"]

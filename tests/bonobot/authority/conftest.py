@@ -3,9 +3,9 @@
 import pytest
 
 from agents.models import Agent
-from bonobot.authority import registering
-from bonobot.tenancy.models import Organization, User
-from bonobot.tenancy.roles import Role
+from bonobot.accounts.models.organizations import Organization, User
+from bonobot.accounts.roles import Role
+from bonobot.oauth_server import client_registration
 from tests.agents import casting
 from tests.bonobot.authority.program import Program
 from tests.bonobot.gateway.conftest import acme, effects, helper, wire, workshop
@@ -15,7 +15,7 @@ __all__ = ["acme", "effects", "helper", "wire", "workshop"]
 
 @pytest.fixture(autouse=True)
 def _nobody_registered() -> None:
-    registering._taken.clear()
+    client_registration._taken.clear()
 
 
 @pytest.fixture

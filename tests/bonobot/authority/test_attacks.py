@@ -13,10 +13,10 @@ from oauth2_provider.models import Application, Grant
 from time_machine import travel
 
 from agents.models import Agent
-from bonobot.authority import documents
-from bonobot.authority.documents import MAX_BODY
-from bonobot.lib.egress import guarded_client
-from bonobot.tenancy.models import Token, User
+from bonobot.accounts.models.organizations import Token, User
+from bonobot.core.http.egress import build_guarded_client
+from bonobot.oauth_server import client_registration
+from bonobot.oauth_server.client_registration import MAX_BODY
 from tests.bonobot.authority.program import (
     ALLOW,
     HERE,
@@ -260,7 +260,7 @@ def test_what_is_no_object_is_no_document(
     def client(**_: Any) -> httpx2.AsyncClient:
         return httpx2.AsyncClient(transport=httpx2.MockTransport(answer))
 
-    monkeypatch.setattr(documents, "guarded_client", client)
+    monkeypatch.setattr(client_registration, "build_guarded_client", client)
     program = Program(olga)
     program.id = ID
     assert program.asked().status_code == 400
@@ -288,9 +288,9 @@ def test_the_reader_takes_so_much_from_public_addresses(
 
     def client(**said: Any) -> Any:
         asked.append(said)
-        return guarded_client(**said)
+        return build_guarded_client(**said)
 
-    monkeypatch.setattr(documents, "guarded_client", client)
+    monkeypatch.setattr(client_registration, "build_guarded_client", client)
     program = Program(olga)
     program.id = "https://127.0.0.1/id.json"
     assert program.asked().status_code == 400

@@ -10,8 +10,8 @@ from oauth2_provider.cimd import CIMDError
 from oauth2_provider.models import Application
 
 from agents.models import Agent
-from bonobot.authority import documents
-from bonobot.tenancy.models import Token, User
+from bonobot.accounts.models.organizations import Token, User
+from bonobot.oauth_server import client_registration
 from tests.bonobot.authority.program import REDIRECT, Program, error
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -52,7 +52,7 @@ def site(monkeypatch: pytest.MonkeyPatch, settings: Any) -> Iterator[Site]:
     def client(**_: Any) -> httpx2.AsyncClient:
         return httpx2.AsyncClient(transport=httpx2.MockTransport(site))
 
-    monkeypatch.setattr(documents, "guarded_client", client)
+    monkeypatch.setattr(client_registration, "build_guarded_client", client)
     yield site
     cache.clear()
 
@@ -133,7 +133,7 @@ def test_nobody_but_a_person_has_a_document_read(site: Site, db: None) -> None:
 )
 def test_what_is_no_address_of_a_document_is_not_asked(site: Site, address: str) -> None:
     with pytest.raises(CIMDError):
-        documents.Fetcher().fetch(address)
+        client_registration.ClientMetadataFetcher().fetch(address)
     assert site.read == 0
 
 
@@ -150,7 +150,7 @@ def test_what_is_no_address_of_a_document_is_not_asked(site: Site, address: str)
 )
 def test_nothing_inside_is_asked(address: str) -> None:
     with pytest.raises(CIMDError):
-        documents.Fetcher().fetch(address)
+        client_registration.ClientMetadataFetcher().fetch(address)
 
 
 def test_a_document_that_can_not_be_read_is_explained(site: Site, olga: User) -> None:

@@ -10,9 +10,9 @@ from django.urls import reverse
 from oauth2_provider.models import Application, RefreshToken
 
 from agents.models import Agent
+from bonobot.accounts.models.organizations import Organization, Token, User
+from bonobot.accounts.roles import Role
 from bonobot.ledger.models import AuditRow
-from bonobot.tenancy.models import Organization, Token, User
-from bonobot.tenancy.roles import Role
 from tests import desk
 from tests.agents import casting
 from tests.bonobot.authority.program import HERE, Program

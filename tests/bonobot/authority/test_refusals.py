@@ -11,20 +11,13 @@ from django.utils import timezone
 from oauth2_provider.models import AccessToken, Application, Grant, RefreshToken
 
 from agents.models import Agent
+from bonobot.accounts.models.organizations import Membership, Organization, Token, User
+from bonobot.accounts.roles import Role
+from bonobot.accounts.services import update_member_role
 from bonobot.ledger.models import AuditRow
-from bonobot.tenancy.members import change_role
-from bonobot.tenancy.models import Membership, Organization, Token, User
-from bonobot.tenancy.roles import Role
 from mcp_servers.models import Server
 from tests.agents import casting
-from tests.bonobot.authority.program import (
-    AGENT,
-    ALLOW,
-    HERE,
-    VERIFIER,
-    Program,
-    error,
-)
+from tests.bonobot.authority.program import AGENT, ALLOW, HERE, VERIFIER, Program, error
 from tests.bonobot.gateway.conftest import Wire
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -259,7 +252,7 @@ def test_an_access_token_renews_nothing_and_a_refresh_token_opens_nothing(
 
 def lower(ide: Program, acme: Organization, tokens: dict[str, Any]) -> None:
     member = Membership.objects.get(user__username="olga")
-    change_role(casting.administrator(acme), member, Role.AUDITOR)
+    update_member_role(casting.administrator(acme), member, Role.AUDITOR)
 
 
 def switch_off(ide: Program, acme: Organization, tokens: dict[str, Any]) -> None:

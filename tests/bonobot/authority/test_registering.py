@@ -8,8 +8,8 @@ import time_machine
 from django.utils import timezone
 from oauth2_provider.models import Application
 
-from bonobot.authority import registering, registration
-from bonobot.tenancy.models import User
+from bonobot.accounts.models.organizations import User
+from bonobot.oauth_server import client_registration
 from tests.bonobot.authority.program import Program, error
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -45,18 +45,18 @@ def test_whoever_wants_a_secret_is_told_that_there_is_none(db: None) -> None:
 
 def test_a_place_registers_so_many_programs_at_once(db: None) -> None:
     program = Program()
-    last = [program.register().status_code for _ in range(registering.AT_ONCE)]
+    last = [program.register().status_code for _ in range(client_registration.AT_ONCE)]
     assert last[-2:] == [201, 429]
 
 
 def test_programs_that_nobody_let_in_go(ide: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     ide.let_in()
-    monkeypatch.setattr(registration, "MOST_UNUSED", 2)
+    monkeypatch.setattr(client_registration, "MOST_UNUSED", 2)
     names = [Program(client_name=str(number)).id for number in range(4)]
     there = set(Application.objects.values_list("client_id", flat=True))
     assert there == {ide.id, *names[2:]}
     with time_machine.travel(timezone.now() + timedelta(days=2)):
-        assert registration.prune() == 2
+        assert client_registration.prune() == 2
     assert set(Application.objects.values_list("client_id", flat=True)) == {ide.id}
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from django.core.management import call_command
 
-from bonobot.ledger.writer import writer
-from bonobot.tenancy.models import Organization
+from bonobot.accounts.models.organizations import Organization
+from bonobot.ledger.writer.writer_thread import get_writer
 from tests.agents import casting
 
 
@@ -61,7 +61,7 @@ def bonobot(acme: Organization) -> Any:
         return Ran(status, out.getvalue(), err.getvalue())
 
     yield run
-    writer().close()
+    get_writer().close()
 
 
 Bonobot = Callable[..., Ran]

@@ -7,23 +7,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agents.evaluation.recordings import record
+from agents.evaluation.services import record
 from agents.models import Agent
 from agents.notes import NoteSpec, save_note
-from agents.registration import EndpointSpec, save_endpoint
-from agents.sessions.requests import end, start
-from agents.skills.keeping import SkillSpec, save_skill
-from agents.workflows.starting import run_workflow
-from bonobot.lib.runtime import runtime
-from bonobot.tenancy.invitations import invite
-from bonobot.tenancy.models import Organization, User
-from bonobot.tenancy.roles import Role
-from bonobot.tenancy.tokens import issue
-from mcp_servers.configuration import ServerSpec
-from mcp_servers.connections.pool import connections
+from agents.services import ModelEndpointSpec, save_endpoint
+from agents.sessions.services import end, start
+from agents.skills.services import SkillSpec, save_skill
+from agents.workflows.services import run_workflow
+from bonobot.accounts.invitations import invite
+from bonobot.accounts.models.organizations import Organization, User
+from bonobot.accounts.roles import Role
+from bonobot.accounts.tokens.services import issue
+from bonobot.core.runtime import get_runtime
+from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.models import Launcher, Preset, Server
-from mcp_servers.presets.loading import load_presets
-from mcp_servers.registration import add
+from mcp_servers.presets.services import load_presets
+from mcp_servers.server_config import ServerSpec
+from mcp_servers.services import add
 from tests import desk
 from tests.agents import casting
 from tests.servers import raw_http
@@ -299,13 +299,13 @@ def answering() -> Iterator[RawHttp]:
     async def end() -> None:
         await listening.__aexit__(None, None, None)
 
-    runtime().call(begin)
+    get_runtime().call(begin)
     try:
         yield http
     finally:
         for server in Server.objects.all():
-            runtime().call(connections().forget, server.pk)
-        runtime().call(end)
+            get_runtime().call(get_connection_pool().forget, server.pk)
+        get_runtime().call(end)
 
 
 def fill(where: Organization, url: str, folder: Path) -> dict[str, str]:
@@ -318,7 +318,7 @@ def fill(where: Organization, url: str, folder: Path) -> dict[str, str]:
         User.objects.create_user(f"joins-{number}")
         casting.person(where, Role.MEMBER, f"leaves-{number}")
         invite(boss, f"gone-{number}@example.com", Role.MEMBER)
-        save_endpoint(boss, EndpointSpec(name=f"spare-{number}", kind="offline"))
+        save_endpoint(boss, ModelEndpointSpec(name=f"spare-{number}", kind="offline"))
         casting.notice(where, f"gone-{number}")
     casting.person(where, Role.MEMBER, "stays")
     casting.person(where, Role.OWNER, "head")

@@ -4,10 +4,10 @@ import pytest
 from django.utils import timezone
 
 from agents.models import Session
-from agents.sessions.requests import start
+from agents.sessions.services import start
+from bonobot.accounts.models.organizations import Token
+from bonobot.accounts.tokens.services import authenticate
 from bonobot.ledger.models import AuditRow
-from bonobot.tenancy.models import Token
-from bonobot.tenancy.tokens import authenticate
 from tests.agents import casting
 
 pytestmark = pytest.mark.django_db(transaction=True)

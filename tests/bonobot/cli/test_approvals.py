@@ -2,11 +2,11 @@
 
 import pytest
 
+from agents.cli import approvals as cli_approvals
 from agents.models import Agent, Approval, SessionGrant
-from agents.tool_policies import PolicyText, set_policy
-from bonobot.cli import approvals as cli_approvals
-from bonobot.cli.group import Cli
-from bonobot.tenancy.models import Organization
+from agents.policies.services import PolicySpec, set_policy
+from bonobot.accounts.models.organizations import Organization
+from bonobot.core.cli.command_group import CommandContext
 from tests.agents import casting
 from tests.bonobot.cli.conftest import Bonobot
 
@@ -20,7 +20,7 @@ ASK = f'/{NOW} {{"timezone": "Asia/Tokyo"}}'
 def agent(acme: Organization) -> Agent:
     made = casting.agent(acme)
     casting.ready(acme, casting.stdio_server(acme), made)
-    set_policy(casting.administrator(acme), made, PolicyText("all", ask=(NOW,)))
+    set_policy(casting.administrator(acme), made, PolicySpec("all", ask=(NOW,)))
     return made
 
 
@@ -70,7 +70,7 @@ def test_a_run_that_waits_goes_on_after_the_answer(
 def test_on_a_terminal_the_person_there_is_asked(
     bonobot: Bonobot, agent: Agent, monkeypatch: pytest.MonkeyPatch, said, state, grants
 ) -> None:
-    monkeypatch.setattr(Cli, "can_ask", True)
+    monkeypatch.setattr(CommandContext, "can_ask", True)
     answers = iter(said)
     monkeypatch.setattr("rich.prompt.PromptBase.get_input", lambda *_, **__: next(answers))
     assert bonobot("agents", "run", "helper", ASK).status == 0

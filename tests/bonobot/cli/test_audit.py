@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from bonobot.ledger import searching
+from bonobot.accounts.models.organizations import Organization
+from bonobot.core.telemetry.logging import JSONFormatter, TextFormatter
+from bonobot.ledger.audit import search as audit_search
 from bonobot.ledger.models import AuditRow, Verification
 from bonobot.ledger.tasks import export_heads
-from bonobot.lib.logs import JSONFormatter, TextFormatter
-from bonobot.tenancy.models import Organization
 from tests.agents import casting
 from tests.bonobot.cli.conftest import Bonobot
 
@@ -51,7 +51,7 @@ def test_a_search_says_where_to_go_on(
     bonobot: Bonobot, acme: Organization, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     casting.agent(acme, "another")
-    monkeypatch.setattr(searching, "LOOKED_AT", 1)
+    monkeypatch.setattr(audit_search, "LOOKED_AT", 1)
     found: list[str] = []
     onward: list[str] = []
     while len(onward) < 20:
@@ -85,7 +85,7 @@ def test_lines_of_the_log_are_compared_as_kept_heads_are(
     logger = logging.getLogger("bonobot.ledger")
     logger.addHandler(handler)
     try:
-        logging.getLogger("bonobot.ledger.heads").setLevel("INFO")
+        logging.getLogger("bonobot.ledger.queries").setLevel("INFO")
         export_heads()
     finally:
         logger.removeHandler(handler)
@@ -108,7 +108,9 @@ def test_a_file_without_a_head_of_the_organization_is_refused(
     bonobot: Bonobot, tmp_path: Path
 ) -> None:
     file = tmp_path / "bonobot.log"
-    file.write_text('{"logger": "bonobot.beat", "message": "beat leads"}\n', encoding="utf-8")
+    file.write_text(
+        '{"logger": "bonobot.jobs.celery_beat", "message": "beat leads"}\n', encoding="utf-8"
+    )
     ran = bonobot("audit", "verify", "--heads", str(file), "--json")
     assert (ran.status, ran.error["code"]) == (1, "unusable_file")
     assert "no signed head" in ran.error["detail"]

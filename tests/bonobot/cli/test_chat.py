@@ -13,16 +13,16 @@ import pytest
 from rich.console import Console
 
 from agents.attachments import LARGEST_TEXT
+from agents.cli import chat
+from agents.cli.sessions import SessionRenderer, render_call, render_model_text
 from agents.models import Session, Step
-from agents.sessions import requests
-from agents.sessions.events import Event
-from agents.sessions.runners import any_alive
-from bonobot.cli import chat
-from bonobot.cli.drawing import Drawing, block, said
-from bonobot.cli.group import Cli
-from bonobot.lib import runtime
-from mcp_servers.configuration import ServerSpec
-from mcp_servers.registration import add
+from agents.sessions import services as sessions
+from agents.sessions.events import SessionEvent
+from agents.sessions.leases import has_live_runner
+from bonobot.core import runtime
+from bonobot.core.cli.command_group import CommandContext
+from mcp_servers.server_config import ServerSpec
+from mcp_servers.services import add
 from tests import processes
 from tests.agents import casting
 from tests.agents.conftest import WORKSHOP
@@ -112,7 +112,7 @@ def test_ctrl_c_while_a_message_is_sent_cancels_its_turn_and_not_the_chat(
     time_server, piped, monkeypatch
 ):
     def interrupted(*arguments, **options):
-        session = requests.start(*arguments, **options)
+        session = sessions.start(*arguments, **options)
         signal.raise_signal(signal.SIGINT)
         return session
 
@@ -154,7 +154,7 @@ def drawn(thing, width=80):
 def test_a_call_is_shown_short_or_whole():
     text = json.dumps({"lines": list(range(40))})
     data = {"seq": 7, "state": "done", "name": "mcp_x", "arguments": {"a": 1}, "text": text}
-    short, whole = drawn(block(data)), drawn(block(data, whole=True))
+    short, whole = drawn(render_call(data)), drawn(render_call(data, whole=True))
     assert "… 32 more lines" in short
     assert "39" in whole
     assert "more lines" not in whole
@@ -163,7 +163,7 @@ def test_a_call_is_shown_short_or_whole():
 
 def test_strangers_texts_show_what_they_hide():
     assert "click (https://evil.example/x)" in drawn(
-        said("[click](https://evil.example/x)", formatted=True)
+        render_model_text("[click](https://evil.example/x)", formatted=True)
     )
     hidden = {
         "seq": 1,
@@ -172,22 +172,24 @@ def test_strangers_texts_show_what_they_hide():
         "text": "\x1b[31mred\u200b",
         "code": "x",
     }
-    shown = drawn(block(hidden))
+    shown = drawn(render_call(hidden))
     assert "⟨U+202E⟩x" in shown
     assert "⟨U+001B⟩[31mred⟨U+200B⟩" in shown
 
 
 def test_parallel_calls_are_drawn_once_each():
-    cli = Cli(org=None, as_json=False, stdout=StringIO(), stderr=StringIO())
-    drawing = Drawing(cli, answers=True)
+    cli = CommandContext(org=None, as_json=False, stdout=StringIO(), stderr=StringIO())
+    drawing = SessionRenderer(cli, answers=True)
     first, second = (
         {"seq": seq, "kind": "call", "state": "intent", "name": f"call-{seq}"} for seq in (1, 2)
     )
     done = second | {"state": "done"}
-    drawing.take([Event("call", first), Event("call", second)])
-    drawing.take([Event("progress", {"seq": 1, "done": 1, "total": 2, "message": ""})])
-    drawing.take([Event("call", done)])
-    drawing.take([Event("call", first | {"state": "done"}, 1), Event("call", done, 2)])
+    drawing.take([SessionEvent("call", first), SessionEvent("call", second)])
+    drawing.take([SessionEvent("progress", {"seq": 1, "done": 1, "total": 2, "message": ""})])
+    drawing.take([SessionEvent("call", done)])
+    drawing.take(
+        [SessionEvent("call", first | {"state": "done"}, 1), SessionEvent("call", done, 2)]
+    )
     assert re.findall(r"call-\d", cli.out.file.getvalue()) == ["call-2", "call-1"]
     assert drawing.after == 2
 
@@ -211,7 +213,7 @@ class Terminal:
     def __init__(self, agent):
         # A runner of this process would count as a worker that takes the chat's sessions.
         runtime.close()
-        assert not any_alive()
+        assert not has_live_runner()
         pid, self._end = pty.fork()
         if pid == 0:
             os.chdir(ROOT)

@@ -9,7 +9,7 @@ from io import StringIO
 import pytest
 from django.core.management import call_command
 
-from bonobot.cli.completion import SHELLS, Word, levels, script
+from bonobot.core.cli.completion import SHELLS, CompletionWord, build_levels, render_script
 
 BASH = shutil.which("bash")
 
@@ -66,10 +66,10 @@ def test_every_shell_knows_the_verbs_and_no_option_of_djangos(shell):
 def test_words_of_help_can_not_break_the_script():
     parser = argparse.ArgumentParser()
     parser.add_argument("--odd", help='it\'s `$(rm -rf /)` "here"', choices=("a b", "$x"))
-    found = levels([("one", "don't $HOME", parser)])
-    assert found[0].words == (Word("one", "don't $HOME"),)
-    for line in script("fish", "prog", found).splitlines():
+    found = build_levels([("one", "don't $HOME", parser)])
+    assert found[0].words == (CompletionWord("one", "don't $HOME"),)
+    for line in render_script("fish", "prog", found).splitlines():
         shlex.split(line, comments=True)
     if BASH is not None:
-        text = script("bash", "prog", found)
+        text = render_script("bash", "prog", found)
         subprocess.run([BASH, "-n", "-c", text], check=True)

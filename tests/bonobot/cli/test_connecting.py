@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-from bonobot.cli import watching
-from bonobot.lib.runtime import runtime
-from mcp_servers.connections.pool import connections
+from bonobot.core.cli import command_group
+from bonobot.core.runtime import get_runtime
+from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.models import Server
 from tests.agents import casting
 from tests.agents.conftest import WORKSHOP
@@ -21,7 +21,7 @@ COMMAND = f"{sys.executable} {WORKSHOP} stdio"
 def _close(acme):
     yield
     for server in Server.objects.all():
-        runtime().call(connections().forget, server.pk)
+        get_runtime().call(get_connection_pool().forget, server.pk)
 
 
 @pytest.fixture
@@ -63,11 +63,11 @@ def test_watching_shows_what_changed_until_it_is_ended(bonobot, workshop, monkey
             raise KeyboardInterrupt
         Server.objects.update(status="error")
 
-    monkeypatch.setattr(watching, "pause", pause)
+    monkeypatch.setattr(command_group, "pause", pause)
     ran = bonobot("mcp", "status", "--watch", "--interval", "0", "--json")
     looks = [json.loads(line)[0]["status"] for line in ran.out.splitlines()]
     assert (ran.status, looks) == (0, ["connected", "error"])
-    assert pauses == [watching.SHORTEST_INTERVAL_S] * 2
+    assert pauses == [command_group.SHORTEST_INTERVAL_S] * 2
     pauses.clear()
     assert "workshop" in bonobot("mcp", "status", "--watch").out
 

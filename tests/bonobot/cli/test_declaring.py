@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from agents.budgets import budgets_of
-from agents.callees import callees_of
-from agents.drafts import draft_of
+from agents.budgets.services import list_budgets
+from agents.callable_agents import list_callable_agents
 from agents.models import Agent, Binding, Budget, ModelEndpoint
-from agents.tool_policies import policy_text
+from agents.policies.services import load_policy_spec
+from agents.policies.shadow_mode import find_draft
+from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import AuditRow, Head
-from bonobot.lib.runtime import runtime
-from mcp_servers.connections.pool import connections
+from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.models import Secret, Server
 from tests.agents import casting
 from tests.agents.conftest import WORKSHOP
@@ -115,7 +115,7 @@ def _environment(acme, monkeypatch):
         monkeypatch.setenv(name, f"s3cret-{name}")
     yield
     for server in Server.objects.all():
-        runtime().call(connections().forget, server.pk)
+        get_runtime().call(get_connection_pool().forget, server.pk)
 
 
 @pytest.fixture
@@ -142,7 +142,7 @@ def test_everything_in_the_file_is_made(applied):
     assert (agent.max_turns, agent.tool_search_above) == (7, 12)
     assert agent.model_endpoint.slug == "offline"
     assert agent.instructions == "Be kind.\nUse ${NOTHING} as it is.\n"
-    assert set(policy_text(agent).allow) == {"mcp_workshop_*", "read_result"}
+    assert set(load_policy_spec(agent).allow) == {"mcp_workshop_*", "read_result"}
     binding = Binding.objects.get(server__name="workshop")
     assert binding.denied_tools == ["crash"]
     assert binding.allowed_resources == ["docs://*", "docs://pages/{page}"]
@@ -157,7 +157,7 @@ def test_everything_in_the_file_is_made(applied):
 def test_skills_and_groups_of_built_in_tools_are_carried(applied, bonobot, write):
     agent = Agent.objects.get(slug="helper")
     assert agent.builtin_tools == {"notes": {}}
-    assert callees_of(agent) == ["helper"]
+    assert list_callable_agents(agent) == ["helper"]
     skill = agent.given.get(skill__isnull=False).skill
     assert (skill.text, skill.version) == ("Write release notes for ${version}.\n", 1)
     assert skill.arguments[0]["choices"] == ["1.0", "2.0"]
@@ -182,13 +182,13 @@ def test_skills_and_groups_of_built_in_tools_are_carried(applied, bonobot, write
 
 
 def test_drafts_and_the_budgets_of_organization_and_servers_are_carried(acme, applied):
-    (own,) = budgets_of(acme)
+    (own,) = list_budgets(acme)
     assert (own.unit, own.limit) == ("microusd", 20_000_000)
-    (calls,) = budgets_of(Server.objects.get(name="workshop"))
+    (calls,) = list_budgets(Server.objects.get(name="workshop"))
     assert (calls.unit, calls.limit, calls.warn_at) == ("calls", 500, 50)
-    assert draft_of(acme).text.deny == ("current_time",)
-    assert draft_of(Agent.objects.get()).text.ask == ("mcp_workshop_echo",)
-    assert policy_text(acme).mode == "all"
+    assert find_draft(acme).text.deny == ("current_time",)
+    assert find_draft(Agent.objects.get()).text.ask == ("mcp_workshop_echo",)
+    assert load_policy_spec(acme).mode == "all"
 
 
 def test_applying_again_changes_nothing_and_writes_no_audit(bonobot, write, applied):

@@ -15,9 +15,9 @@ import pytest
 import time_machine
 from django.core.management import get_commands, load_command_class
 
-from agents.sessions.runner import session_runner
-from bonobot.cli.group import Group, Verb
-from bonobot.tenancy.models import Organization
+from agents.sessions.worker import get_session_runner
+from bonobot.accounts.models.organizations import Organization
+from bonobot.core.cli.command_group import CommandGroup, CommandVerb
 from tests.agents import casting
 from tests.bonobot.cli.conftest import Bonobot
 from tests.bonobot.cli.filled import CALLS, Call, answering, fill
@@ -25,7 +25,7 @@ from tests.bonobot.cli.filled import CALLS, Call, answering, fill
 GROUPS = {
     name: command
     for name, app in sorted(get_commands().items())
-    if app == "bonobot" and isinstance(command := load_command_class("bonobot", name), Group)
+    if app == "bonobot" and isinstance(command := load_command_class("bonobot", name), CommandGroup)
 }
 for _command in GROUPS.values():
     _command._called_from_command_line = True  # as `run_from_argv` does: usage errors exit
@@ -50,7 +50,7 @@ def test_the_groups_are_found() -> None:
 
 
 @pytest.mark.parametrize(("group", "verb"), VERBS)
-def test_a_verb_says_what_it_does_and_shows_how(group: str, verb: Verb) -> None:
+def test_a_verb_says_what_it_does_and_shows_how(group: str, verb: CommandVerb) -> None:
     assert verb.help.endswith(".")
     assert verb.examples, "an example shows more than a synopsis"
     for example in verb.examples:
@@ -59,7 +59,7 @@ def test_a_verb_says_what_it_does_and_shows_how(group: str, verb: Verb) -> None:
 
 @pytest.mark.parametrize(("group", "verb"), VERBS)
 def test_bad_usage_of_a_verb_exits_with_2(
-    group: str, verb: Verb, capsys: pytest.CaptureFixture[str]
+    group: str, verb: CommandVerb, capsys: pytest.CaptureFixture[str]
 ) -> None:
     parser = parser_of(group)
     with pytest.raises(SystemExit) as ended:
@@ -71,7 +71,9 @@ def test_bad_usage_of_a_verb_exits_with_2(
 
 
 @pytest.mark.parametrize(("group", "verb"), VERBS)
-def test_a_verb_takes_json(group: str, verb: Verb, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_verb_takes_json(
+    group: str, verb: CommandVerb, capsys: pytest.CaptureFixture[str]
+) -> None:
     parser = parser_of(group)
     with pytest.raises(SystemExit) as ended:
         parser.parse_args([verb.name, "--help"])
@@ -100,7 +102,7 @@ def known(
         patch.setenv("BONOBOT_TOKEN", found["@secret"])
         yield found
     # The database is emptied after the module: this process's runner looks for its row again.
-    session_runner()._beaten_at = 0.0
+    get_session_runner()._beaten_at = 0.0
 
 
 @pytest.fixture(autouse=True)
@@ -130,7 +132,7 @@ def _receivers_take_it(monkeypatch: pytest.MonkeyPatch) -> None:
     async def send_all(posts: Sequence[object]) -> list[str]:
         return ["" for _ in posts]
 
-    monkeypatch.setattr("bonobot.notices.webhooks.send_all", send_all)
+    monkeypatch.setattr("bonobot.notifications.webhooks.send_all", send_all)
 
 
 def test_every_verb_has_a_call_and_every_call_a_verb() -> None:

@@ -1,8 +1,8 @@
 """`bonobot mcp history`."""
 
-from bonobot.lib.problems import Problem
+from bonobot.core.problems import Problem
+from mcp_servers.health.services import record_contact, record_failure
 from mcp_servers.models import Check, Server
-from mcp_servers.status import record_contact, record_failure
 from tests import desk
 
 

@@ -7,9 +7,9 @@ import sys
 import pytest
 
 from agents.models import Binding
-from bonobot.cli.group import Cli
-from bonobot.lib.runtime import runtime
-from mcp_servers.connections.pool import connections
+from bonobot.core.cli.command_group import CommandContext
+from bonobot.core.runtime import get_runtime
+from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.models import Secret, Server
 from tests.agents import casting
 from tests.agents.conftest import WORKSHOP
@@ -23,7 +23,7 @@ WORKING = {"command": sys.executable, "args": [str(WORKSHOP), "stdio"]}
 def _close(acme):
     yield
     for server in Server.objects.all():
-        runtime().call(connections().forget, server.pk)
+        get_runtime().call(get_connection_pool().forget, server.pk)
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def test_refused_rows_name_line_field_and_reason_for_people(bonobot, write):
 @pytest.mark.parametrize("answer", [True, False])
 def test_on_a_terminal_it_asks(bonobot, write, monkeypatch, answer):
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
-    monkeypatch.setattr(Cli, "confirm", lambda cli, question: answer)
+    monkeypatch.setattr(CommandContext, "confirm", lambda cli, question: answer)
     bonobot("mcp", "import", write({"one": WORKING}))
     assert Server.objects.exists() is answer
 

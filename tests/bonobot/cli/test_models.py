@@ -1,7 +1,7 @@
 """`bonobot models`: endpoints are added, changed, listed and removed; keys are never shown."""
 
 from agents.models import ModelEndpoint
-from bonobot.lib.masking import MASK
+from bonobot.core.text.masking import MASK
 
 ADD = ("models", "add", "Claude", "--kind", "anthropic", "--model", "claude-opus-5", "--json")
 

@@ -1,6 +1,6 @@
 """`bonobot notices`."""
 
-from bonobot.notices.models import Notice
+from bonobot.notifications.models import Notice
 from tests.agents import casting
 
 
@@ -20,7 +20,7 @@ def test_notices_and_channels_are_listed(bonobot, acme):
 
 def test_a_test_that_does_not_arrive_fails(bonobot, acme, monkeypatch):
     casting.notice(acme)
-    monkeypatch.setattr("bonobot.notices.webhooks.send_all", nowhere)
+    monkeypatch.setattr("bonobot.notifications.webhooks.send_all", nowhere)
     ran = bonobot("notices", "test", "Pager", "--json")
     assert (ran.status, ran.json["state"]) == (1, "failed")
     assert bonobot("notices", "test", "nobody", "--json").error["code"] == "not_found"

@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
+from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import AuditRow
-from bonobot.lib.runtime import runtime
-from mcp_servers.connections.pool import connections
+from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.models import Server
 from tests.agents import casting
 from tests.agents.conftest import LIBRARY
@@ -20,7 +20,7 @@ def library(bonobot):
     ran = bonobot("mcp", "add", "library", "--command", f"{sys.executable} {LIBRARY}", "--approve")
     assert ran.status == 0, ran.err
     yield Server.objects.get()
-    runtime().call(connections().forget, Server.objects.get().pk)
+    get_runtime().call(get_connection_pool().forget, Server.objects.get().pk)
 
 
 def test_resources_and_prompts_are_listed(bonobot):

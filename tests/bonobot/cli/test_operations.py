@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from bonobot.lib.runtime import runtime
-from mcp_servers.connections.pool import connections
+from bonobot.core.runtime import get_runtime
+from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.models import Secret, Server
 from tests.servers.shop import open_shop
 
@@ -19,7 +19,7 @@ def shop():
     with open_shop() as found:
         yield found
         for server in Server.objects.all():
-            runtime().call(connections().forget, server.pk)
+            get_runtime().call(get_connection_pool().forget, server.pk)
 
 
 @pytest.fixture

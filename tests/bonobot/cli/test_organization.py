@@ -1,7 +1,7 @@
 """`bonobot org`: the switch that stops everything."""
 
-from agents.sessions.requests import start
-from bonobot.tenancy.models import Organization
+from agents.sessions.services import start
+from bonobot.accounts.models.organizations import Organization
 from tests.agents import casting
 
 

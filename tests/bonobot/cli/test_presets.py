@@ -7,13 +7,13 @@ from threading import Thread
 
 import pytest
 
-from bonobot.cli import presets
-from bonobot.tenancy.models import Organization
-from bonobot.tenancy.roles import Role
+from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.roles import Role
+from mcp_servers.cli import presets
 from mcp_servers.models import Preset, Server
-from mcp_servers.presets.catalogue import load
-from mcp_servers.presets.loading import load_presets
-from mcp_servers.presets.resolving import resolve
+from mcp_servers.presets.catalog import load
+from mcp_servers.presets.check_packages import resolve
+from mcp_servers.presets.services import load_presets
 from tests import desk
 
 pytestmark = pytest.mark.django_db(transaction=True)

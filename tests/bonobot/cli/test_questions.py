@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from agents.sessions.requests import start
-from bonobot.tenancy.models import Organization
+from agents.sessions.services import start
+from bonobot.accounts.models.organizations import Organization
 from tests import desk
 from tests.agents import casting
 from tests.bonobot.cli.conftest import Bonobot

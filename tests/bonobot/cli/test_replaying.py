@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from agents.drafts import draft_of
-from agents.tool_policies import PolicyText, RuleText, policy_text
+from agents.policies.services import PolicySpec, RuleSpec, load_policy_spec
+from agents.policies.shadow_mode import find_draft
 from tests.agents import casting
 from tests.agents.history import history
 
@@ -33,7 +33,7 @@ def test_a_policy_comes_from_a_file(bonobot, agent, tmp_path):
     file = tmp_path / "policy.json"
     file.write_text(json.dumps({"mode": "all", "ask": [{"tool": "read_result", "when": when}]}))
     assert bonobot("agents", "policy", "helper", "--shadow", "--policy", str(file)).status == 0
-    assert draft_of(agent).text == PolicyText("all", ask=(RuleText("read_result", when),))
+    assert find_draft(agent).text == PolicySpec("all", ask=(RuleSpec("read_result", when),))
     file.write_text("mode: all\nalow: []\n")
     ran = bonobot("audit", "replay", "--agent", "helper", "--policy", str(file), "--json")
     assert (ran.status, ran.error["code"], ran.error["field"]) == (1, "unusable_file", "--policy")
@@ -47,7 +47,7 @@ def test_a_draft_is_run_in_the_shadow_then_enforced(bonobot, agent):
     assert bonobot("audit", "replay", "--agent", "helper", "--shadow", "--json").json["rows"] == 0
     ran = bonobot("agents", "policy", "helper", "--enforce", "--json")
     assert (ran.json["deny"], ran.json["draft"]) == (["read_result"], None)
-    assert policy_text(agent).deny == ("read_result",)
+    assert load_policy_spec(agent).deny == ("read_result",)
 
 
 def test_a_draft_is_discarded(bonobot, agent):

@@ -4,9 +4,9 @@ import sys
 
 import pytest
 
-from agents.builtin_tools import BUILTIN_TOOLS
-from bonobot.lib.runtime import runtime
-from mcp_servers.connections.pool import connections
+from agents.builtin_tools.registry import BUILTIN_TOOLS
+from bonobot.core.runtime import get_runtime
+from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.models import Secret, Server
 from tests.agents import casting
 from tests.agents.conftest import WORKSHOP
@@ -20,7 +20,7 @@ COMMAND = f"{sys.executable} {WORKSHOP} stdio"
 def _close(acme):
     yield
     for server in Server.objects.all():
-        runtime().call(connections().forget, server.pk)
+        get_runtime().call(get_connection_pool().forget, server.pk)
 
 
 @pytest.fixture

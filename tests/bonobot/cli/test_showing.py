@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from agents.bindings import bind
-from bonobot.cli import watching
+from agents.services import bind
+from bonobot.core.cli import command_group
 from tests import desk
 from tests.agents import casting
 
@@ -52,7 +52,7 @@ def test_a_list_is_watched_until_it_is_ended(bonobot, acme, monkeypatch, group):
         if len(pauses) % 2 == 0:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(watching, "pause", pause)
+    monkeypatch.setattr(command_group, "pause", pause)
     ran = bonobot(group, "list", "--watch", "--interval", "9", "--json")
     looks = [json.loads(line) for line in ran.out.splitlines()]
     assert (ran.status, len(looks), pauses) == (0, 2, [9, 9])

@@ -6,13 +6,13 @@ import pytest
 from django.conf import settings
 from django.db import connections
 
-from bonobot.cli import signing_in
-from bonobot.tenancy.roles import Role
-from mcp_servers.endpoints import endpoint_of
+from bonobot.accounts.roles import Role
+from mcp_servers.build_endpoint import build_endpoint
+from mcp_servers.cli import oauth_logins
 from mcp_servers.models import Server
-from mcp_servers.oauth import grants
-from mcp_servers.oauth.tokens import Tokens
-from mcp_servers.presets.loading import load_presets
+from mcp_servers.oauth_client import grants
+from mcp_servers.oauth_client.token_requests import OAuthTokens
+from mcp_servers.presets.services import load_presets
 from tests import rest
 from tests.agents import casting
 
@@ -32,8 +32,8 @@ def address():
 
 
 def sign_in():
-    grant = grants.grant_of(endpoint_of(Server.objects.get(name="linear")).account)
-    grants.store(grant, None, Tokens("token", "", None, ""))
+    grant = grants.grant_of(build_endpoint(Server.objects.get(name="linear")).account)
+    grants.store(grant, None, OAuthTokens("token", "", None, ""))
 
 
 def test_a_preset_with_a_sign_in_says_where(linear):
@@ -89,8 +89,10 @@ def test_a_login_that_was_there_before_is_not_the_one_that_is_waited_for(
         with ThreadPoolExecutor(1) as pool:
             pool.submit(sign_in_aside).result()
 
-    monkeypatch.setattr(signing_in, "pause", pause)
-    monkeypatch.setattr(signing_in, "sweep", lambda cli, servers: {"linear": Outcome()})
+    monkeypatch.setattr(oauth_logins, "pause", pause)
+    monkeypatch.setattr(
+        oauth_logins, "discover_servers", lambda cli, servers: {"linear": Outcome()}
+    )
     ran = bonobot("mcp", "login", "linear", "--json")
     assert ran.status == 0, ran.err
     assert (len(pauses), ran.json["signed_in"]) == (1, True)

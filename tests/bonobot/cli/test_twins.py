@@ -3,10 +3,10 @@
 import pytest
 
 from agents.models import SessionGrant
+from bonobot.accounts.models.organizations import Organization
 from bonobot.ledger.models import AuditRow
-from bonobot.tenancy.models import Organization
 from mcp_servers.models import Launcher, Preset
-from mcp_servers.presets.loading import load_presets
+from mcp_servers.presets.services import load_presets
 from tests.agents import casting
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -12,13 +12,14 @@ from django.core.management import call_command
 from django.db import OperationalError, connection
 from pytest_django import Settings
 
-from bonobot import diagnosis, health, readiness
-from bonobot.diagnosis import Finding, dependencies, machine
-from mcp_servers import watch_leases
-from mcp_servers.connections.confinement import Unavailable
-from mcp_servers.connections.containment import GROUP, NAMESPACE
+from agents.console import settings_check
+from agents.console.settings_check import SettingsFinding
+from bonobot.monitoring import health
+from mcp_servers.client.child_process import GROUP, NAMESPACE
+from mcp_servers.client.sandbox_modes import ServerSandboxUnavailable
 from mcp_servers.models import Server
 from mcp_servers.models.servers import ServerQuerySet
+from mcp_servers.subscriptions import leases
 from tests.agents import casting
 from tests.processes import Process
 from tests.servers.issuer import listening
@@ -38,13 +39,13 @@ def doctor(*arguments: str) -> tuple[str, int]:
 
 
 def test_the_interpreter_and_the_folder_are_fine_here() -> None:
-    assert states(machine.python) == {"python": "ok"}
-    assert states(machine.folder) == {"folder": "ok", "keys": "ok"}
+    assert states(settings_check.inspect_python) == {"python": "ok"}
+    assert states(settings_check.inspect_data_folder) == {"folder": "ok", "keys": "ok"}
 
 
 def test_an_old_interpreter_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "OLDEST_PYTHON", (4, 0))
-    assert states(machine.python) == {"python": "failed"}
+    monkeypatch.setattr(settings_check, "OLDEST_PYTHON", (4, 0))
+    assert states(settings_check.inspect_python) == {"python": "failed"}
 
 
 def test_a_folder_that_is_not_writable_fails(
@@ -52,7 +53,7 @@ def test_a_folder_that_is_not_writable_fails(
 ) -> None:
     settings.BONOBOT_VAR = tmp_path
     monkeypatch.setattr(os, "access", lambda *_: False)
-    assert states(machine.folder)["folder"] == "failed"
+    assert states(settings_check.inspect_data_folder)["folder"] == "failed"
 
 
 def test_a_readable_key_fails_with_the_command_that_repairs_it(
@@ -62,45 +63,45 @@ def test_a_readable_key_fails_with_the_command_that_repairs_it(
     key = tmp_path / "keys" / "field_keys"
     key.parent.mkdir()
     key.touch(0o644)
-    finding = list(machine.folder())[1]
+    finding = list(settings_check.inspect_data_folder())[1]
     assert (finding.state, finding.fix) == ("failed", f"Run `chmod 600 {key}`.")
 
 
 def test_the_database_is_fine_here(db: None) -> None:
-    assert states(dependencies.database) == {"database": "ok", "migrations": "ok"}
+    assert states(settings_check.inspect_database) == {"database": "ok", "migrations": "ok"}
 
 
 def test_missing_migrations_fail(db: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health, "unapplied", lambda: 2)
-    assert states(dependencies.database)["migrations"] == "failed"
+    monkeypatch.setattr(health, "count_unapplied_migrations", lambda: 2)
+    assert states(settings_check.inspect_database)["migrations"] == "failed"
 
 
 def test_a_database_that_is_away_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     def away() -> int:
         raise OperationalError("refused")
 
-    monkeypatch.setattr(health, "unapplied", away)
-    assert states(dependencies.database) == {"database": "failed"}
+    monkeypatch.setattr(health, "count_unapplied_migrations", away)
+    assert states(settings_check.inspect_database) == {"database": "failed"}
 
 
 def test_nothing_more_is_asked_of_a_database_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
-    def away() -> Iterator[Finding]:
-        yield Finding("database", "failed", "x", "x")
+    def away() -> Iterator[SettingsFinding]:
+        yield SettingsFinding("database", "failed", "x", "x")
 
-    def rows() -> Iterator[Finding]:
+    def rows() -> Iterator[SettingsFinding]:
         asked.append("rows")
-        yield Finding("rows", "ok", "x")
+        yield SettingsFinding("rows", "ok", "x")
 
-    def goes() -> Iterator[Finding]:
+    def goes() -> Iterator[SettingsFinding]:
         raise OperationalError
         yield
 
-    monkeypatch.setattr(diagnosis, "OF_ROWS", (rows, goes))
+    monkeypatch.setattr(settings_check, "OF_ROWS", (rows, goes))
     for first in (away, goes):
-        monkeypatch.setattr(diagnosis, "LOOKS", (first, rows, machine.python))
-        assert [one.name for one in diagnosis.diagnose()][-1] == "python"
+        monkeypatch.setattr(settings_check, "LOOKS", (first, rows, settings_check.inspect_python))
+        assert [one.name for one in settings_check.run_settings_checks()][-1] == "python"
     assert not asked
 
 
@@ -110,36 +111,38 @@ def test_a_database_that_gives_no_connection_is_asked_why(monkeypatch: pytest.Mo
     monkeypatch.setattr(
         connection, "get_connection_params", lambda: {**there, "dbname": "nowhere-x"}
     )
-    assert "nowhere-x" in health.why_away(OperationalError("couldn't get a connection"))
+    assert "nowhere-x" in health.explain_database_error(
+        OperationalError("couldn't get a connection")
+    )
 
 
 def test_keys_that_open_nothing_fail_with_what_to_do(
     db: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert states(dependencies.secrets) == {"secrets": "ok"}
-    monkeypatch.setattr(readiness, "unopened", lambda: iter(["tokens"]))
-    (finding,) = dependencies.secrets()
+    assert states(settings_check.inspect_secrets) == {"secrets": "ok"}
+    monkeypatch.setattr(health, "list_unreadable_fields", lambda: iter(["tokens"]))
+    (finding,) = settings_check.inspect_secrets()
     assert (finding.state, finding.detail) == ("failed", "made with other keys: tokens")
 
 
 @pytest.mark.postgres
 def test_the_database_server_has_the_time_and_connections(db: None) -> None:
-    assert set(states(dependencies.clock)) == {"clock", "connections"}
-    assert states(dependencies.clock)["clock"] == "ok"
+    assert set(states(settings_check.inspect_clock)) == {"clock", "connections"}
+    assert states(settings_check.inspect_clock)["clock"] == "ok"
 
 
 @pytest.mark.redis
 def test_redis_keeps_what_it_was_given() -> None:
-    assert states(dependencies.memory_of_redis) == {"redis": "ok"}
+    assert states(settings_check.inspect_redis_memory) == {"redis": "ok"}
 
 
 def test_no_worker_fails() -> None:
-    assert states(dependencies.broker) == {"broker": "ok", "worker": "failed"}
+    assert states(settings_check.inspect_broker) == {"broker": "ok", "worker": "failed"}
 
 
 @pytest.mark.worker
 def test_a_worker_is_found(worker: Process) -> None:
-    found = states(dependencies.broker)
+    found = states(settings_check.inspect_broker)
     assert found == {"broker": "ok", "worker": "ok", "beat": "warning"}
 
 
@@ -148,20 +151,20 @@ def test_a_worker_is_found(worker: Process) -> None:
 )
 def test_beat_is_known_by_what_reached_the_workers(uptime: int, sweeps: int, state: str) -> None:
     idle = {"uptime": 3, "total": {}}
-    busy = {"uptime": uptime, "total": {dependencies.SWEEP: sweeps} if sweeps else {}}
-    assert dependencies.beat([idle, busy]).state == state
+    busy = {"uptime": uptime, "total": {settings_check.SWEEP: sweeps} if sweeps else {}}
+    assert settings_check.inspect_scheduler([idle, busy]).state == state
 
 
 def test_servers_that_nobody_listens_to_are_a_warning(db: None, settings: Settings) -> None:
-    assert states(dependencies.watching) == {"change notices": "ok"}
+    assert states(settings_check.inspect_change_listeners) == {"change notices": "ok"}
     server = casting.http_server(casting.organization(), "http://127.0.0.1:9/mcp")
-    watch_leases.declare(server, {"tools": {"listChanged": True}})
-    [finding] = dependencies.watching()
+    leases.store_change_topics(server, {"tools": {"listChanged": True}})
+    [finding] = settings_check.inspect_change_listeners()
     assert (finding.state, finding.detail) == ("warning", "1 of 1 servers are unheard")
-    watch_leases.claim(uuid4(), 1)
-    assert states(dependencies.watching) == {"change notices": "ok"}
+    leases.claim_servers(uuid4(), 1)
+    assert states(settings_check.inspect_change_listeners) == {"change notices": "ok"}
     settings.BONOBOT_WATCHED_SERVERS = 0
-    assert states(dependencies.watching) == {"change notices": "ok"}
+    assert states(settings_check.inspect_change_listeners) == {"change notices": "ok"}
 
 
 def test_an_issuer_of_tokens_is_asked_for_its_keys(transactional_db: None) -> None:
@@ -169,18 +172,18 @@ def test_an_issuer_of_tokens_is_asked_for_its_keys(transactional_db: None) -> No
     with listening() as login:
         casting.issuer(acme, login.url, "Here", allow_private=True)
         casting.issuer(acme, "http://127.0.0.1:9", "Gone", allow_private=True)
-        found = states(dependencies.issuers)
+        found = states(settings_check.inspect_external_issuers)
     assert found == {"issuer Here": "ok", "issuer Gone": "failed"}
 
 
 def test_a_missing_launcher_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: None)
-    assert set(states(machine.launchers).values()) == {"warning"}
+    assert set(states(settings_check.inspect_launchers).values()) == {"warning"}
 
 
 def test_namespaces_for_stdio_servers_are_fine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "containment", lambda: NAMESPACE)
-    assert states(machine.isolation) == {"isolation": "ok"}
+    monkeypatch.setattr(settings_check, "choose_containment", lambda: NAMESPACE)
+    assert states(settings_check.inspect_process_isolation) == {"isolation": "ok"}
 
 
 @pytest.mark.parametrize(
@@ -194,10 +197,10 @@ def test_namespaces_for_stdio_servers_are_fine(monkeypatch: pytest.MonkeyPatch) 
 def test_weaker_isolation_is_a_warning_with_what_to_do(
     platform: str, tool: str | None, fix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(machine, "containment", lambda: GROUP)
+    monkeypatch.setattr(settings_check, "choose_containment", lambda: GROUP)
     monkeypatch.setattr(shutil, "which", lambda name: tool)
     monkeypatch.setattr("sys.platform", platform)
-    [finding] = machine.isolation()
+    [finding] = settings_check.inspect_process_isolation()
     assert finding.state == "warning"
     assert fix in finding.fix
 
@@ -206,24 +209,35 @@ def test_weaker_isolation_is_a_warning_with_what_to_do(
 def test_a_box_that_does_not_work_fails_where_a_server_asks_for_it(
     asked: bool, state: str, db: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    problem = Unavailable("`bwrap` isn't installed", "Install the package `bubblewrap`.")
+    problem = ServerSandboxUnavailable(
+        "`bwrap` isn't installed", "Install the package `bubblewrap`."
+    )
     monkeypatch.setattr(
-        machine, "fault", lambda kind, network: problem if kind == "bubblewrap" else None
+        settings_check,
+        "find_sandbox_problem",
+        lambda kind, network: problem if kind == "bubblewrap" else None,
     )
     server = casting.stdio_server(casting.organization())
     if asked:
         Server.objects.filter(pk=server.pk).update(confinement="bubblewrap")
-    assert states(machine.boxes) == {"namespaces": "ok", "bubblewrap": state}
-    assert "package `bubblewrap`" in list(machine.boxes())[1].fix
+    assert states(settings_check.inspect_server_sandboxes) == {
+        "namespaces": "ok",
+        "bubblewrap": state,
+    }
+    assert "package `bubblewrap`" in list(settings_check.inspect_server_sandboxes())[1].fix
 
 
 def test_a_box_is_looked_at_though_the_database_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     def away(self: object) -> None:
         raise OperationalError("refused")
 
-    monkeypatch.setattr(machine, "fault", lambda kind, network: Unavailable("no", "Install it."))
+    monkeypatch.setattr(
+        settings_check,
+        "find_sandbox_problem",
+        lambda kind, network: ServerSandboxUnavailable("no", "Install it."),
+    )
     monkeypatch.setattr(ServerQuerySet, "enabled", away)
-    assert set(states(machine.boxes).values()) == {"warning"}
+    assert set(states(settings_check.inspect_server_sandboxes).values()) == {"warning"}
 
 
 @pytest.mark.parametrize(
@@ -245,9 +259,11 @@ def test_a_missing_sandbox_of_stdio_servers_fails_where_there_are_several_organi
     for slug in organizations:
         where = casting.organization(slug)
     casting.stdio_server(where)
-    problem = Unavailable("`bwrap` isn't installed", "Install the package `bubblewrap`.")
-    monkeypatch.setattr(machine, "fault_of_server_sandbox", lambda: problem)
-    [finding] = machine.sandbox_of_servers()
+    problem = ServerSandboxUnavailable(
+        "`bwrap` isn't installed", "Install the package `bubblewrap`."
+    )
+    monkeypatch.setattr(settings_check, "fault_of_server_sandbox", lambda: problem)
+    [finding] = settings_check.sandbox_of_servers()
     assert (finding.state, finding.fix) == (state, "Install the package `bubblewrap`.")
     assert told in finding.detail
 
@@ -255,31 +271,36 @@ def test_a_missing_sandbox_of_stdio_servers_fails_where_there_are_several_organi
 def test_another_package_of_our_names_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert list(machine.packages()) == []
+    assert list(settings_check.inspect_packages()) == []
     about = tmp_path / "openai_agents-1.0.dist-info"
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: openai-agents\nVersion: 1.0\n")
     (about / "top_level.txt").write_text("agents\n")
     monkeypatch.syspath_prepend(tmp_path)
-    [found] = machine.packages()
+    [found] = settings_check.inspect_packages()
     assert (found.state, "openai-agents" in found.detail) == ("failed", True)
 
 
 def test_every_finding_that_is_not_ok_says_what_to_do(db: None) -> None:
-    assert all(finding.fix for finding in diagnosis.diagnose() if finding.state != "ok")
+    assert all(
+        finding.fix for finding in settings_check.run_settings_checks() if finding.state != "ok"
+    )
 
 
 def test_the_command_succeeds_with_warnings_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    findings = [Finding("python", "ok", "3.11"), Finding("npx", "warning", "absent", "Install it.")]
-    monkeypatch.setattr(diagnosis, "LOOKS", (lambda: iter(findings),))
+    findings = [
+        SettingsFinding("python", "ok", "3.11"),
+        SettingsFinding("npx", "warning", "absent", "Install it."),
+    ]
+    monkeypatch.setattr(settings_check, "LOOKS", (lambda: iter(findings),))
     text, status = doctor()
     assert status == 0
     assert "→ Install it." in text
 
 
 def test_the_command_fails_when_a_check_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    findings = [Finding("database", "failed", "away", "Start it.")]
-    monkeypatch.setattr(diagnosis, "LOOKS", (lambda: iter(findings),))
+    findings = [SettingsFinding("database", "failed", "away", "Start it.")]
+    monkeypatch.setattr(settings_check, "LOOKS", (lambda: iter(findings),))
     text, status = doctor("--json")
     assert status == 1
     assert json.loads(text) == {"ok": False, "checks": [findings[0].as_dict()]}

@@ -5,11 +5,11 @@ from django.core.checks import Warning as CheckWarning
 from playwright.sync_api import Page, expect
 from pytest_django import DjangoAssertNumQueries
 
-from bonobot.diagnosis import Finding, screen
-from bonobot.diagnosis.dependencies import START_BEAT
-from bonobot.lib.sayings import say
-from bonobot.tenancy.models import User
-from bonobot.tenancy.roles import Role
+from agents.console.admin import settings_check
+from agents.console.settings_check import START_BEAT, SettingsFinding
+from bonobot.accounts.models.organizations import User
+from bonobot.accounts.roles import Role
+from bonobot.core.i18n.messages import format_message
 from tests import desk
 from tests.agents import casting
 
@@ -21,11 +21,15 @@ PIECE = {"headers": {"Bonobot-Fragment": "1"}}
 def found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look at three things."""
     findings = (
-        Finding("python", "ok", "CPython 3.13"),
-        Finding("beat", "failed", say("no sweep in {uptime_s} s", uptime_s=40), START_BEAT),
-        Finding("npx", "warning", "<b>away</b>", say("Install {package}.", package="Node.js")),
+        SettingsFinding("python", "ok", "CPython 3.13"),
+        SettingsFinding(
+            "beat", "failed", format_message("no sweep in {uptime_s} s", uptime_s=40), START_BEAT
+        ),
+        SettingsFinding(
+            "npx", "warning", "<b>away</b>", format_message("Install {package}.", package="Node.js")
+        ),
     )
-    monkeypatch.setattr(screen, "diagnose", lambda: iter(findings))
+    monkeypatch.setattr(settings_check, "run_settings_checks", lambda: iter(findings))
 
 
 def piece(seat: desk.Desk) -> str:
@@ -44,10 +48,12 @@ def test_settings_that_a_deployment_changes_come_with_their_codes(
 ) -> None:
     seat = desk.sit(casting.organization(), None)
     monkeypatch.setattr(
-        screen, "run_checks", lambda **_: [CheckWarning("Open.", hint="Shut it.", id="bonobot.W1")]
+        settings_check,
+        "run_checks",
+        lambda **_: [CheckWarning("Open.", hint="Shut it.", id="bonobot.W1")],
     )
     assert "Open. Shut it. bonobot.W1" in desk.words(piece(seat))
-    monkeypatch.setattr(screen, "run_checks", lambda **_: [])
+    monkeypatch.setattr(settings_check, "run_checks", lambda **_: [])
     assert "Nothing: its settings are those of a deployment." in desk.words(piece(seat))
 
 
@@ -62,7 +68,7 @@ def test_it_is_told_in_the_readers_language(found: None) -> None:
 def test_the_page_itself_waits_for_nothing(
     monkeypatch: pytest.MonkeyPatch, django_assert_max_num_queries: DjangoAssertNumQueries
 ) -> None:
-    monkeypatch.setattr(screen, "diagnose", lambda: pytest.fail("it looked"))
+    monkeypatch.setattr(settings_check, "run_settings_checks", lambda: pytest.fail("it looked"))
     seat = desk.sit(casting.organization(), None)
     with django_assert_max_num_queries(15):
         page = seat.get("settings_check")

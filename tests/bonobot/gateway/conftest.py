@@ -10,13 +10,13 @@ from typing import Any
 import httpx2
 import pytest
 
-from bonobot.gateway.mount import Mount
-from bonobot.ledger.writer import writer
-from bonobot.lib.runtime import runtime
-from bonobot.tenancy.models import Organization
-from bonobot.tenancy.principals import Principal
-from bonobot.tenancy.roles import Role
-from bonobot.tenancy.tokens import issue
+from agents.gateway.transports import GatewayApplication
+from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.principals import Principal
+from bonobot.accounts.roles import Role
+from bonobot.accounts.tokens.services import issue
+from bonobot.core.runtime import get_runtime
+from bonobot.ledger.writer.writer_thread import get_writer
 from tests.agents import casting
 from tests.agents.conftest import acme, effects, helper, library, workshop
 
@@ -59,14 +59,14 @@ class Reply:
 class Wire:
     """Asks the gateway as a client would, request by request."""
 
-    def __init__(self, mount: Mount, token: str) -> None:
+    def __init__(self, mount: GatewayApplication, token: str) -> None:
         self.token = token
         self._mount = mount
         self._numbers = itertools.count(1)
 
     def send(self, verb: str, path: str, content: bytes = b"", **headers: str) -> Reply:
         """Send bytes; underscores in the names of headers stand for hyphens."""
-        return runtime().call(self._send, verb, path, content, headers)
+        return get_runtime().call(self._send, verb, path, content, headers)
 
     def modern(
         self,
@@ -187,7 +187,12 @@ class Stream:
     """An answer that goes on: what is told on it, message by message; to be closed."""
 
     def __init__(
-        self, mount: Mount, verb: str, path: str, headers: dict[str, str], content: bytes = b""
+        self,
+        mount: GatewayApplication,
+        verb: str,
+        path: str,
+        headers: dict[str, str],
+        content: bytes = b"",
     ) -> None:
         self.status = 0
         self._whole = False  # told in one piece, in place of events
@@ -202,15 +207,17 @@ class Stream:
                 for name, value in {"Host": "localhost", **_spelled(headers)}.items()
             ],
         }
-        self._answering = runtime().spawn(mount(scope, self._receive, self._send), name="stream")
+        self._answering = get_runtime().spawn(
+            mount(scope, self._receive, self._send), name="stream"
+        )
 
     def next(self, within: float = LONG_S) -> dict[str, Any] | None:
         """Return what is told next, None at the end; raises `TimeoutError`."""
-        return runtime().call(self._told.get, timeout_s=within)
+        return get_runtime().call(self._told.get, timeout_s=within)
 
     def close(self) -> None:
         """Hang up."""
-        runtime().call(self._hang_up)
+        get_runtime().call(self._hang_up)
 
     async def _hang_up(self) -> None:
         self._gone.set()
@@ -281,7 +288,7 @@ def token_of(who: Principal, role: Role = Role.OWNER, **more: Any) -> str:
 @pytest.fixture
 def wire(acme: Organization) -> Iterator[Wire]:
     """The gateway, asked with an owner's token of the organization."""
-    mount = Mount()
+    mount = GatewayApplication()
     yield Wire(mount, token_of(casting.administrator(acme)))
-    runtime().call(mount.stop)
-    writer().close()
+    get_runtime().call(mount.stop)
+    get_writer().close()

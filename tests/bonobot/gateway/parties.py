@@ -9,15 +9,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import uuid4
 
+from agents.gateway.organization_server.chat_tools import build_chat_tool_name
 from agents.models import Agent
-from agents.sessions.requests import start
-from agents.skills.keeping import SkillSpec, save_skill
-from agents.workflows.starting import run_workflow
-from bonobot.gateway.bots.conversing import chat_name
-from bonobot.tenancy.models import Organization
-from bonobot.tenancy.principals import principal_for_token
-from bonobot.tenancy.roles import Role
-from bonobot.tenancy.tokens import issue
+from agents.sessions.services import start
+from agents.skills.services import SkillSpec, save_skill
+from agents.workflows.services import run_workflow
+from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.principals import build_token_principal
+from bonobot.accounts.roles import Role
+from bonobot.accounts.tokens.services import issue
 from tests.agents import casting
 from tests.bonobot.gateway.conftest import Reply, Wire
 from tests.bonobot.gateway.upstream import ABLE, Json, Upstream, give
@@ -60,7 +60,7 @@ def party(where: Organization, wire: Wire, upstream: Upstream, role: Role) -> Pa
     agent = casting.agent(where, mark)
     server = give(upstream, where, agent)
     token, text = issue(boss, name=mark, role=role, agent_ids=[str(agent.pk)])
-    principal = principal_for_token(token)
+    principal = build_token_principal(token)
     skill = save_skill(boss, SkillSpec(name=f"{mark}-skill", text="Hello", agents=[agent.slug]))
     workflow = casting.workflow(agent, f"{mark}-flow")
     session = start(principal, agent, "Hello")
@@ -129,7 +129,7 @@ def tools(me: Party, other: Party) -> Iterator[Probe]:
     call = {"arguments": {}}
     yield _named("name", other.tool("echo"), other.tool("none"), me.home, other.home, **call)
     says = {"arguments": {"message": "Hi", "wait_s": 0}}
-    chat = chat_name(other.agent)
+    chat = build_chat_tool_name(other.agent)
     yield replace(_named("name", chat, f"{NOWHERE}_chat", ROOT, ROOT, **says), home="")
     for tool in me.ask(ROOT, "tools/list", {}).result["tools"]:
         yield from _taking_ids(tool, other)

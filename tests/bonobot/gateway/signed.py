@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 from django.conf import settings
 
-from bonobot.gateway import visitors
-from bonobot.tenancy import keyrings, passes
-from bonobot.tenancy.models import Issuer, Organization
-from bonobot.tenancy.passes import Passes
+from agents.gateway import authentication
+from bonobot.accounts.external_issuers import jwks
+from bonobot.accounts.models.organizations import Issuer, Organization
+from bonobot.accounts.tokens import cache as token_cache
+from bonobot.accounts.tokens.cache import VerifiedTokenCache
 from tests.agents import casting
 from tests.bonobot.gateway.conftest import Wire
 from tests.servers.issuer import TokenIssuer, listening
@@ -32,9 +33,9 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """Nothing is known of keys and tokens yet, and this clock says how old the keys are."""
     clock = Clock()
-    monkeypatch.setattr(keyrings, "_KEYRINGS", keyrings.Keyrings(clock))
-    monkeypatch.setattr(passes, "_PASSES", Passes())
-    visitors._kept.clear()
+    monkeypatch.setattr(jwks, "_KEYRINGS", jwks.JwksCache(clock))
+    monkeypatch.setattr(token_cache, "_PASSES", VerifiedTokenCache())
+    authentication._kept.clear()
     return clock
 
 

@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
+from agents.gateway.dispatcher import GatewayDispatcher
 from agents.models import Agent, Session
-from agents.sessions.requests import send
-from agents.tool_policies import PolicyText, set_policy
-from bonobot.gateway.serving import Serving
-from bonobot.tenancy.models import Organization
-from bonobot.tenancy.principals import Principal
-from bonobot.tenancy.roles import Role
-from bonobot.tenancy.tokens import issue
+from agents.policies.services import PolicySpec, set_policy
+from agents.sessions.services import send
+from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.principals import Principal
+from bonobot.accounts.roles import Role
+from bonobot.accounts.tokens.services import issue
 from tests.agents import casting
 from tests.bonobot.gateway.conftest import Reply, Stream, Wire
 from tests.bonobot.gateway.parties import (
@@ -45,7 +45,7 @@ NUMBER = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{1
 CALL = re.compile(r'"call_id": "[0-9a-f-]{36}"')
 ERAS = {"modern": True, "handshake": False}
 STRANGERS = ("a colleague", "a foreigner")
-SERVED = Serving()
+SERVED = GatewayDispatcher()
 TOLD_WITHIN_S = 5.0
 TRIES = 4
 LISTENED = {"toolsListChanged": True, "resourcesListChanged": True, "promptsListChanged": True}
@@ -215,7 +215,7 @@ def heard(stream: Stream, owner: Party, me: Party) -> set[str]:
     told_of: set[str] = set()
     for one in (owner, me, me):
         boss = casting.administrator(one.agent.organization)
-        policy = PolicyText("denylist", deny=(one.tool("echo"),))
+        policy = PolicySpec("denylist", deny=(one.tool("echo"),))
         set_policy(boss, one.agent, policy)  # at `/mcp` nobody sees another tool for it
         send(boss, Session.objects.get(pk=one.ids["session_id"]), "And then?")
         while one is me:
@@ -252,7 +252,7 @@ def test_a_list_that_changes_for_another_is_told_to_nobody_else(
     try:
         for changed, stream in ((owner, streams[0]), (me, streams[1])):
             boss = casting.administrator(changed.agent.organization)
-            gone = PolicyText("denylist", deny=(changed.tool("echo"),))
+            gone = PolicySpec("denylist", deny=(changed.tool("echo"),))
             set_policy(boss, changed.agent, gone)
             assert (stream.next() or {})["method"] == "notifications/tools/list_changed"
         for stream in streams:  # each was told of the one change that is its own

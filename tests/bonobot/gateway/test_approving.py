@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from agents.approvals import answer
+from agents.approvals.services import answer
+from agents.gateway import approvals
 from agents.models import Agent, Approval
-from agents.tool_policies import PolicyText, set_policy
-from bonobot.gateway import approving
-from bonobot.tenancy.models import Organization
+from agents.policies.services import PolicySpec, set_policy
+from bonobot.accounts.models.organizations import Organization
 from mcp_servers.models import Server
 from tests.agents import casting
 from tests.bonobot.gateway.conftest import Session, Wire, token_of
@@ -25,14 +25,14 @@ KEY = "bonobot-approval"
 def asked(acme: Organization, helper: Agent, workshop: Server, wire: Wire) -> dict[str, Any]:
     """What a call is answered with that a person has to allow."""
     boss = casting.administrator(acme)
-    set_policy(boss, helper, PolicyText("all", ask=("mcp_workshop_count",)))
+    set_policy(boss, helper, PolicySpec("all", ask=("mcp_workshop_count",)))
     return wire.modern(AGENT, "tools/call", COUNT, capabilities=SHOWS).result
 
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have answers looked for often."""
-    monkeypatch.setattr(approving, "LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr(approvals, "LOOK_EVERY_S", 0.05)
 
 
 def back(asked: dict[str, Any], action: str = "accept") -> dict[str, Any]:
@@ -71,7 +71,7 @@ def test_a_client_that_comes_back_before_the_answer_waits_for_it(
 def test_a_client_that_waited_long_is_sent_there_again(
     wire: Wire, asked: dict[str, Any], quick: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(approving, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(approvals, "PATIENCE_S", 0.0)
     again = wire.modern(AGENT, "tools/call", COUNT | back(asked), capabilities=SHOWS).result
     assert again["resultType"] == "input_required"
     assert again["inputRequests"] == asked["inputRequests"]
@@ -82,7 +82,7 @@ def test_a_client_that_waited_long_is_sent_there_again(
 def session(acme: Organization, helper: Agent, workshop: Server, wire: Wire) -> Session:
     """A session of the handshake era at an agent that asks before it counts."""
     boss = casting.administrator(acme)
-    set_policy(boss, helper, PolicyText("all", ask=("mcp_workshop_count",)))
+    set_policy(boss, helper, PolicySpec("all", ask=("mcp_workshop_count",)))
     return wire.handshake(AGENT, capabilities=SHOWS)
 
 

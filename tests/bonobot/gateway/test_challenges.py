@@ -2,43 +2,43 @@
 
 import pytest
 
-from bonobot.gateway.challenges import challenge, resource_metadata
-from bonobot.lib.problems import NotFound, Problem
-from bonobot.tenancy.principals import InsufficientScope
-from bonobot.tenancy.roles import Scope
-from bonobot.tenancy.tokens import bad_token
+from agents.gateway.authentication import build_challenge, build_resource_metadata
+from bonobot.accounts.principals import InsufficientScope
+from bonobot.accounts.roles import TokenScope
+from bonobot.accounts.tokens.services import build_invalid_token_error
+from bonobot.core.problems import NotFound, Problem
 
 RESOURCE = "https://bonobot.example.com/mcp/agents/helper"
 WHERE = "https://bonobot.example.com/.well-known/oauth-protected-resource/mcp/agents/helper"
 
 
 def test_the_document_names_the_resource_its_scopes_and_where_tokens_come_from():
-    found = resource_metadata(RESOURCE, issuers=["https://login.example.com"])
+    found = build_resource_metadata(RESOURCE, issuers=["https://login.example.com"])
     assert found["resource"] == RESOURCE
     assert found["authorization_servers"] == ["https://login.example.com"]
     assert found["scopes_supported"] == ["mcp:tools", "mcp:agents", "mcp:manage"]
 
 
 def test_a_resource_without_an_issuer_names_none():
-    assert "authorization_servers" not in resource_metadata(RESOURCE)
+    assert "authorization_servers" not in build_resource_metadata(RESOURCE)
 
 
 @pytest.mark.parametrize(
     ("problem", "more"),
     [
         (Problem("No token.", code="not_authenticated", status=401), ""),
-        (bad_token(), ', error="invalid_token"'),
+        (build_invalid_token_error(), ', error="invalid_token"'),
         (NotFound("Not here."), ""),
         (
-            InsufficientScope(Scope.TOOLS, Scope.API),
+            InsufficientScope(TokenScope.TOOLS, TokenScope.API),
             ', error="insufficient_scope", scope="mcp:tools"',
         ),
     ],
 )
 def test_a_challenge_says_what_would_do(problem, more):
-    assert challenge(WHERE, problem) == f'Bearer resource_metadata="{WHERE}"{more}'
+    assert build_challenge(WHERE, problem) == f'Bearer resource_metadata="{WHERE}"{more}'
 
 
 def test_an_address_cannot_end_the_member_that_it_stands_in():
-    told = challenge('https://b.example.com/" realm="x\\', bad_token())
+    told = build_challenge('https://b.example.com/" realm="x\\', build_invalid_token_error())
     assert told.startswith('Bearer resource_metadata="https://b.example.com/\\" realm=\\"x\\\\", ')

@@ -3,16 +3,16 @@
 import pytest
 from django.db import OperationalError, transaction
 
+from agents.gateway.authentication import authenticate_client
+from agents.gateway.handlers import UpstreamHandlers
+from agents.gateway.routes import GatewayAddress
 from agents.models import Agent
-from bonobot.gateway.offerings import Relayed
-from bonobot.gateway.places import Address
-from bonobot.gateway.visitors import welcome
-from bonobot.ledger.changes import bump
+from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.roles import Role, TokenScope
+from bonobot.core.problems import Problem
+from bonobot.core.runtime import get_runtime
+from bonobot.ledger.audit.admin_changes import increment_generation
 from bonobot.ledger.models import AuditRow
-from bonobot.lib.problems import Problem
-from bonobot.lib.runtime import runtime
-from bonobot.tenancy.models import Organization
-from bonobot.tenancy.roles import Role, Scope
 from tests.agents import casting
 from tests.bonobot.gateway.conftest import Wire, token_of
 
@@ -42,7 +42,7 @@ def test_a_fault_of_ours_is_told_by_a_code_and_not_by_its_words(
     async def broken(*_: object) -> None:
         raise fault
 
-    monkeypatch.setattr(Relayed, "listed", broken)
+    monkeypatch.setattr(UpstreamHandlers, "listed", broken)
     text = token_of(casting.administrator(acme), Role.OPERATOR)
     answer = wire.modern("/mcp/agents/one", "tools/list", token=text)
     error = answer.error
@@ -56,12 +56,12 @@ def status(wire: Wire, path: str, token: str) -> int:
 
 def test_a_scope_that_is_lacking_is_named(acme: Organization, agents: list[Agent], wire: Wire):
     boss = casting.administrator(acme)
-    text = token_of(boss, Role.OPERATOR, scopes=[Scope.AGENTS])
+    text = token_of(boss, Role.OPERATOR, scopes=[TokenScope.AGENTS])
     refused = wire.modern("/mcp/agents/one", "tools/list", token=text)
     assert refused.status == 403
     told = refused.headers["www-authenticate"]
     assert told.endswith('/mcp/agents/one", error="insufficient_scope", scope="mcp:tools"')
-    enough = token_of(boss, Role.OPERATOR, scopes=[Scope.TOOLS])
+    enough = token_of(boss, Role.OPERATOR, scopes=[TokenScope.TOOLS])
     assert status(wire, "/mcp/agents/one", enough) == 200
 
 
@@ -95,20 +95,20 @@ def test_an_address_that_means_something_else_by_now_lets_nobody_stay(
     acme: Organization, helper: Agent
 ) -> None:
     text = token_of(casting.administrator(acme))
-    guest = runtime().call(welcome, text, Address("agent", "helper"), "")
-    assert runtime().call(guest.may_stay)
+    guest = get_runtime().call(authenticate_client, text, GatewayAddress("agent", "helper"), "")
+    assert get_runtime().call(guest.may_stay)
     Agent.objects.filter(pk=helper.pk).delete()
     casting.agent(acme, "helper")
     with transaction.atomic():
-        bump(acme.pk)
-    assert not runtime().call(guest.may_stay)
+        increment_generation(acme.pk)
+    assert not get_runtime().call(guest.may_stay)
     with pytest.raises(Problem) as caught:
-        runtime().call(guest.principal_again)
+        get_runtime().call(guest.principal_again)
     assert caught.value.code == "unknown_endpoint"
 
 
 def test_a_visitor_that_is_written_down_shows_no_token(acme: Organization, helper: Agent) -> None:
     text = token_of(casting.administrator(acme))
-    guest = runtime().call(welcome, text, Address("agent", "helper"), "")
+    guest = get_runtime().call(authenticate_client, text, GatewayAddress("agent", "helper"), "")
     assert text not in repr(guest)
     assert text.split("_", 2)[2] not in repr(guest)

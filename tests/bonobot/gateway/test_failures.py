@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from agents.gateway.client_request import LEVELS
 from agents.models import Agent
-from bonobot.gateway.inbound import LEVELS
-from bonobot.tenancy.models import Organization
+from bonobot.accounts.models.organizations import Organization
 from tests.bonobot.gateway.conftest import META, Wire
 from tests.bonobot.gateway.test_tasks import about
 from tests.bonobot.gateway.upstream import ABLE, AT, TASKS, Json, Upstream, give

@@ -12,19 +12,11 @@ from django.conf import settings
 from jwt.warnings import InsecureKeyLengthWarning
 
 from agents.models import Agent
-from bonobot.tenancy import keyrings
-from bonobot.tenancy.models import Issuer, Organization
+from bonobot.accounts.external_issuers import jwks
+from bonobot.accounts.models.organizations import Issuer, Organization
 from tests.agents import casting
 from tests.bonobot.gateway.conftest import Wire
-from tests.bonobot.gateway.signed import (
-    HERE,
-    Clock,
-    clock,
-    login,
-    refused,
-    tools,
-    trusted,
-)
+from tests.bonobot.gateway.signed import HERE, Clock, clock, login, refused, tools, trusted
 from tests.servers.issuer import TokenIssuer, listening, unsigned
 
 __all__ = ["clock", "login", "trusted"]
@@ -162,5 +154,5 @@ def test_keys_come_from_where_the_issuers_own_document_says_or_not_at_all(
         login.metadata = metadata
         reply = tools(wire, login.token(HERE))
         assert (reply.status, reply.message["code"]) == (503, "issuer_unreachable"), metadata
-        clock.now += keyrings.AGAIN_S
+        clock.now += jwks.AGAIN_S
     assert login.reads == 0

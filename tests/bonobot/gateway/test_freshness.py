@@ -17,7 +17,8 @@ from django.apps import apps
 from django.db import transaction
 from django.utils import timezone
 
-from agents.governance.snapshots import snapshots
+from agents.calls.snapshots import get_snapshot_cache
+from agents.gateway.transports import GatewayApplication
 from agents.models import (
     Agent,
     Binding,
@@ -31,12 +32,11 @@ from agents.models import (
     ToolRule,
     Workflow,
 )
-from bonobot.gateway.mount import Mount
-from bonobot.ledger.changes import bump
-from bonobot.ledger.heads import generation
-from bonobot.lib.runtime import runtime
-from bonobot.tenancy.models import Issuer, Membership, Organization, Token, User
-from bonobot.tenancy.roles import Role
+from bonobot.accounts.models.organizations import Issuer, Membership, Organization, Token, User
+from bonobot.accounts.roles import Role
+from bonobot.core.runtime import get_runtime
+from bonobot.ledger.audit.admin_changes import increment_generation
+from bonobot.ledger.queries import load_policy_generation
 from mcp_servers.models import Definition, Preset, Secret, Server
 from tests.agents import casting
 from tests.bonobot import test_governed
@@ -148,8 +148,8 @@ def upstream() -> RawHttp:
 def web(upstream: RawHttp) -> Iterator[str]:
     """The address of a server that answers in this process and keeps what it was asked."""
     listening = upstream.listening()
-    yield runtime().call(listening.__aenter__).url
-    runtime().call(listening.__aexit__, None, None, None)
+    yield get_runtime().call(listening.__aenter__).url
+    get_runtime().call(listening.__aexit__, None, None, None)
 
 
 class Caller:
@@ -177,8 +177,10 @@ class Caller:
 
     def decided_anew(self) -> bool:
         """Tell whether the latest call was decided by what holds now."""
-        found = snapshots().cached("agent", self.agent.pk)
-        return found is not None and found.generation == generation(self.organization_id)
+        found = get_snapshot_cache().cached("agent", self.agent.pk)
+        return found is not None and found.generation == load_policy_generation(
+            self.organization_id
+        )
 
     def put_back(self, *models: Any) -> None:
         """Have the rows of these models as they were, or of all."""
@@ -192,7 +194,7 @@ class Caller:
                 for row in rows:
                     if now.get(row.pk) != values(row):
                         row.save_base(raw=True, force_insert=row.pk not in now)
-            bump(self.organization_id)
+            increment_generation(self.organization_id)
 
 
 def values(row: Any) -> list[Any]:
@@ -209,7 +211,7 @@ def stored() -> dict[Any, list[Any]]:
 
 @pytest.fixture
 def caller(helper: Agent, upstream: RawHttp) -> Iterator[Caller]:
-    mount = Mount()
+    mount = GatewayApplication()
     boss = casting.administrator(helper.organization)
     text = token_of(boss, Role.OWNER, calls_per_minute=MANY)
     Agent.objects.filter(pk=helper.pk).update(calls_per_minute=MANY)
@@ -217,7 +219,7 @@ def caller(helper: Agent, upstream: RawHttp) -> Iterator[Caller]:
     wire = Wire(mount, text)
     wire.modern(AGENT, "tools/call", CALL)
     yield Caller(helper, wire, upstream)
-    runtime().call(mount.stop)
+    get_runtime().call(mount.stop)
 
 
 def holds(

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
+from agents.gateway import suspended_calls
+from agents.gateway.transports import GatewayApplication
 from agents.models import Agent, Handover
-from bonobot.gateway import handing
-from bonobot.gateway.mount import Mount
+from bonobot.accounts.models.organizations import Organization, Token
+from bonobot.accounts.tokens.services import revoke
+from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import AuditRow
-from bonobot.lib.runtime import runtime
-from bonobot.tenancy.models import Organization, Token
-from bonobot.tenancy.tokens import revoke
 from tests.agents import casting
 from tests.agents.test_unrecorded import LONG, Away, away
 from tests.bonobot.gateway.conftest import Wire, token_of
@@ -41,9 +41,9 @@ def upstream(acme: Organization, helper: Agent) -> Iterator[Upstream]:
 @pytest.fixture
 def other(wire: Wire) -> Iterator[Wire]:
     """Another gateway on the same rows, which knows nothing of what the first holds."""
-    mount = Mount()
+    mount = GatewayApplication()
     yield Wire(mount, wire.token)
-    runtime().call(mount.stop)
+    get_runtime().call(mount.stop)
 
 
 def call(wire: Wire, **more: Any) -> Json:
@@ -96,9 +96,9 @@ def test_what_is_left_in_rows_is_sealed(upstream: Upstream, wire: Wire, other: W
         for row in Handover.objects.all():
             seen.extend((row.said, row.found))
 
-    answer = handing.handovers.answer
+    answer = suspended_calls.handovers.answer
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(handing.handovers, "answer", lambda *it: (answer(*it), watch()))
+        patch.setattr(suspended_calls.handovers, "answer", lambda *it: (answer(*it), watch()))
         done = call(other, **answers(asked))
     assert "Ann" in text(done)
     assert any(seen)
@@ -119,8 +119,8 @@ def test_a_holder_that_is_gone_is_told_of(
     upstream: Upstream, wire: Wire, other: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = call(wire)
-    monkeypatch.setattr(handing, "GONE_S", 0.3)
-    runtime().call(_stop_attending, wire)
+    monkeypatch.setattr(suspended_calls, "GONE_S", 0.3)
+    get_runtime().call(_stop_attending, wire)
     gone = call(other, **answers(asked))
     assert gone["error"]["code"] == OVER
     assert gone["error"]["data"]["code"] == "call_lost"
@@ -130,8 +130,8 @@ def test_a_holder_that_was_silent_for_long_is_not_waited_for(
     upstream: Upstream, wire: Wire, other: Wire
 ) -> None:
     asked = call(wire)
-    runtime().call(_stop_attending, wire)
-    silent(handing.GONE_S)
+    get_runtime().call(_stop_attending, wire)
+    silent(suspended_calls.GONE_S)
     assert call(other, **answers(asked))["error"]["data"]["code"] == "call_lost"
     assert call(other, **answers(asked))["error"]["data"]["code"] == "call_over"
 
@@ -140,10 +140,10 @@ def test_a_holder_that_was_only_slow_ends_the_call_that_it_was_given_up_for(
     upstream: Upstream, wire: Wire, other: Wire
 ) -> None:
     asked = call(wire)
-    runtime().call(_stop_attending, wire)
-    silent(handing.GONE_S)
+    get_runtime().call(_stop_attending, wire)
+    silent(suspended_calls.GONE_S)
     assert call(other, **answers(asked))["error"]["data"]["code"] == "call_lost"
-    runtime().call(_attend_again, wire)
+    get_runtime().call(_attend_again, wire)
     eventually(lambda: not Handover.objects.exists(), what="the end of the handover")
     assert upstream.asked_back == []
 

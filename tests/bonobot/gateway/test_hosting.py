@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from agents.bindings import bind
+from agents.gateway import mcp_host
+from agents.gateway.mcp_host import ExclusiveConnections
 from agents.models import Agent
-from bonobot.gateway import hosting
-from bonobot.gateway.hosting import Lanes
-from bonobot.lib.runtime import runtime
-from bonobot.tenancy.models import Organization
-from mcp_servers.configuration import ServerSpec
+from agents.services import bind
+from bonobot.accounts.models.organizations import Organization
+from bonobot.core.runtime import get_runtime
 from mcp_servers.models import Server
-from mcp_servers.registration import add
+from mcp_servers.server_config import ServerSpec
+from mcp_servers.services import add
 from tests.agents import casting
 from tests.bonobot.gateway.conftest import Reply, Session, Stream, Wire
 from tests.bonobot.gateway.upstream import ABLE, Json, Upstream, give
@@ -146,8 +146,8 @@ def answer(session: Session, asked: Json | None, name: str) -> Reply:
 
 def test_lanes_are_bounded_and_the_first_free_one_is_taken_again() -> None:
     async def taken() -> list[str]:
-        lanes, held = Lanes(), []
-        entered = [lanes.lane("me", None) for _ in range(hosting.MOST_LANES)]
+        lanes, held = ExclusiveConnections(), []
+        entered = [lanes.lane("me", None) for _ in range(mcp_host.MOST_LANES)]
         held = [await one.__aenter__() for one in entered]
         waiting = asyncio.ensure_future(lanes.lane("me", None).__aenter__())
         async with lanes.lane("another", None) as other:
@@ -156,7 +156,7 @@ def test_lanes_are_bounded_and_the_first_free_one_is_taken_again() -> None:
         await entered[3].__aexit__(None, None, None)
         return [*held, await waiting]
 
-    found = runtime().call(taken)
+    found = get_runtime().call(taken)
     assert found[0] == "me"
-    assert len(set(found[:-1])) == hosting.MOST_LANES
+    assert len(set(found[:-1])) == mcp_host.MOST_LANES
     assert found[-1] == found[3]

@@ -4,10 +4,11 @@ import pytest
 from django.conf import settings
 
 from agents.models import Agent
-from agents.tool_policies import PolicyText, set_policy
+from agents.policies.services import PolicySpec, set_policy
+from bonobot.accounts.external_issuers import services as external_issuers
+from bonobot.accounts.models.organizations import Issuer, Organization
+from bonobot.accounts.tokens import cache as token_cache
 from bonobot.ledger.models import AuditRow
-from bonobot.tenancy import issuers, passes
-from bonobot.tenancy.models import Issuer, Organization
 from mcp_servers.models import Server
 from tests.agents import casting
 from tests.bonobot.gateway.conftest import Wire
@@ -73,11 +74,13 @@ def test_scopes_are_those_that_the_token_has_and_the_issuer_allows(
     assert 'error="insufficient_scope", scope="mcp:tools"' in lacking.headers["www-authenticate"]
     enough = login.token(HERE)
     assert tools(wire, enough).status == 200
-    issuers.alter(casting.administrator(helper.organization), trusted, scopes=["mcp:agents"])
+    external_issuers.update_issuer(
+        casting.administrator(helper.organization), trusted, scopes=["mcp:agents"]
+    )
     assert not answered(wire, enough)
     assert tools(wire, enough).status == 403
     everybody = {"scope_claim": "", "scopes": ["mcp:tools"]}
-    issuers.alter(casting.administrator(helper.organization), trusted, **everybody)
+    external_issuers.update_issuer(casting.administrator(helper.organization), trusted, **everybody)
     assert tools(wire, login.token(HERE, scope=None)).status == 200
 
 
@@ -120,12 +123,12 @@ def test_a_change_of_the_issuer_holds_on_the_next_call(
     boss, text = casting.administrator(acme), login.token(HERE)
     call = lambda: wire.modern(AGENT, "tools/call", ECHO, token=text)  # noqa: E731
     assert call().result["isError"] is False
-    issuers.alter(boss, trusted, enabled=False)
+    external_issuers.update_issuer(boss, trusted, enabled=False)
     assert call().code == "bad_token"
     refused(wire, text)
-    issuers.alter(boss, trusted, enabled=True)
+    external_issuers.update_issuer(boss, trusted, enabled=True)
     assert call().result["isError"] is False
-    issuers.remove(boss, trusted)
+    external_issuers.remove(boss, trusted)
     assert call().code == "bad_token"
     refused(wire, text)
 
@@ -157,7 +160,7 @@ def test_two_people_of_an_issuer_see_nothing_of_each_other(
     assert session.ask("tools/list", token=bob).status == 404
     # The same person with a newer token goes on.
     assert "result" in session.ask("tools/list", token=login.token(HERE, jti="2")).message
-    set_policy(casting.administrator(acme), helper, PolicyText("all", ask=("mcp_workshop_echo",)))
+    set_policy(casting.administrator(acme), helper, PolicySpec("all", ask=("mcp_workshop_echo",)))
     task = wire.modern(AGENT, "tools/call", ECHO, token=alice, capabilities=DECLARED).result
     seen = [
         about(wire, AGENT, "tasks/get", task["taskId"], token=one).message for one in (alice, bob)
@@ -182,7 +185,7 @@ def test_a_token_never_approves_what_it_asked(
     acme: Organization, helper: Agent, workshop: Server, wire: Wire, login: TokenIssuer
 ) -> None:
     casting.issuer(acme, login.url, role="owner", allow_private=True)
-    set_policy(casting.administrator(acme), helper, PolicyText("all", ask=("mcp_workshop_echo",)))
+    set_policy(casting.administrator(acme), helper, PolicySpec("all", ask=("mcp_workshop_echo",)))
     reply = wire.modern(AGENT, "tools/call", ECHO, token=login.token(HERE))
     assert reply.code == "approval_required"
     names = {tool["name"] for tool in tools(wire, login.token(HERE)).result["tools"]}
@@ -213,6 +216,6 @@ def test_the_text_of_a_token_is_kept_nowhere(
 ) -> None:
     text = login.token(HERE)
     assert tools(wire, text).status == 200
-    assert text not in repr(vars(passes.passes()))
+    assert text not in repr(vars(token_cache.get_token_cache()))
     rows = AuditRow.objects.values_list("opened", "closed", "resource_name")
     assert text.rpartition(".")[2] not in repr(list(rows))

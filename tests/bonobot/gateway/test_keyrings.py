@@ -3,8 +3,9 @@
 import pytest
 
 from agents.models import Agent
-from bonobot.tenancy import keyrings, passes
-from bonobot.tenancy.models import Issuer
+from bonobot.accounts.external_issuers import jwks
+from bonobot.accounts.models.organizations import Issuer
+from bonobot.accounts.tokens import cache as token_cache
 from tests.bonobot.gateway.conftest import Wire
 from tests.bonobot.gateway.signed import HERE, Clock, clock, login, refused, tools, trusted
 from tests.servers.issuer import TokenIssuer
@@ -24,7 +25,7 @@ def test_an_issuer_that_is_away_opens_nothing_and_is_not_asked_again_at_once(
     login.down = False
     assert tools(wire, login.token(HERE)).status == 503
     assert len(login.http.asked) == asked == 1
-    clock.now += keyrings.AGAIN_S
+    clock.now += jwks.AGAIN_S
     assert tools(wire, login.token(HERE)).status == 200
 
 
@@ -32,7 +33,7 @@ def test_a_new_key_is_fetched_once_and_strange_ones_do_not_make_us_ask(
     helper: Agent, wire: Wire, login: TokenIssuer, trusted: Issuer, clock: Clock
 ) -> None:
     assert tools(wire, login.token(HERE)).status == 200
-    clock.now += keyrings.AGAIN_S
+    clock.now += jwks.AGAIN_S
     login.add_key("two")
     assert tools(wire, login.token(HERE, kid="two")).status == 200
     assert login.reads == 2
@@ -47,11 +48,11 @@ def test_a_key_that_was_withdrawn_opens_nothing_any_more(
     old = login.token(HERE)
     assert tools(wire, old).status == 200
     login.rotate("two")
-    clock.now += keyrings.FRESH_S + 1
+    clock.now += jwks.FRESH_S + 1
     assert tools(wire, login.token(HERE, kid="two")).status == 200
     refused(wire, login.token(HERE, kid="one", jti="2"))
     # What was believed a while ago is looked at again, too.
-    passes.passes()._kept.clear()
+    token_cache.get_token_cache()._kept.clear()
     refused(wire, old)
 
 
@@ -60,7 +61,7 @@ def test_keys_hold_on_for_a_while_without_their_issuer(
 ) -> None:
     assert tools(wire, login.token(HERE)).status == 200
     login.down = True
-    clock.now += keyrings.FRESH_S + 1
+    clock.now += jwks.FRESH_S + 1
     assert tools(wire, login.token(HERE, jti="2")).status == 200
-    clock.now += keyrings.KEPT_S
+    clock.now += jwks.KEPT_S
     assert tools(wire, login.token(HERE, jti="3")).status == 503

@@ -9,21 +9,21 @@ from uuid import UUID
 import pytest
 from django.db import InterfaceError, OperationalError
 
+from agents.gateway import change_notifications
+from agents.gateway.authentication import AuthenticatedClient, authenticate_client
+from agents.gateway.change_notifications import LOOK_EVERY_S
+from agents.gateway.dispatcher import GatewayDispatcher
+from agents.gateway.resource_subscriptions import watch
+from agents.gateway.routes import GatewayAddress
 from agents.models import Agent
-from agents.sessions.requests import send
-from agents.tool_policies import PolicyText, set_policy
-from bonobot.gateway import listening
-from bonobot.gateway.listening import LOOK_EVERY_S
-from bonobot.gateway.places import Address
-from bonobot.gateway.serving import Serving
-from bonobot.gateway.visitors import Visitor, welcome
-from bonobot.gateway.watched import watch
-from bonobot.lib.runtime import runtime
-from bonobot.tenancy.models import Organization, Token
-from bonobot.tenancy.roles import Role
-from bonobot.tenancy.tokens import issue, revoke
-from mcp_servers.approval import withdraw
-from mcp_servers.connections.changes import TOPICS
+from agents.policies.services import PolicySpec, set_policy
+from agents.sessions.services import send
+from bonobot.accounts.models.organizations import Organization, Token
+from bonobot.accounts.roles import Role
+from bonobot.accounts.tokens.services import issue, revoke
+from bonobot.core.runtime import get_runtime
+from mcp_servers.client.change_notifications import TOPICS
+from mcp_servers.definition_reviews import reset_review
 from mcp_servers.models import Server
 from tests.agents import casting
 from tests.bonobot.gateway.conftest import Wire
@@ -35,22 +35,24 @@ BAD = -32602
 LONG_S = 30
 
 
-def visiting(where: Organization) -> tuple[Visitor, Token]:
+def visiting(where: Organization) -> tuple[AuthenticatedClient, Token]:
     token, text = issue(casting.administrator(where), name="listens", role=Role.OPERATOR)
-    return runtime().call(welcome, text, Address("agent", "helper"), ""), token
+    return get_runtime().call(
+        authenticate_client, text, GatewayAddress("agent", "helper"), ""
+    ), token
 
 
-def heard(visitor: Visitor, change: Callable[[], object]) -> list[str]:
+def heard(visitor: AuthenticatedClient, change: Callable[[], object]) -> list[str]:
     """Return what is told after a change, up to the notice of tools or the end of the stream.
 
     A change that a look falls into is told of in parts, so others may come before.
     """
 
     async def listen() -> list[str]:
-        there = Serving().listening
+        there = GatewayDispatcher().listening
         async with aclosing(there.notices(visitor, TOPICS, dict)) as stream:
             assert await anext(stream) == ("", {})
-            await runtime().orm(change)
+            await get_runtime().orm(change)
             told: list[str] = []
             try:
                 async with asyncio.timeout(LONG_S):
@@ -62,14 +64,14 @@ def heard(visitor: Visitor, change: Callable[[], object]) -> list[str]:
                 there.stop()
             return told
 
-    return runtime().call(listen)
+    return get_runtime().call(listen)
 
 
 def test_a_policy_that_takes_a_tool_away_is_told(
     acme: Organization, helper: Agent, workshop: Server
 ) -> None:
     boss, (visitor, _) = casting.administrator(acme), visiting(acme)
-    policy = PolicyText("denylist", deny=("mcp_workshop_add",))
+    policy = PolicySpec("denylist", deny=("mcp_workshop_add",))
     assert heard(visitor, lambda: set_policy(boss, helper, policy)) == [TOOLS]
 
 
@@ -78,7 +80,7 @@ def test_a_definition_that_is_withdrawn_is_told(
 ) -> None:
     boss, (visitor, _) = casting.administrator(acme), visiting(acme)
     echo = workshop.definitions.get(name="echo")
-    assert heard(visitor, lambda: withdraw(boss, echo)) == [TOOLS]
+    assert heard(visitor, lambda: reset_review(boss, echo)) == [TOOLS]
 
 
 def test_a_revoked_token_ends_its_stream(
@@ -97,16 +99,16 @@ def test_a_change_that_shows_nothing_new_is_not_told(
         issue(boss, name="another", role=Role.MEMBER)
 
     async def listen() -> None:
-        there = Serving().listening
+        there = GatewayDispatcher().listening
         async with aclosing(there.notices(visitor, TOPICS, dict)) as stream:
             await anext(stream)
-            await runtime().orm(unseen)
+            await get_runtime().orm(unseen)
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(3 * LOOK_EVERY_S):
                     await anext(stream)
         there.stop()
 
-    runtime().call(listen)
+    get_runtime().call(listen)
 
 
 def test_a_session_that_goes_on_is_told_to_who_watches_it(
@@ -114,28 +116,28 @@ def test_a_session_that_goes_on_is_told_to_who_watches_it(
 ) -> None:
     boss = casting.administrator(acme)
     _, text = issue(boss, name="watches", role=Role.OWNER)
-    visitor = runtime().call(welcome, text, Address("organization"), "")
+    visitor = get_runtime().call(authenticate_client, text, GatewayAddress("organization"), "")
     session = casting.rested_session(helper)
     uri = f"bonobot://sessions/{session.pk}"
 
     async def listen() -> tuple[str, dict[str, str]]:
-        there = Serving().listening
+        there = GatewayDispatcher().listening
         watched = await watch(visitor, [uri])
         async with aclosing(there.notices(visitor, (), lambda: watched)) as stream:
             await anext(stream)
-            await runtime().orm(send, boss, session, "And then?")
+            await get_runtime().orm(send, boss, session, "And then?")
             async with asyncio.timeout(LONG_S):
                 found = await anext(stream)
         there.stop()
         return found
 
-    assert runtime().call(listen) == ("notifications/resources/updated", {"uri": uri})
+    assert get_runtime().call(listen) == ("notifications/resources/updated", {"uri": uri})
 
 
 def test_a_new_agent_is_told_as_tools_of_the_organization(acme: Organization) -> None:
     boss = casting.administrator(acme)
     _, text = issue(boss, name="watches", role=Role.OWNER)
-    visitor = runtime().call(welcome, text, Address("organization"), "")
+    visitor = get_runtime().call(authenticate_client, text, GatewayAddress("organization"), "")
     assert TOOLS in heard(visitor, lambda: casting.agent(acme, "second"))
 
 
@@ -143,15 +145,18 @@ def test_a_database_that_was_away_is_looked_at_again(
     acme: Organization, helper: Agent, workshop: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     boss, (visitor, _) = casting.administrator(acme), visiting(acme)
-    looks, look = iter((OperationalError, InterfaceError)), listening.generations
+    looks, look = (
+        iter((OperationalError, InterfaceError)),
+        change_notifications.load_policy_generations,
+    )
 
     def away(organizations: list[UUID]) -> dict[UUID, int]:
         if (fault := next(looks, None)) is not None:
             raise fault("the database is away")
         return look(organizations)
 
-    monkeypatch.setattr(listening, "generations", away)
-    policy = PolicyText("denylist", deny=("mcp_workshop_add",))
+    monkeypatch.setattr(change_notifications, "load_policy_generations", away)
+    policy = PolicySpec("denylist", deny=("mcp_workshop_add",))
     assert heard(visitor, lambda: set_policy(boss, helper, policy)) == [TOOLS]
     assert next(looks, None) is None
 
@@ -159,7 +164,7 @@ def test_a_database_that_was_away_is_looked_at_again(
 def test_no_more_streams_are_open_than_a_process_may_have(
     acme: Organization, helper: Agent, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listening, "MOST_STREAMS", 1)
+    monkeypatch.setattr(change_notifications, "MOST_STREAMS", 1)
     wanted = {"notifications": {"toolsListChanged": True}}
     first = wire.listen("/mcp/agents/helper", wanted)
     assert (first.next() or {})["params"]["notifications"] == {"toolsListChanged": True}
@@ -175,7 +180,7 @@ def test_no_more_streams_are_open_than_a_process_may_have(
 def test_what_are_no_uris_or_too_many_is_not_listened_to(
     acme: Organization, helper: Agent, wire: Wire, monkeypatch: pytest.MonkeyPatch, uris: Any
 ) -> None:
-    monkeypatch.setattr(listening, "MOST_WATCHED", 1)
+    monkeypatch.setattr(change_notifications, "MOST_WATCHED", 1)
     wanted = {"notifications": {"resourceSubscriptions": uris}}
     refused = wire.modern("/mcp/agents/helper", "subscriptions/listen", wanted)
     assert refused.error["code"] == BAD
@@ -186,14 +191,14 @@ def test_a_list_that_changes_before_a_sessions_stream_is_open_is_told_when_it_op
 ) -> None:
     boss, session = casting.administrator(acme), wire.handshake("/mcp/agents/helper")
     assert session.ask("tools/list").result["tools"]
-    set_policy(boss, helper, PolicyText("denylist", deny=("mcp_workshop_add",)))
+    set_policy(boss, helper, PolicySpec("denylist", deny=("mcp_workshop_add",)))
     stream = session.follow()
     assert method(stream.next()) == TOOLS
     stream.close()
-    set_policy(boss, helper, PolicyText("all"))  # between two streams it is the same
+    set_policy(boss, helper, PolicySpec("all"))  # between two streams it is the same
     stream = session.follow()
     assert method(stream.next()) == TOOLS
-    withdraw(boss, workshop.definitions.get(name="echo"))  # and while one is open
+    reset_review(boss, workshop.definitions.get(name="echo"))  # and while one is open
     assert method(stream.next()) == TOOLS
     stream.close()
 
@@ -203,10 +208,10 @@ def test_what_a_session_knows_already_is_not_told_when_its_stream_opens(
 ) -> None:
     boss, session = casting.administrator(acme), wire.handshake("/mcp/agents/helper")
     for mode in ("denylist", "all"):
-        set_policy(boss, helper, PolicyText(mode))
+        set_policy(boss, helper, PolicySpec(mode))
         session.ask("tools/list")
     stream = session.follow()
-    withdraw(boss, workshop.definitions.get(name="echo"))
+    reset_review(boss, workshop.definitions.get(name="echo"))
     assert method(stream.next()) == TOOLS
     stream.close()
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bonobot.lib.runtime import runtime
-from bonobot.tenancy.models import Organization
+from bonobot.accounts.models.organizations import Organization
+from bonobot.core.runtime import get_runtime
 from tests.bonobot.gateway.conftest import META, MODERN, Wire
 from tests.everything import everything
 from tests.published import publish
@@ -189,7 +189,7 @@ def test_malformed_requests_are_answered(
             number = sessions.get(path, "x") if verb == "POST" else "x"
             sent = {**sent, SESSION: number, "MCP-Protocol-Version": "2025-11-25"}
         bearer = {"Authorization": f"Bearer {wire.token}"}
-        status = runtime().call(_status, wire, verb, path, body, bearer | sent)
+        status = get_runtime().call(_status, wire, verb, path, body, bearer | sent)
         wrong = [one.getMessage() for one in caplog.records if one.levelno >= logging.ERROR]
         assert (status < 500, wrong) == (True, [])
 

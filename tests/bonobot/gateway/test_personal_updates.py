@@ -15,14 +15,14 @@ import pytest
 from django.conf import settings
 
 from agents.models import Agent
-from bonobot.tenancy import grants
-from bonobot.tenancy.members import remove_member
-from bonobot.tenancy.models import Membership, Organization, User
-from bonobot.tenancy.principals import Principal
-from bonobot.tenancy.roles import Role, Scope
+from bonobot.accounts.models.organizations import Membership, Organization, User
+from bonobot.accounts.principals import Principal
+from bonobot.accounts.roles import Role, TokenScope
+from bonobot.accounts.services import remove_member
+from bonobot.accounts.tokens import services as tokens
 from mcp_servers.models import Followed, Server
-from mcp_servers.oauth.leavers import forget_leavers
-from mcp_servers.oauth.logins import forget
+from mcp_servers.oauth_client.authorization_code import forget
+from mcp_servers.oauth_client.revocation import forget_leavers
 from tests.agents import casting
 from tests.bonobot.gateway.conftest import Session, Stream, Wire
 from tests.bonobot.gateway.test_updates import (
@@ -92,12 +92,12 @@ def let_in(principal: Principal, path: str, at: str = "") -> str:
     """Let a program in at an address, and return its token."""
     user = User.objects.get(pk=principal.id)
     where = Organization.objects.get(pk=principal.organization_id)
-    scopes = [Scope.TOOLS]
+    scopes = [TokenScope.TOOLS]
     said: dict[str, Any] = {"client_id": "ide", "client": "IDE", "scopes": scopes}
-    given = grants.give(
+    given = tokens.create_grant(
         user, where, role=principal.role, resource=(at or settings.BONOBOT_URL) + path, **said
     )
-    text = grants.renew(given, first=True)
+    text = tokens.rotate_grant(given, first=True)
     assert text is not None
     return text
 

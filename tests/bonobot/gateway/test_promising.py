@@ -8,16 +8,16 @@ import pytest
 import time_machine
 from django.utils import timezone
 
-from agents import promises
-from agents.approvals import answer
+from agents.approvals.services import answer
+from agents.calls import deferred_calls
+from agents.gateway import mcp_tasks
+from agents.gateway.transports import GatewayApplication
 from agents.models import Agent, Approval, Promise
-from agents.tool_policies import PolicyText, set_policy
-from bonobot.gateway import fulfilling
-from bonobot.gateway.mount import Mount
+from agents.policies.services import PolicySpec, set_policy
+from bonobot.accounts.models.organizations import Organization
+from bonobot.core.problems import ServiceUnavailable
+from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import AuditRow
-from bonobot.lib.problems import Unavailable
-from bonobot.lib.runtime import runtime
-from bonobot.tenancy.models import Organization
 from mcp_servers.models import Server
 from tests.agents import casting
 from tests.bonobot.gateway.conftest import Reply, Wire, token_of
@@ -37,7 +37,7 @@ Say = Callable[..., Approval]
 
 @pytest.fixture
 def rules(acme: Organization, helper: Agent, workshop: Server) -> None:
-    policy = PolicyText("all", ask=("mcp_workshop_count",))
+    policy = PolicySpec("all", ask=("mcp_workshop_count",))
     set_policy(casting.administrator(acme), helper, policy)
 
 
@@ -65,9 +65,9 @@ def say(acme: Organization) -> Say:
 @pytest.fixture
 def other(wire: Wire) -> Iterator[Wire]:
     """The same client at another process, which knows nothing but the rows."""
-    mount = Mount()
+    mount = GatewayApplication()
     yield Wire(mount, wire.token)
-    runtime().call(mount.stop)
+    get_runtime().call(mount.stop)
 
 
 def look(wire: Wire, number: str, **more: Any) -> dict[str, Any]:
@@ -186,7 +186,7 @@ def test_a_yes_to_a_call_as_it_was_asks_again(
     acme: Organization, helper: Agent, number: str, wire: Wire, say: Say, effects: Any
 ) -> None:
     say("approve")
-    policy = PolicyText("all", ask=("mcp_workshop_*",))
+    policy = PolicySpec("all", ask=("mcp_workshop_*",))
     set_policy(casting.administrator(acme), helper, policy)
     look(wire, number)
     eventually(lambda: Approval.objects.waiting().exists(), what="the new question")
@@ -199,7 +199,7 @@ def test_what_is_forbidden_meanwhile_is_not_made(
     acme: Organization, helper: Agent, number: str, wire: Wire, say: Say, effects: Any
 ) -> None:
     say("approve")
-    forbids = PolicyText("denylist", deny=("mcp_workshop_count",))
+    forbids = PolicySpec("denylist", deny=("mcp_workshop_count",))
     set_policy(casting.administrator(acme), helper, forbids)
     ended = over(wire, number)
     assert (ended["status"], ended["error"]["code"]) == ("failed", UNKNOWN)
@@ -211,24 +211,26 @@ def test_what_is_forbidden_meanwhile_is_not_made(
 
 def died(row: Promise) -> None:
     """Let the process that makes the call have died a while ago."""
-    Promise.objects.filter(pk=row.pk).update(beaten_at=timezone.now() - 2 * promises.LEASE)
+    Promise.objects.filter(pk=row.pk).update(beaten_at=timezone.now() - 2 * deferred_calls.LEASE)
 
 
 def test_a_call_that_never_went_out_is_made_by_another_process(
     number: str, wire: Wire, say: Say, effects: Any
 ) -> None:
     say("approve")
-    row = promises.look(Promise.objects.get().organization_id, Promise.objects.get().pk)
+    row = deferred_calls.find_deferred_call(
+        Promise.objects.get().organization_id, Promise.objects.get().pk
+    )
     assert row is not None
-    assert promises.claim(row)
+    assert deferred_calls.claim(row)
     assert look(wire, number)["status"] == "working"
     assert not effects.read_text()
     died(row)
     assert over(wire, number)["status"] == "completed"
     assert effects.read_text() == "once\n"
     # The one that was thought dead changes nothing any more.
-    assert not promises.beat(row)
-    assert not promises.finish(row, Promise.State.DONE, {"result": {}})
+    assert not deferred_calls.update_heartbeat(row)
+    assert not deferred_calls.finish(row, Promise.State.DONE, {"result": {}})
 
 
 def test_a_process_that_was_thought_dead_sends_nothing(
@@ -236,7 +238,7 @@ def test_a_process_that_was_thought_dead_sends_nothing(
 ) -> None:
     say("approve")
     # Another process has taken the call by the time that this one is about to send it.
-    monkeypatch.setattr(promises, "beat", lambda row: False)
+    monkeypatch.setattr(deferred_calls, "update_heartbeat", lambda row: False)
     done = over(wire, number)
     call = AuditRow.objects.get(pk=Promise.objects.get().call_id)
     assert (code(done), call.code) == ("superseded", "superseded")
@@ -259,15 +261,17 @@ def test_one_of_many_that_look_at_once_makes_the_call(
     number: str, wire: Wire, say: Say, effects: Any
 ) -> None:
     say("approve")
-    row = promises.look(Promise.objects.get().organization_id, Promise.objects.get().pk)
+    row = deferred_calls.find_deferred_call(
+        Promise.objects.get().organization_id, Promise.objects.get().pk
+    )
     assert row is not None
     stale = Promise.objects.get()
-    assert (promises.claim(row), promises.claim(stale)) == (True, False)
+    assert (deferred_calls.claim(row), deferred_calls.claim(stale)) == (True, False)
 
 
 def test_a_promise_is_forgotten_when_its_time_is_over(number: str, wire: Wire) -> None:
     with time_machine.travel(timezone.now() + timedelta(days=3), tick=False):
-        assert promises.forget_old() == 1
+        assert deferred_calls.forget_old() == 1
     assert about(wire, AGENT, "tasks/get", number).error["code"] == UNKNOWN
 
 
@@ -278,7 +282,7 @@ def test_a_promise_is_forgotten_when_its_time_is_over(number: str, wire: Wire) -
 def shop(acme: Organization, helper: Agent) -> Iterator[Upstream]:
     with Upstream("shop").listening() as upstream:
         give(upstream, acme, helper)
-        set_policy(casting.administrator(acme), helper, PolicyText("all", ask=("mcp_shop_*",)))
+        set_policy(casting.administrator(acme), helper, PolicySpec("all", ask=("mcp_shop_*",)))
         yield upstream
 
 
@@ -319,7 +323,7 @@ def bygone(acme: Organization, helper: Agent) -> Iterator[Upstream]:
     """A server of the handshake era that asks over a live connection, or never answers."""
     with Upstream("bygone", old=True).listening() as upstream:
         give(upstream, acme, helper)
-        asks = PolicyText("all", ask=("mcp_bygone_*",))
+        asks = PolicySpec("all", ask=("mcp_bygone_*",))
         set_policy(casting.administrator(acme), helper, asks)
         yield upstream
 
@@ -333,7 +337,7 @@ def test_a_call_that_is_taken_back_while_it_is_made_is_ended(
     say: Say,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(fulfilling, "BEAT_S", 0.05)
+    monkeypatch.setattr(mcp_tasks, "BEAT_S", 0.05)
     arguments = {"times": 0, "for_ever": True}
     sent = {"name": "mcp_bygone_ask", "arguments": arguments}
     number = wire.modern(AGENT, "tools/call", sent, capabilities=ABLE).result["taskId"]
@@ -351,7 +355,7 @@ def test_a_call_that_another_process_has_taken_is_not_made_here(
     number: str, wire: Wire, say: Say, effects: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     say("approve")
-    monkeypatch.setattr(promises, "claim", lambda row: False)
+    monkeypatch.setattr(deferred_calls, "claim", lambda row: False)
     assert look(wire, number)["status"] == "working"
     assert not effects.read_text()
 
@@ -368,7 +372,7 @@ def test_an_error_of_the_servers_own_is_what_the_task_ends_with(
 
 
 async def away(request: Any) -> Any:
-    raise Unavailable("The audit can't be written now.", code="audit_unavailable")
+    raise ServiceUnavailable("The audit can't be written now.", code="audit_unavailable")
 
 
 async def unlisted(*_: Any) -> bool:
@@ -379,7 +383,7 @@ def test_a_call_that_we_can_not_make_tells_why(
     number: str, wire: Wire, say: Say, effects: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     say("approve")
-    monkeypatch.setattr(fulfilling.calls, "call", away)
+    monkeypatch.setattr(mcp_tasks.calls, "call", away)
     assert code(over(wire, number)) == "audit_unavailable"
     assert not effects.read_text()
 
@@ -388,8 +392,8 @@ def test_a_fault_of_ours_is_told_as_one_where_the_tool_is_not_offered_any_more(
     number: str, wire: Wire, say: Say, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     say("approve")
-    monkeypatch.setattr(fulfilling.calls, "call", away)
-    monkeypatch.setattr(fulfilling, "listed", unlisted)
+    monkeypatch.setattr(mcp_tasks.calls, "call", away)
+    monkeypatch.setattr(mcp_tasks, "is_tool_listed", unlisted)
     ended = over(wire, number)
     assert (ended["status"], ended["error"]["code"]) == ("failed", -32603)
     assert ended["error"]["data"]["code"] == "audit_unavailable"

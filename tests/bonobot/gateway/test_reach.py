@@ -7,15 +7,16 @@ from uuid import uuid4
 
 import pytest
 
+from agents.gateway.routes import GatewayAddress, find
 from agents.models import Agent
-from agents.sessions.requests import may_run
-from bonobot.gateway.places import Address, find
-from bonobot.lib.problems import NotFound
-from bonobot.tenancy import bearers, grants
-from bonobot.tenancy.models import Membership, Organization, User
-from bonobot.tenancy.principals import Principal, principal_for_token, principal_for_user
-from bonobot.tenancy.roles import Role, Scope
-from bonobot.tenancy.tokens import issue
+from agents.sessions.services import may_run
+from bonobot.accounts.external_issuers import jwt_validation
+from bonobot.accounts.models.organizations import Membership, Organization, User
+from bonobot.accounts.principals import Principal, build_token_principal, build_user_principal
+from bonobot.accounts.roles import Role, TokenScope
+from bonobot.accounts.tokens import services as token_services
+from bonobot.accounts.tokens.services import issue
+from bonobot.core.problems import NotFound
 from tests import rest
 from tests.agents import casting
 
@@ -51,7 +52,7 @@ def people(acme: Organization, agents: dict[str, Agent]) -> Iterator[Case]:
         user = User.objects.get(pk=casting.person(acme, role, f"person-{role}").id)
         agents["given"].members.add(user)
         reaches = frozenset(AGENTS) if role in READERS else frozenset({"given"})
-        yield Case(principal_for_user(user, acme), reaches, user=user, label=f"person {role}")
+        yield Case(build_user_principal(user, acme), reaches, user=user, label=f"person {role}")
 
 
 def tokens(acme: Organization, agents: dict[str, Agent]) -> Iterator[Case]:
@@ -62,7 +63,7 @@ def tokens(acme: Organization, agents: dict[str, Agent]) -> Iterator[Case]:
         token, text = issue(boss, name=f"{role}{names}", role=role, agent_ids=ids)
         everything = frozenset(AGENTS) if role in READERS else frozenset()
         reaches = frozenset(names) or everything
-        yield Case(principal_for_token(token), reaches, text, label=f"token {role} {names}")
+        yield Case(build_token_principal(token), reaches, text, label=f"token {role} {names}")
 
 
 def programs(acme: Organization, agents: dict[str, Agent]) -> Iterator[Case]:
@@ -71,19 +72,19 @@ def programs(acme: Organization, agents: dict[str, Agent]) -> Iterator[Case]:
         user = User.objects.create_user(f"giver-{role}-{len(names)}-{''.join(names)}")
         Membership.objects.create(organization=acme, user=user, role=role)
         agents["given"].members.add(user)
-        grant = grants.give(
+        grant = token_services.create_grant(
             user,
             acme,
             role=role,
             resource="https://bonobot.example.com/mcp",
             client_id="ide",
             client="IDE",
-            scopes=[Scope.TOOLS, Scope.AGENTS],
+            scopes=[TokenScope.TOOLS, TokenScope.AGENTS],
             agent_ids=[agents[name].pk for name in names],
         )
         own = frozenset(AGENTS) if role == Role.OWNER else frozenset({"given"})
         reaches = own & frozenset(names) if names else own if role == Role.OWNER else frozenset()
-        yield Case(principal_for_token(grant), reaches, label=f"program {role} {names}")
+        yield Case(build_token_principal(grant), reaches, label=f"program {role} {names}")
 
 
 def strangers(acme: Organization, agents: dict[str, Agent]) -> Iterator[Case]:
@@ -93,7 +94,7 @@ def strangers(acme: Organization, agents: dict[str, Agent]) -> Iterator[Case]:
         said = {"role": role, "agent_ids": ids, "audience": "bonobot"}
         url = f"https://issuer{number}.example.com"
         row = casting.issuer(acme, url, f"Issuer {number}", **said)
-        principal = bearers.principal_for(
+        principal = jwt_validation.build_principal(
             row, {"sub": str(uuid4()), "scope": "mcp:tools mcp:agents"}
         )
         everything = frozenset(AGENTS) if role in READERS else frozenset()
@@ -109,7 +110,7 @@ def shows_by_rest(case: Case, agent: Agent) -> bool:
 
 def serves_by_mcp(case: Case, agent: Agent) -> bool:
     try:
-        return find(Address("agent", agent.slug), case.principal).id == agent.pk
+        return find(GatewayAddress("agent", agent.slug), case.principal).id == agent.pk
     except NotFound:
         return False
 

@@ -7,12 +7,12 @@ import pytest
 from django.utils import timezone
 
 from agents.models import Agent, Approval
-from agents.tool_policies import PolicyText, set_policy
+from agents.policies.services import PolicySpec, set_policy
+from bonobot.accounts.models.organizations import Organization, Token
+from bonobot.accounts.tokens.services import revoke
+from bonobot.core.runtime import Runtime
 from bonobot.ledger.models import AuditRow
-from bonobot.lib.runtime import Runtime
-from bonobot.tenancy.models import Organization, Token
-from bonobot.tenancy.tokens import revoke
-from mcp_servers.approval import withdraw
+from mcp_servers.definition_reviews import reset_review
 from mcp_servers.models import Server
 from tests.agents import casting
 from tests.bonobot.gateway.conftest import Wire, token_of
@@ -96,7 +96,7 @@ def test_what_is_forbidden_answers_like_what_is_unknown(
     acme: Organization, helper: Agent, workshop: Server, wire: Wire
 ) -> None:
     set_policy(
-        casting.administrator(acme), helper, PolicyText("denylist", deny=("mcp_workshop_add",))
+        casting.administrator(acme), helper, PolicySpec("denylist", deny=("mcp_workshop_add",))
     )
     listed = wire.modern(AGENT, "tools/list").result["tools"]
     assert "mcp_workshop_add" not in [tool["name"] for tool in listed]
@@ -114,7 +114,7 @@ def test_a_listed_tool_that_is_refused_says_why(
 ) -> None:
     wrong = wire.modern(AGENT, "tools/call", {"name": ECHO, "arguments": {"text": 1}})
     assert (wrong.result["isError"], wrong.code) == (True, "invalid_arguments")
-    set_policy(casting.administrator(acme), helper, PolicyText("all", ask=(ECHO,)))
+    set_policy(casting.administrator(acme), helper, PolicySpec("all", ask=(ECHO,)))
     asked = wire.modern(AGENT, "tools/call", {"name": ECHO, "arguments": {"text": "hello"}})
     assert (asked.result["isError"], asked.code) == (True, "approval_required")
     waiting = Approval.objects.get()
@@ -126,7 +126,7 @@ def test_a_change_holds_on_the_very_next_call(
 ) -> None:
     params = {"name": "echo", "arguments": {"text": "hello"}}
     assert "content" in wire.modern(SERVER, "tools/call", params).result
-    withdraw(casting.administrator(acme), workshop.definitions.get(name="echo"))
+    reset_review(casting.administrator(acme), workshop.definitions.get(name="echo"))
     assert wire.modern(SERVER, "tools/call", params).error["code"] == -32602
 
 

@@ -4,9 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from agents.gateway import approvals
+from agents.gateway import handlers as gateway_handlers
 from agents.models import Agent
-from bonobot.gateway import approving, relaying
-from bonobot.tenancy.models import Organization
+from bonobot.accounts.models.organizations import Organization
 from tests.bonobot.gateway.conftest import Wire
 from tests.bonobot.gateway.upstream import Upstream, give
 
@@ -51,7 +52,7 @@ def test_a_client_that_answers_with_an_error_ends_the_call(upstream: Upstream, w
 def test_a_server_that_asks_without_end_is_stopped(
     upstream: Upstream, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(relaying, "ROUNDS", 1)
+    monkeypatch.setattr(gateway_handlers, "ROUNDS", 1)
     session = wire.handshake(AGENT, capabilities={"elicitation": {}})
     stream = session.begin("tools/call", ASK)
     session.answer(stream.next() or {}, result={"action": "decline"})
@@ -63,6 +64,6 @@ def test_a_server_that_asks_without_end_is_stopped(
 
 @pytest.mark.parametrize("action", ["decline", "cancel"])
 def test_only_a_person_who_went_there_is_waited_for(action: str) -> None:
-    assert approving.answered_no({approving.KEY: {"action": action}})
-    assert not approving.answered_no({approving.KEY: {"action": "accept"}})
-    assert not approving.answered_no({})
+    assert approvals.is_declined({approvals.KEY: {"action": action}})
+    assert not approvals.is_declined({approvals.KEY: {"action": "accept"}})
+    assert not approvals.is_declined({})

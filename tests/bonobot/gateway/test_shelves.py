@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mcp.shared.exceptions import MCPError
 
-from bonobot.gateway.shelves import PAGE, page
+from agents.gateway.catalog import PAGE, build_page
 
 BAD = -32602
 
@@ -16,7 +16,7 @@ def test_all_pages_together_are_the_list(count: int) -> None:
     found: list[dict[str, str]] = []
     cursor, pages = None, 0
     while True:
-        one = page(declarations, "tools", cursor)
+        one = build_page(declarations, "tools", cursor)
         assert len(one["tools"]) <= PAGE
         found += one["tools"]
         pages += 1
@@ -31,7 +31,7 @@ def test_all_pages_together_are_the_list(count: int) -> None:
 def test_no_cursor_tells_more_than_a_list_has(cursor: object) -> None:
     declarations = ({"name": "one"},)
     try:
-        found = page(declarations, "tools", cursor)
+        found = build_page(declarations, "tools", cursor)
     except MCPError as refused:
         code = refused.error.code
     else:
@@ -43,5 +43,5 @@ def test_no_cursor_tells_more_than_a_list_has(cursor: object) -> None:
 @pytest.mark.parametrize("cursor", ["", "x", "NTAwMQ==", "LTE=", "OTk5OTk5OTk5OTk=", "ä", 7])
 def test_a_cursor_of_somewhere_else_is_refused(cursor: object) -> None:
     with pytest.raises(MCPError) as caught:
-        page(({"name": "one"},), "tools", cursor)
+        build_page(({"name": "one"},), "tools", cursor)
     assert caught.value.error.code == BAD

@@ -6,25 +6,25 @@ import tomllib
 
 import pytest
 
-from bonobot.gateway.snippets import (
+from agents.gateway.client_config_snippets import (
     CLIENTS,
     PLACEHOLDER,
-    agent_path,
-    server_path,
-    snippet,
-    snippets,
-    target,
+    build_agent_path,
+    build_server_path,
+    build_snippet,
+    build_snippets,
+    build_target,
 )
 
 HERE = "https://bonobot.example.com"
 TOKEN = "bnb_1a2b3c4d5e6f_s-e_c"
-AGENT = target(HERE, agent_path("release-helper"), TOKEN)
+AGENT = build_target(HERE, build_agent_path("release-helper"), TOKEN)
 URL = f"{HERE}/mcp/agents/release-helper"
 
 
 @pytest.mark.parametrize("client", CLIENTS)
 def test_every_snippet_names_the_address_and_the_token_once(client):
-    text = snippet(client, AGENT).text
+    text = build_snippet(client, AGENT).text
     assert text.count(URL) == 1
     assert text.count(TOKEN) == 1
     assert PLACEHOLDER not in text
@@ -33,8 +33,8 @@ def test_every_snippet_names_the_address_and_the_token_once(client):
 
 @pytest.mark.parametrize("client", CLIENTS)
 def test_every_snippet_is_of_the_language_that_it_says(client):
-    for about in (AGENT, target("http://127.0.0.1:8000", "/mcp")):
-        found = snippet(client, about)
+    for about in (AGENT, build_target("http://127.0.0.1:8000", "/mcp")):
+        found = build_snippet(client, about)
         if found.language == "json":
             assert isinstance(json.loads(found.text), dict)
         elif found.language == "toml":
@@ -57,52 +57,54 @@ def test_every_snippet_is_of_the_language_that_it_says(client):
     ],
 )
 def test_each_program_finds_its_own_members(client, member, expected):
-    entry = json.loads(snippet(client, AGENT).text)[member]["bonobot-release-helper"]
+    entry = json.loads(build_snippet(client, AGENT).text)[member]["bonobot-release-helper"]
     assert entry == {**expected, "headers": {"Authorization": f"Bearer {TOKEN}"}}
 
 
 def test_codex_has_the_header_or_the_name_of_a_variable():
-    written = tomllib.loads(snippet("codex", AGENT).text)
+    written = tomllib.loads(build_snippet("codex", AGENT).text)
     assert written["mcp_servers"]["bonobot-release-helper"] == {
         "url": URL,
         "http_headers": {"Authorization": f"Bearer {TOKEN}"},
     }
-    read = tomllib.loads(snippet("codex", target(HERE)).text)
+    read = tomllib.loads(build_snippet("codex", build_target(HERE)).text)
     assert read["mcp_servers"]["bonobot"]["bearer_token_env_var"] == "BONOBOT_TOKEN"
 
 
 def test_vs_code_asks_for_a_token_that_is_not_there():
-    written = json.loads(snippet("vscode", target(HERE)).text)
+    written = json.loads(build_snippet("vscode", build_target(HERE)).text)
     assert written["inputs"][0]["password"] is True
     named = written["servers"]["bonobot"]["headers"]["Authorization"]
     assert named == f"Bearer ${{input:{written['inputs'][0]['id']}}}"
 
 
 def test_the_bridge_passes_the_token_by_the_environment_and_no_blanks():
-    local = target("http://127.0.0.1:8000", server_path("time"), TOKEN)
-    entry = json.loads(snippet("claude-desktop", local).text)["mcpServers"]["bonobot-time"]
+    local = build_target("http://127.0.0.1:8000", build_server_path("time"), TOKEN)
+    entry = json.loads(build_snippet("claude-desktop", local).text)["mcpServers"]["bonobot-time"]
     assert entry["env"] == {"AUTH_HEADER": f"Bearer {TOKEN}"}
     assert "--allow-http" in entry["args"]
     assert not any(" " in one for one in entry["args"])
-    assert "--allow-http" not in snippet("claude-desktop", AGENT).text
+    assert "--allow-http" not in build_snippet("claude-desktop", AGENT).text
 
 
 def test_a_command_is_one_whatever_a_name_says():
-    nasty = target("https://b.example.com/$(id)", "/mcp", "x'; rm -rf ~; '")
-    words = shlex.split(snippet("claude-code", nasty).text.replace("\\\n", " "))
+    nasty = build_target("https://b.example.com/$(id)", "/mcp", "x'; rm -rf ~; '")
+    words = shlex.split(build_snippet("claude-code", nasty).text.replace("\\\n", " "))
     assert words[-1] == "Authorization: Bearer x'; rm -rf ~; '"
     assert words[-3] == "https://b.example.com/$(id)/mcp"
 
 
 def test_all_of_them_are_listed_and_none_without_saying_where_it_goes():
-    found = snippets(target(HERE))
+    found = build_snippets(build_target(HERE))
     assert [one.client for one in found] == list(CLIENTS)
     assert all(one.file or one.language == "sh" for one in found)
 
 
 @pytest.mark.parametrize("client", [one for one in CLIENTS if one != "curl"])
 def test_where_people_let_programs_in_the_address_is_enough(client):
-    found = snippet(client, target(HERE, agent_path("release-helper"), signs_in=True))
+    found = build_snippet(
+        client, build_target(HERE, build_agent_path("release-helper"), signs_in=True)
+    )
     assert found.text.count(URL) == 1
     for word in (PLACEHOLDER, "uthorization", "BONOBOT_TOKEN", "input"):
         assert word not in found.text
@@ -110,9 +112,9 @@ def test_where_people_let_programs_in_the_address_is_enough(client):
 
 
 def test_a_token_that_is_given_is_written_in_all_the_same():
-    about = target(HERE, agent_path("release-helper"), TOKEN, signs_in=True)
-    assert snippets(about) == snippets(AGENT)
+    about = build_target(HERE, build_agent_path("release-helper"), TOKEN, signs_in=True)
+    assert build_snippets(about) == build_snippets(AGENT)
 
 
 def test_what_can_not_ask_a_person_has_a_token():
-    assert PLACEHOLDER in snippet("curl", target(HERE, signs_in=True)).text
+    assert PLACEHOLDER in build_snippet("curl", build_target(HERE, signs_in=True)).text

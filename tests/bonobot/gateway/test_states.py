@@ -8,16 +8,16 @@ from typing import Any, cast
 import pytest
 from mcp.shared.exceptions import MCPError
 
-from bonobot.gateway.states import seal, unseal
-from bonobot.gateway.visitors import Visitor
+from agents.gateway.authentication import AuthenticatedClient
+from agents.gateway.request_state import seal, unseal
 
-ANA = cast(Visitor, SimpleNamespace(key="agent:1:token:1"))
-BEN = cast(Visitor, SimpleNamespace(key="agent:1:token:2"))
+ANA = cast(AuthenticatedClient, SimpleNamespace(key="agent:1:token:1"))
+BEN = cast(AuthenticatedClient, SimpleNamespace(key="agent:1:token:2"))
 SUBJECT = {"name": "echo", "arguments": {"text": "hello"}}
 WRITTEN = ascii_letters + digits + "-_="
 
 
-def refused(visitor: Visitor, subject: Any, text: Any) -> bool:
+def refused(visitor: AuthenticatedClient, subject: Any, text: Any) -> bool:
     with pytest.raises(MCPError) as caught:
         unseal(visitor, subject, text)
     return caught.value.error.code == -32602

@@ -15,14 +15,14 @@ from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp.server.stdio import stdio_server
 
+from agents.gateway import transports
+from agents.gateway.routes import GatewayAddress
 from agents.models import Agent
-from bonobot.gateway import stdio
-from bonobot.gateway.places import Address
-from bonobot.lib.problems import Problem
-from bonobot.lib.runtime import runtime
-from bonobot.tenancy.models import Organization
-from bonobot.tenancy.roles import Role
-from bonobot.tenancy.tokens import issue, revoke
+from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.roles import Role
+from bonobot.accounts.tokens.services import issue, revoke
+from bonobot.core.problems import Problem
+from bonobot.core.runtime import get_runtime
 from mcp_servers.models import Server
 from tests.agents import casting
 from tests.bonobot.gateway.conftest import token_of
@@ -91,7 +91,7 @@ class Pipes:
 def pipes(monkeypatch: pytest.MonkeyPatch) -> Pipes:
     found = Pipes()
     ends = {"stdin": anyio.wrap_file(found.stdin), "stdout": anyio.wrap_file(found.stdout)}
-    monkeypatch.setattr(stdio, "stdio_server", partial(stdio_server, **ends))
+    monkeypatch.setattr(transports, "stdio_server", partial(stdio_server, **ends))
     return found
 
 
@@ -100,7 +100,9 @@ def test_it_serves_until_its_input_ends_and_a_revoked_token_no_more(
 ) -> None:
     boss = casting.administrator(acme)
     token, text = issue(boss, name="stdio", role=Role.OWNER)
-    serving = runtime().spawn(stdio.serve(text, Address("agent", "helper")), name="stdio")
+    serving = get_runtime().spawn(
+        transports.serve(text, GatewayAddress("agent", "helper")), name="stdio"
+    )
     said = {"protocolVersion": "2025-11-25", "capabilities": {}}
     call = {"name": "mcp_workshop_echo", "arguments": {"text": "hello"}}
     try:
@@ -125,7 +127,9 @@ def test_what_a_client_would_find_is_counted(
     acme: Organization, helper: Agent, workshop: Server
 ) -> None:
     token = token_of(casting.administrator(acme))
-    found = runtime().call(stdio.look, token, Address("server", "workshop"))
+    found = get_runtime().call(
+        transports.count_declarations, token, GatewayAddress("server", "workshop")
+    )
     assert found == {
         "tools": workshop.definitions.filter(kind="tool").count(),
         "resources": workshop.definitions.filter(kind="resource").count(),
@@ -133,5 +137,7 @@ def test_what_a_client_would_find_is_counted(
         "prompts": workshop.definitions.filter(kind="prompt").count(),
     }
     with pytest.raises(Problem) as caught:
-        runtime().call(stdio.look, token, Address("server", "nowhere"))
+        get_runtime().call(
+            transports.count_declarations, token, GatewayAddress("server", "nowhere")
+        )
     assert caught.value.code == "unknown_endpoint"

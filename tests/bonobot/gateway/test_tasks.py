@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from bonobot.gateway.mount import Mount
+from agents.gateway.transports import GatewayApplication
+from bonobot.accounts.models.organizations import Organization
+from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import AuditRow
-from bonobot.lib.runtime import runtime
-from bonobot.tenancy.models import Organization
-from mcp_servers.approval import withdraw
+from mcp_servers.definition_reviews import reset_review
 from tests.agents import casting
 from tests.bonobot.gateway.conftest import Reply, Wire, token_of
 from tests.eventually import eventually
@@ -76,9 +76,9 @@ def test_any_process_tells_of_a_task_and_its_end_is_in_the_audit(there: str, wir
     call = AuditRow.objects.filter(event_type="call").order_by("seq").last()
     assert call is not None
     assert (call.outcome, call.code) == ("ok", "task")
-    another = Mount()
+    another = GatewayApplication()
     found = finished(Wire(another, wire.token), there, number)
-    runtime().call(another.stop)
+    get_runtime().call(another.stop)
     assert (found["status"], found["taskId"]) == ("completed", number)
     assert found["result"]["content"] == [{"type": "text", "text": "Computed it"}]
     ended = AuditRow.objects.get(action="call_task_ended")
@@ -126,7 +126,7 @@ def test_a_tool_that_was_withdrawn_takes_its_tasks_along(
 ) -> None:
     number = begin(wire, there, "slow_compute", seconds=60)
     row = published.server.definitions.get(name="slow_compute")
-    withdraw(casting.administrator(acme), row)
+    reset_review(casting.administrator(acme), row)
     assert about(wire, there, "tasks/get", number).error["code"] == UNKNOWN
 
 

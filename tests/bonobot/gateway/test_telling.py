@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from bonobot.tenancy.models import Organization, Token
-from bonobot.tenancy.roles import Role
+from bonobot.accounts.models.organizations import Organization, Token
+from bonobot.accounts.roles import Role
 from tests import desk, rest
 from tests.agents import casting
 

@@ -18,17 +18,17 @@ from typing import Any
 import pytest
 from django.apps import apps
 
+from agents.gateway.client_request import LOG_LEVEL_KEY
 from agents.models import Agent
-from agents.registration import AgentSpec, EndpointSpec, alter_agent, save_endpoint
-from bonobot.gateway.inbound import LOG_LEVEL_KEY
-from bonobot.lib import masking
-from bonobot.lib.runtime import runtime
-from bonobot.tenancy.models import Organization, Token
-from bonobot.tenancy.roles import Role
-from bonobot.tenancy.tokens import issue
-from mcp_servers.configuration import ServerSpec
-from mcp_servers.connections.pool import connections
-from mcp_servers.registration import add
+from agents.services import AgentSpec, ModelEndpointSpec, save_endpoint, update_agent
+from bonobot.accounts.models.organizations import Organization, Token
+from bonobot.accounts.roles import Role
+from bonobot.accounts.tokens.services import issue
+from bonobot.core.runtime import get_runtime
+from bonobot.core.text import masking
+from mcp_servers.client.pool import get_connection_pool
+from mcp_servers.server_config import ServerSpec
+from mcp_servers.services import add
 from tests.agents import casting
 from tests.agents.conftest import runner, take
 from tests.bonobot.gateway.bots.conftest import at_work
@@ -78,7 +78,11 @@ def sought(token: str) -> set[str]:
     """The token in all forms in which texts travel, its secret alone, and what is stored of it."""
     secret = token.split("_", 2)[2]
     stored = Token.objects.get(name="shown").digest
-    return masking._forms(token) | masking._forms(secret) | {stored, secret[:12]}
+    return (
+        masking._build_encoded_forms(token)
+        | masking._build_encoded_forms(secret)
+        | {stored, secret[:12]}
+    )
 
 
 @pytest.fixture
@@ -89,8 +93,8 @@ def tapes() -> Iterator[Callable[[Any], Taped]]:
         def tape(respond: Any) -> Taped:
             http = Taped(respond)
             listening = http.listening()
-            runtime().call(listening.__aenter__)
-            made.callback(lambda: runtime().call(listening.__aexit__, None, None, None))
+            get_runtime().call(listening.__aenter__)
+            made.callback(lambda: get_runtime().call(listening.__aexit__, None, None, None))
             return http
 
         yield tape
@@ -226,7 +230,7 @@ def test_a_child_gets_none_in_its_command_its_environment_and_its_input(
         assert wire.modern(AGENT, "tools/call", params, **more).result["content"]
         kept = tape.read_text(encoding="utf-8")
     finally:
-        runtime().call(connections().forget, server.pk)
+        get_runtime().call(get_connection_pool().forget, server.pk)
     assert "by the caller" in kept
     assert "as it is" in kept
     assert not holds(kept, sought)
@@ -284,7 +288,7 @@ def test_a_model_and_its_agents_servers_get_none(
     boss = casting.administrator(acme)
     model = save_endpoint(
         boss,
-        EndpointSpec(
+        ModelEndpointSpec(
             name="Taped",
             kind="openai",
             model="m",
@@ -293,7 +297,7 @@ def test_a_model_and_its_agents_servers_get_none(
             allow_private=True,
         ),
     )
-    alter_agent(boss, helper, AgentSpec(name="Helper", model_endpoint=model))
+    update_agent(boss, helper, AgentSpec(name="Helper", model_endpoint=model))
     params = {"name": "helper_chat", "arguments": {"message": "Hello there", "wait_s": 30}}
     more = {"token": token, "meta": meta(token), **headers(token)}
     found = wire.modern("/mcp", "tools/call", params, **more).result["structuredContent"]

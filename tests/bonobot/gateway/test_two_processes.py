@@ -15,10 +15,10 @@ import httpx2
 import pytest
 from django.utils import timezone
 
+from agents.gateway.suspended_calls import GONE_S
 from agents.models import Agent, Handover
-from bonobot.gateway.handing import GONE_S
-from bonobot.tenancy.models import Organization
-from bonobot.tenancy.principals import Principal
+from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.principals import Principal
 from mcp_servers.models import Followed, Server
 from tests.agents import casting
 from tests.agents.conftest import acme, helper

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from agents.bindings import bind
+from agents.gateway import client_sessions
+from agents.gateway.transports import GatewayApplication
 from agents.models import Agent
-from bonobot.gateway import clients
-from bonobot.gateway.mount import Mount
-from bonobot.lib.runtime import runtime
-from bonobot.tenancy.models import Organization, Token
-from bonobot.tenancy.tokens import revoke
-from mcp_servers import follow_leases, following
-from mcp_servers.connections.changes import ChangeNotice
+from agents.services import bind
+from bonobot.accounts.models.organizations import Organization, Token
+from bonobot.accounts.tokens.services import revoke
+from bonobot.core.runtime import get_runtime
+from mcp_servers.client.change_notifications import ChangeNotification
 from mcp_servers.models import Followed, Server
+from mcp_servers.subscriptions import leases, resource_updated
 from tests.agents import casting
 from tests.bonobot.gateway.conftest import Session, Stream, Wire, token_of
 from tests.eventually import eventually
@@ -50,8 +50,8 @@ def modern_news(acme: Organization, helper: Agent, print_edition: Callable[..., 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have what nobody wants any more let go of soon."""
-    monkeypatch.setattr(follow_leases, "UNWANTED", timedelta(seconds=2))
-    monkeypatch.setattr(following, "BEAT_S", 0.0)
+    monkeypatch.setattr(leases, "UNWANTED", timedelta(seconds=2))
+    monkeypatch.setattr(resource_updated, "BEAT_S", 0.0)
 
 
 def told(stream: Stream) -> str:
@@ -136,16 +136,16 @@ def test_a_part_of_a_resource_that_changes_is_told_as_the_resource(
     session = wire.handshake(SERVER)
     stream = session.follow()
     subscribe(session, PAPER)
-    runtime().call(part_changed, modern_news)
+    get_runtime().call(part_changed, modern_news)
     assert told(stream) == PAPER
     stream.close()
 
 
 async def part_changed(server: Server) -> None:
-    feed = following.follower()._feeds[follow_leases.Source(server.pk)]
+    feed = resource_updated.get_resource_watcher()._feeds[leases.UpdateSource(server.pk)]
     for holder in ("somebody else", feed.holder):
-        notice = ChangeNotice("resources", f"{PAPER}/sport", holder)
-        following.hear(server.pk, notice)
+        notice = ChangeNotification("resources", f"{PAPER}/sport", holder)
+        resource_updated.handle_change_notification(server.pk, notice)
 
 
 def test_what_a_server_will_not_tell_of_is_not_granted(
@@ -198,7 +198,7 @@ def test_many_clients_are_told_by_one_subscription_that_ends_with_the_last(
 def test_a_session_that_nobody_uses_watches_nothing_any_more(
     modern_news: Server, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(clients, "IDLE_S", 0.2)
+    monkeypatch.setattr(client_sessions, "IDLE_S", 0.2)
     session = wire.handshake(SERVER)
     stream = session.follow()
     subscribe(session, PAPER)
@@ -240,7 +240,7 @@ def test_somebody_elses_session_is_not_ended(modern_news: Server, wire: Wire) ->
     subscribe(session, PAPER)
     path = "/mcp/agents/helper"
     wire.send("DELETE", path, **session._with_bearer())
-    mount: Mount = wire._mount
+    mount: GatewayApplication = wire._mount
     (kept,) = mount.serving.clients._sessions.values()
     assert list(kept.watched) == [PAPER]
 
@@ -248,12 +248,12 @@ def test_somebody_elses_session_is_not_ended(modern_news: Server, wire: Wire) ->
 def test_no_more_is_watched_than_a_session_may(
     modern_news: Server, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(clients, "MOST_WATCHED", 1)
+    monkeypatch.setattr(client_sessions, "MOST_WATCHED", 1)
     session = wire.handshake(SERVER)
     assert "result" in subscribe(session, PAPER)
     assert "result" in subscribe(session, PAPER)
     assert subscribe(session, SECRET)["error"]["code"] == -32602
-    monkeypatch.setattr(following, "MOST_FOLLOWED", 1)
+    monkeypatch.setattr(resource_updated, "MOST_FOLLOWED", 1)
     stream, granted = listening(wire, SERVER, SECRET)
     assert granted == []
     stream.close()

@@ -4,10 +4,15 @@ from uuid import uuid4
 
 import pytest
 
-from bonobot.gateway.uris import own, prefix, renamed, renamed_page
+from agents.gateway.catalog import (
+    build_uri_prefix,
+    rename_resources,
+    rename_ui_resource,
+    resolve_uri,
+)
 
 DOCS, NINE = uuid4(), uuid4()
-SERVERS = {prefix("docs"): DOCS, prefix("9_lives"): NINE}
+SERVERS = {build_uri_prefix("docs"): DOCS, build_uri_prefix("9_lives"): NINE}
 
 
 def shown(uri: str) -> str:
@@ -15,8 +20,8 @@ def shown(uri: str) -> str:
 
 
 def test_a_prefix_is_what_a_scheme_may_begin_with() -> None:
-    assert prefix("docs") == "docs+"
-    assert prefix("9_lives") == "s9.lives+"
+    assert build_uri_prefix("docs") == "docs+"
+    assert build_uri_prefix("9_lives") == "s9.lives+"
 
 
 @pytest.mark.parametrize(
@@ -30,12 +35,12 @@ def test_a_prefix_is_what_a_scheme_may_begin_with() -> None:
     ],
 )
 def test_only_a_slug_that_is_there_means_a_server(uri: str, meant: object) -> None:
-    assert own(uri, SERVERS) == meant
+    assert resolve_uri(uri, SERVERS) == meant
 
 
 def test_what_was_read_is_named_as_it_was_asked_for() -> None:
     read = {"contents": [{"uri": "a://1", "text": "a://1"}, {"text": "no uri"}, "odd"], "x": 1}
-    assert renamed(read, shown) == {
+    assert rename_resources(read, shown) == {
         "contents": [{"uri": "docs+a://1", "text": "a://1"}, {"text": "no uri"}, "odd"],
         "x": 1,
     }
@@ -48,7 +53,7 @@ def test_links_and_embedded_resources_of_a_result_are_renamed_and_nothing_else()
         {"type": "text", "text": "a://3"},
         "odd",
     ]
-    found = renamed({"content": blocks}, shown)["content"]
+    found = rename_resources({"content": blocks}, shown)["content"]
     assert [found[0]["uri"], found[1]["resource"]["uri"]] == ["docs+a://1", "docs+a://2"]
     assert found[2:] == blocks[2:]
 
@@ -56,27 +61,27 @@ def test_links_and_embedded_resources_of_a_result_are_renamed_and_nothing_else()
 def test_prompts_are_renamed_whether_their_content_is_one_block_or_many() -> None:
     link = {"type": "resource_link", "uri": "a://1"}
     messages = [{"role": "user", "content": link}, {"role": "user", "content": [link]}, "odd"]
-    found = renamed({"messages": messages}, shown)["messages"]
+    found = rename_resources({"messages": messages}, shown)["messages"]
     assert found[0]["content"]["uri"] == "docs+a://1"
     assert found[1]["content"] == [found[0]["content"]]
     assert found[2] == "odd"
 
 
 def test_a_result_that_is_none_stays() -> None:
-    assert renamed("odd", shown) == "odd"
+    assert rename_resources("odd", shown) == "odd"
     plain = {"structuredContent": {"uri": "a://1"}}
-    assert renamed(plain, shown) is plain
+    assert rename_resources(plain, shown) is plain
 
 
 @pytest.mark.parametrize("meta", [None, {}, {"ui": "odd"}, {"ui": {"resourceUri": 7}}])
 def test_a_tool_without_a_page_stays(meta: object) -> None:
     tool = {"name": "show", "_meta": meta}
-    assert renamed_page(tool, shown) == tool
+    assert rename_ui_resource(tool, shown) == tool
 
 
 def test_a_tools_page_is_named_as_the_client_names_it() -> None:
     tool = {"name": "show", "_meta": {"ui": {"resourceUri": "ui://page", "x": 1}, "y": 2}}
-    assert renamed_page(tool, shown)["_meta"] == {
+    assert rename_ui_resource(tool, shown)["_meta"] == {
         "ui": {"resourceUri": "docs+ui://page", "x": 1},
         "y": 2,
     }

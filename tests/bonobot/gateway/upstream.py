@@ -10,13 +10,13 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from agents.bindings import bind
 from agents.models import Agent
-from bonobot.lib.runtime import runtime
-from bonobot.tenancy.models import Organization
-from mcp_servers.configuration import ServerSpec
+from agents.services import bind
+from bonobot.accounts.models.organizations import Organization
+from bonobot.core.runtime import get_runtime
 from mcp_servers.models import Server
-from mcp_servers.registration import add
+from mcp_servers.server_config import ServerSpec
+from mcp_servers.services import add
 from tests.agents import casting
 from tests.servers import raw_http
 from tests.servers.raw_http import Asked, HandshakeHttp, RawHttp
@@ -172,11 +172,11 @@ class Upstream:
     def listening(self) -> Iterator["Upstream"]:
         """Listen while the block runs."""
         listening = self.http.listening()
-        runtime().call(listening.__aenter__)
+        get_runtime().call(listening.__aenter__)
         try:
             yield self
         finally:
-            runtime().call(listening.__aexit__, None, None, None)
+            get_runtime().call(listening.__aexit__, None, None, None)
 
 
 def give(upstream: Upstream, where: Organization, agent: Agent, **more: Any) -> Server:

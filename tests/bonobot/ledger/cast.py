@@ -7,8 +7,7 @@ from uuid import UUID, uuid4
 
 from django.db import connection
 
-from bonobot.ledger.actors import Actor
-from bonobot.ledger.entries import Opening
+from bonobot.ledger.types import Actor, Opening
 
 T = TypeVar("T")
 

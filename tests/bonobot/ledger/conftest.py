@@ -6,8 +6,8 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from bonobot.ledger.entries import Opening
-from bonobot.ledger.writer import Writer
+from bonobot.ledger.types import Opening
+from bonobot.ledger.writer.writer_thread import LedgerWriter
 from tests.bonobot.ledger.cast import opening_of
 
 
@@ -23,12 +23,12 @@ def opening(organization_id: UUID) -> Callable[..., Opening]:
 
 
 @pytest.fixture
-def start_writer(transactional_db: None) -> Iterator[Callable[..., Writer]]:
+def start_writer(transactional_db: None) -> Iterator[Callable[..., LedgerWriter]]:
     """Return a function that starts a writer; it is closed before the rows are cleared."""
-    started: list[Writer] = []
+    started: list[LedgerWriter] = []
 
-    def start(**options: float) -> Writer:
-        started.append(Writer(**options))
+    def start(**options: float) -> LedgerWriter:
+        started.append(LedgerWriter(**options))
         return started[-1]
 
     yield start
@@ -37,5 +37,5 @@ def start_writer(transactional_db: None) -> Iterator[Callable[..., Writer]]:
 
 
 @pytest.fixture
-def writer(start_writer: Callable[..., Writer]) -> Writer:
+def writer(start_writer: Callable[..., LedgerWriter]) -> LedgerWriter:
     return start_writer()

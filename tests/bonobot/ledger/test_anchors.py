@@ -6,11 +6,11 @@ from uuid import UUID, uuid4
 import pytest
 from django.db import connection
 
-from bonobot.ledger import anchors
-from bonobot.ledger.changes import record
+from bonobot.core.crypto.key_files import make_signing_key
+from bonobot.ledger.audit import signed_checkpoints
+from bonobot.ledger.audit.admin_changes import record
+from bonobot.ledger.audit.verify_chain import verify
 from bonobot.ledger.tasks import export_heads
-from bonobot.ledger.verify import verify
-from bonobot.lib.keys import make_signing_key
 from tests.bonobot.ledger.cast import ALICE
 
 pytestmark = pytest.mark.django_db
@@ -33,8 +33,12 @@ def happen(organization_id: UUID, times: int = 1) -> None:
         )
 
 
-def kept(organization_id: UUID) -> list[anchors.Anchor]:
-    return list(anchors.anchors(organization_id, anchors.kept_lines()))
+def kept(organization_id: UUID) -> list[signed_checkpoints.SignedCheckpoint]:
+    return list(
+        signed_checkpoints.parse_checkpoints(
+            organization_id, signed_checkpoints.read_checkpoint_lines()
+        )
+    )
 
 
 def test_a_head_is_exported_once_for_each_time_it_moved(organization_id: UUID) -> None:
@@ -84,21 +88,21 @@ def test_a_chain_that_was_written_anew_is_found(organization_id: UUID) -> None:
 @pytest.mark.parametrize("change", [{"seq": 1}, {"kind": "checkpoint"}, {"signature": "AAAA"}])
 def test_a_forged_head_is_refused(organization_id: UUID, change: dict[str, object]) -> None:
     happen(organization_id, 2)
-    (statement,) = anchors.heads(organization_id)
+    (statement,) = signed_checkpoints.sign_chain_ends(organization_id)
     forged = json.dumps({**statement, **change})
     with pytest.raises(ValueError, match="not signed"):
-        list(anchors.anchors(organization_id, ["\n", forged]))
+        list(signed_checkpoints.parse_checkpoints(organization_id, ["\n", forged]))
 
 
 @pytest.mark.parametrize("line", ["{", "[]", "5"])
 def test_a_line_that_is_no_head_is_named(organization_id: UUID, line: str) -> None:
     with pytest.raises(ValueError, match="Line 1"):
-        list(anchors.anchors(organization_id, [line]))
+        list(signed_checkpoints.parse_checkpoints(organization_id, [line]))
 
 
 def test_a_head_of_another_installation_is_refused(organization_id: UUID, settings: Any) -> None:
     happen(organization_id)
-    lines = [json.dumps(one) for one in anchors.heads(organization_id)]
+    lines = [json.dumps(one) for one in signed_checkpoints.sign_chain_ends(organization_id)]
     settings.BONOBOT_AUDIT_KEYS = [make_signing_key()]
     with pytest.raises(ValueError, match="not signed"):
-        list(anchors.anchors(organization_id, lines))
+        list(signed_checkpoints.parse_checkpoints(organization_id, lines))

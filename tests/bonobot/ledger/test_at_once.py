@@ -9,14 +9,24 @@ from uuid import UUID, uuid4
 import pytest
 from django.db import OperationalError
 
-from bonobot.ledger import changes, committing, remembering, usage
-from bonobot.ledger.databases import OwnDatabase
-from bonobot.ledger.entries import Admission, Charge, Flow, Opening, Reserve, Settlement, rates_of
-from bonobot.ledger.groups import Needs, Plan, State
+from bonobot.ledger import queries as ledger_queries
+from bonobot.ledger.audit import admin_changes
+from bonobot.ledger.audit.verify_chain import verify
 from bonobot.ledger.models import AuditRow, BudgetCell, FlowCell, Head, RateCell
 from bonobot.ledger.refusals import BudgetExhausted, StaleSnapshot
-from bonobot.ledger.verify import verify
-from bonobot.ledger.writer import Writer
+from bonobot.ledger.types import (
+    Admission,
+    BudgetReservation,
+    FlowLabelEffect,
+    Opening,
+    RateCharge,
+    Settlement,
+    build_rate_prefix,
+)
+from bonobot.ledger.writer import committer
+from bonobot.ledger.writer.batch_plan import BatchPlan, BatchRowKeys, BatchState
+from bonobot.ledger.writer.sql import DedicatedLedgerDatabase
+from bonobot.ledger.writer.writer_thread import LedgerWriter
 from tests.bonobot.ledger.cast import opening_of
 
 WAIT_S = 30.0
@@ -30,20 +40,22 @@ def written(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """List for each group that was tried at once whether it was written, which it must be exactly
     where what it was decided on is stored."""
     seen: list[bool] = []
-    write = committing.at_once.write
+    write = committer.at_once.write
 
-    def watched(database: OwnDatabase, before: State, plan: Plan) -> int | None:
+    def watched(
+        database: DedicatedLedgerDatabase, before: BatchState, plan: BatchPlan
+    ) -> int | None:
         same = _stored(before)
         now = write(database, before, plan)
         assert same is (now is not None)
         seen.append(same)
         return now
 
-    monkeypatch.setattr(committing.at_once, "write", watched)
+    monkeypatch.setattr(committer.at_once, "write", watched)
     return seen
 
 
-def _stored(before: State) -> bool:
+def _stored(before: BatchState) -> bool:
     """Tell whether these rows are there as they are here; does its own reading."""
     heads = Head.objects.in_bulk(before.tips)
     cells, rates = BudgetCell.objects.in_bulk(before.cells), RateCell.objects.in_bulk(before.rates)
@@ -63,9 +75,9 @@ def _stored(before: State) -> bool:
 
 
 @pytest.fixture
-def other(transactional_db: None) -> Iterator[Writer]:
+def other(transactional_db: None) -> Iterator[LedgerWriter]:
     """Another process's writer, as far as the database can tell."""
-    writer = Writer()
+    writer = LedgerWriter()
     with closing(writer):
         yield writer
 
@@ -74,10 +86,12 @@ def _admission(call: Opening, *, generation: int | None = None, limit: int = NEV
     organization_id = call.organization_id
     return Admission(
         call,
-        reserves=(Reserve(f"budget:{organization_id}:agent:1:calls:total:all", limit, 1),),
-        charges=(Charge(f"{rates_of(organization_id)}agent:1", 100_000, 10_000),),
+        reserves=(
+            BudgetReservation(f"budget:{organization_id}:agent:1:calls:total:all", limit, 1),
+        ),
+        charges=(RateCharge(f"{build_rate_prefix(organization_id)}agent:1", 100_000, 10_000),),
         generation=generation,
-        flows=(Flow(f"flow:{organization_id}:agent:1", adds=1),),
+        flows=(FlowLabelEffect(f"flow:{organization_id}:agent:1", adds=1),),
     )
 
 
@@ -91,7 +105,7 @@ def _settlement(admission: Admission, **facts: Any) -> Settlement:
     )
 
 
-def _call(writer: Writer, organization_id: UUID, **facts: Any) -> Admission:
+def _call(writer: LedgerWriter, organization_id: UUID, **facts: Any) -> Admission:
     admission = _admission(opening_of(organization_id))
     writer.admit(admission).result(WAIT_S)
     assert writer.settle(_settlement(admission, **facts)).result(WAIT_S) is True
@@ -99,7 +113,7 @@ def _call(writer: Writer, organization_id: UUID, **facts: Any) -> Admission:
 
 
 def test_a_warm_call_is_written_at_once(
-    writer: Writer, organization_id: UUID, written: list[bool]
+    writer: LedgerWriter, organization_id: UUID, written: list[bool]
 ) -> None:
     for _ in range(3):
         call = _call(writer, organization_id)
@@ -107,11 +121,11 @@ def test_a_warm_call_is_written_at_once(
     assert verify(organization_id).ok
     row = AuditRow.objects.get(pk=call.opening.call_id)
     assert (row.outcome, row.code, row.tool_name) == ("ok", "", "now")
-    assert usage.spent(call.reserves[0].key) == (3, 0)
+    assert ledger_queries.load_balance(call.reserves[0].key) == (3, 0)
 
 
 def test_how_a_call_failed_is_written_at_once(
-    writer: Writer, organization_id: UUID, written: list[bool]
+    writer: LedgerWriter, organization_id: UUID, written: list[bool]
 ) -> None:
     call = _call(writer, organization_id, outcome="error", code="tool_error")
     assert written == [True]
@@ -121,11 +135,14 @@ def test_how_a_call_failed_is_written_at_once(
 
 
 def test_a_change_of_the_policy_holds_on_the_very_next_call(
-    writer: Writer, opening: Callable[..., Opening], organization_id: UUID, written: list[bool]
+    writer: LedgerWriter,
+    opening: Callable[..., Opening],
+    organization_id: UUID,
+    written: list[bool],
 ) -> None:
     for _ in range(2):
         writer.admit(_admission(opening(), generation=0)).result(WAIT_S)
-    changes.bump(organization_id)
+    admin_changes.increment_generation(organization_id)
     with pytest.raises(StaleSnapshot):
         writer.admit(_admission(opening(), generation=0)).result(WAIT_S)
     assert writer.admit(_admission(opening(), generation=1)).result(WAIT_S).generation == 1
@@ -133,7 +150,7 @@ def test_a_change_of_the_policy_holds_on_the_very_next_call(
 
 
 def test_no_budget_is_refused_from_memory(
-    writer: Writer, other: Writer, opening: Callable[..., Opening]
+    writer: LedgerWriter, other: LedgerWriter, opening: Callable[..., Opening]
 ) -> None:
     first = _admission(opening(), limit=1)
     writer.admit(first).result(WAIT_S)
@@ -145,13 +162,13 @@ def test_no_budget_is_refused_from_memory(
 
 
 def test_who_is_not_alone_reads_until_nobody_else_has_written_for_a_while(
-    writer: Writer,
-    other: Writer,
+    writer: LedgerWriter,
+    other: LedgerWriter,
     organization_id: UUID,
     written: list[bool],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(remembering, "ALONE", 3)
+    monkeypatch.setattr(committer, "ALONE", 3)
     _call(writer, organization_id)
     _call(other, organization_id)
     assert written == [True, True]  # the settlements
@@ -169,7 +186,7 @@ def test_who_is_not_alone_reads_until_nobody_else_has_written_for_a_while(
 
 
 def test_two_writers_make_one_chain(
-    writer: Writer, other: Writer, organization_id: UUID, written: list[bool]
+    writer: LedgerWriter, other: LedgerWriter, organization_id: UUID, written: list[bool]
 ) -> None:
     chance = random.Random(5)  # noqa: S311  # the same order each time
     for _ in range(40):
@@ -181,21 +198,23 @@ def test_two_writers_make_one_chain(
 
 
 def test_what_is_shared_by_organizations_is_locked_and_read(
-    writer: Writer, opening: Callable[..., Opening], written: list[bool]
+    writer: LedgerWriter, opening: Callable[..., Opening], written: list[bool]
 ) -> None:
     for _ in range(3):
-        writer.admit(Admission(opening(), charges=(Charge("rate:all", 100, 50),))).result(WAIT_S)
+        writer.admit(Admission(opening(), charges=(RateCharge("rate:all", 100, 50),))).result(
+            WAIT_S
+        )
     assert written == []
 
 
 def test_a_clock_that_was_read_long_ago_is_not_relied_on(
-    writer: Writer,
+    writer: LedgerWriter,
     organization_id: UUID,
     written: list[bool],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     _call(writer, organization_id)
-    monkeypatch.setattr(remembering, "KEPT_S", -1.0)
+    monkeypatch.setattr(committer, "KEPT_S", -1.0)
     _call(writer, organization_id)
     written.clear()
     _call(writer, organization_id)
@@ -203,13 +222,13 @@ def test_a_clock_that_was_read_long_ago_is_not_relied_on(
 
 
 def test_an_answer_that_was_lost_is_not_written_twice(
-    writer: Writer,
+    writer: LedgerWriter,
     opening: Callable[..., Opening],
     organization_id: UUID,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     writer.admit(_admission(opening())).result(WAIT_S)
-    write, lost = committing.at_once.write, [True]
+    write, lost = committer.at_once.write, [True]
 
     def losing(*args: Any) -> int | None:
         now = write(*args)
@@ -217,46 +236,46 @@ def test_an_answer_that_was_lost_is_not_written_twice(
             raise OperationalError("the connection is gone")
         return now
 
-    monkeypatch.setattr(committing.at_once, "write", losing)
+    monkeypatch.setattr(committer.at_once, "write", losing)
     admission = _admission(opening())
     assert writer.admit(admission).result(WAIT_S).seq == 2
     assert writer.settle(_settlement(admission)).result(WAIT_S) is True
     report = verify(organization_id)
     assert (report.ok, report.rows, report.seq) == (True, 2, 3)
-    assert usage.spent(admission.reserves[0].key) == (1, 1)
+    assert ledger_queries.load_balance(admission.reserves[0].key) == (1, 1)
 
 
 def test_labels_are_kept_whose_cell_was_removed(
-    writer: Writer, organization_id: UUID, monkeypatch: pytest.MonkeyPatch
+    writer: LedgerWriter, organization_id: UUID, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is compared can be removed before it is written, if nobody has used it for long."""
-    call = Admission(opening_of(organization_id), flows=(Flow("flow:x", adds=0),))
+    call = Admission(opening_of(organization_id), flows=(FlowLabelEffect("flow:x", adds=0),))
     writer.admit(call).result(WAIT_S)
-    move = committing.at_once._move
+    move = committer.at_once._move
 
-    def removing(database: OwnDatabase, *args: Any) -> Any:
+    def removing(database: DedicatedLedgerDatabase, *args: Any) -> Any:
         found = move(database, *args)
         database.execute("DELETE FROM ledger_flowcell")
         return found
 
-    monkeypatch.setattr(committing.at_once, "_move", removing)
-    call = Admission(opening_of(organization_id), flows=(Flow("flow:x", adds=4),))
+    monkeypatch.setattr(committer.at_once, "_move", removing)
+    call = Admission(opening_of(organization_id), flows=(FlowLabelEffect("flow:x", adds=4),))
     writer.admit(call).result(WAIT_S)
     assert FlowCell.objects.get(pk="flow:x").labels == 4
 
 
 def test_among_changes_from_everywhere_only_what_is_stored_is_decided_on(
-    writer: Writer,
-    other: Writer,
+    writer: LedgerWriter,
+    other: LedgerWriter,
     organization_id: UUID,
     written: list[bool],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(remembering, "ALONE", 1)
+    monkeypatch.setattr(committer, "ALONE", 1)
     chance = random.Random(7)  # noqa: S311  # the same order of events each time
     running: list[Admission] = []
     strangers: list[Callable[[], object]] = [
-        lambda: changes.bump(organization_id),
+        lambda: admin_changes.increment_generation(organization_id),
         lambda: _call(other, organization_id),
         lambda: BudgetCell.objects.all().delete(),
         lambda: BudgetCell.objects.update(spent=5),
@@ -282,14 +301,14 @@ def test_among_changes_from_everywhere_only_what_is_stored_is_decided_on(
 
 
 def test_a_group_of_two_organizations_is_locked_and_read(
-    writer: Writer, organization_id: UUID, written: list[bool]
+    writer: LedgerWriter, organization_id: UUID, written: list[bool]
 ) -> None:
     both = [organization_id, uuid4()]
     for whose in both:
         _call(writer, whose)
     memory = writer._committer._memory
-    database = committing.connect()
+    database = committer.connect()
     with closing(database.connection):
-        one = Needs((organization_id,), (), (), ())
+        one = BatchRowKeys((organization_id,), (), (), ())
         assert memory.guess(database, one) is not None
-        assert memory.guess(database, Needs(tuple(sorted(both)), (), (), ())) is None
+        assert memory.guess(database, BatchRowKeys(tuple(sorted(both)), (), (), ())) is None

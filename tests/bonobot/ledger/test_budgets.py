@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bonobot.ledger.budgets import Cell, bucket, budget_key, reserve, settle
+from bonobot.ledger.budgets import BudgetBalance, build_budget_key, format_period, reserve, settle
 
 amounts = st.integers(0, 10_000)
 
@@ -14,7 +14,7 @@ amounts = st.integers(0, 10_000)
 def test_nothing_is_admitted_beyond_the_limit(
     limit: int, calls: list[tuple[int, int, bool]]
 ) -> None:
-    cell, running = Cell(), []
+    cell, running = BudgetBalance(), []
     for amount, actual, settles in calls:
         admitted = reserve(cell, limit=limit, amount=amount)
         if admitted is None:
@@ -32,23 +32,23 @@ def test_nothing_is_admitted_beyond_the_limit(
 
 @given(st.lists(amounts))
 def test_without_a_limit_everything_is_counted(calls: list[int]) -> None:
-    cell = Cell()
+    cell = BudgetBalance()
     for amount in calls:
         admitted = reserve(cell, limit=None, amount=amount)
         assert admitted is not None
         cell = settle(admitted, reserved=amount, actual=amount)
-    assert cell == Cell(spent=sum(calls))
+    assert cell == BudgetBalance(spent=sum(calls))
 
 
 def test_what_cost_more_than_was_reserved_is_counted_as_it_was() -> None:
-    cell = reserve(Cell(), limit=10, amount=10)
+    cell = reserve(BudgetBalance(), limit=10, amount=10)
     assert cell is not None
-    assert settle(cell, reserved=10, actual=25) == Cell(spent=25, reserved=0)
-    assert reserve(Cell(spent=25), limit=10, amount=0) is None
+    assert settle(cell, reserved=10, actual=25) == BudgetBalance(spent=25, reserved=0)
+    assert reserve(BudgetBalance(spent=25), limit=10, amount=0) is None
 
 
 def test_a_pruned_cell_is_settled_without_going_below_zero() -> None:
-    assert settle(Cell(), reserved=7, actual=3) == Cell(spent=3, reserved=0)
+    assert settle(BudgetBalance(), reserved=7, actual=3) == BudgetBalance(spent=3, reserved=0)
 
 
 @pytest.mark.parametrize(
@@ -56,11 +56,11 @@ def test_a_pruned_cell_is_settled_without_going_below_zero() -> None:
 )
 def test_a_period_begins_at_midnight_utc(period: str, expected: str) -> None:
     tokyo = timezone(timedelta(hours=9))
-    assert bucket(period, datetime(2026, 12, 1, 9, 0, tzinfo=tokyo)) == expected  # type: ignore[arg-type]
+    assert format_period(period, datetime(2026, 12, 1, 9, 0, tzinfo=tokyo)) == expected  # type: ignore[arg-type]
 
 
 def test_a_key_says_whose_budget_it_is_in_which_unit_and_when() -> None:
-    key = budget_key(
+    key = build_budget_key(
         UUID(int=1),
         scope="agent",
         scope_id=UUID(int=2),

@@ -6,19 +6,18 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bonobot.ledger.actors import Actor
-from bonobot.ledger.chain import GENESIS, Inspector, Stored, Tip, link
-from bonobot.ledger.entries import Opening, Settlement
-from bonobot.ledger.groups import close_item, open_item
-from bonobot.ledger.sealing import columns_of
+from bonobot.ledger.audit.entry_encoding import parse_columns
+from bonobot.ledger.audit.hash_chain import GENESIS, ChainTip, ChainVerifier, StoredEntry, link
+from bonobot.ledger.types import Actor, Opening, Settlement
+from bonobot.ledger.writer.batch_plan import close_item, open_item
 
 AT = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 ORGANIZATION = UUID(int=1)
 
 
-def stored(count: int, closings: Sequence[int]) -> tuple[list[Stored], Tip]:
+def stored(count: int, closings: Sequence[int]) -> tuple[list[StoredEntry], ChainTip]:
     """Return a sound chain: `count` rows, those in `closings` closed in that order at the end."""
-    tip, rows = Tip(), []
+    tip, rows = ChainTip(), []
     for number in range(count):
         item = open_item(
             Opening(
@@ -34,9 +33,9 @@ def stored(count: int, closings: Sequence[int]) -> tuple[list[Stored], Tip]:
             AT,
         )
         tip = tip.extend(item.text)
-        columns = columns_of(item.text, "")
+        columns = parse_columns(item.text, "")
         rows.append(
-            Stored(str(item.call_id), tip.seq, tip.digest, item.text, None, "", "", columns)
+            StoredEntry(str(item.call_id), tip.seq, tip.digest, item.text, None, "", "", columns)
         )
     for number in closings:
         row = rows[number]
@@ -49,13 +48,13 @@ def stored(count: int, closings: Sequence[int]) -> tuple[list[Stored], Tip]:
             closed_seq=tip.seq,
             closed_digest=tip.digest,
             closed=text,
-            columns=columns_of(row.opened, text),
+            columns=parse_columns(row.opened, text),
         )
     return rows, tip
 
 
-def kinds(rows: Sequence[Stored], tip: Tip) -> set[str]:
-    inspector = Inspector(tip)
+def kinds(rows: Sequence[StoredEntry], tip: ChainTip) -> set[str]:
+    inspector = ChainVerifier(tip)
     for row in rows:
         inspector.feed(row)
     inspector.finish()
@@ -78,7 +77,7 @@ def test_a_link_depends_on_the_text_and_on_what_was_before() -> None:
 
 
 def test_an_empty_chain_is_sound() -> None:
-    assert kinds([], Tip()) == set()
+    assert kinds([], ChainTip()) == set()
 
 
 @given(chains)
@@ -161,7 +160,7 @@ def test_a_closing_that_was_taken_away_is_found() -> None:
         closed_seq=None,
         closed_digest="",
         closed="",
-        columns=columns_of(row.opened, ""),
+        columns=parse_columns(row.opened, ""),
     )
     assert kinds(rows, tip) == {"truncated"}
 
@@ -180,7 +179,7 @@ def test_a_head_that_names_another_digest_is_found() -> None:
 def test_one_fault_is_reported_once_not_for_all_that_follow() -> None:
     rows, tip = stored(50, [])
     rows[10] = rows[10]._replace(opened=rows[10].opened.replace("Alice", "Mallo"))
-    inspector = Inspector(tip)
+    inspector = ChainVerifier(tip)
     for row in rows:
         inspector.feed(row)
     inspector.finish()
@@ -192,7 +191,7 @@ def test_one_fault_is_reported_once_not_for_all_that_follow() -> None:
 
 def test_no_more_faults_are_kept_than_a_person_reads() -> None:
     rows, tip = stored(300, [])
-    inspector = Inspector(tip)
+    inspector = ChainVerifier(tip)
     for row in rows:
         inspector.feed(row._replace(opened="?"))
     assert len(inspector.faults) == 100

@@ -7,23 +7,24 @@ import pytest
 import time_machine
 from django.db.models import Sum
 
-from bonobot.ledger import counting, retention
-from bonobot.ledger.entries import Admission, Opening, Settlement
+from bonobot.ledger.audit import retention
 from bonobot.ledger.models import AuditRow, Head, Rollup, Uncounted
 from bonobot.ledger.tasks import count_usage
-from bonobot.ledger.writer import Writer
+from bonobot.ledger.types import Admission, Opening, Settlement
+from bonobot.ledger.usage import build_rollups
+from bonobot.ledger.writer.writer_thread import LedgerWriter
 from tests.bonobot.ledger.cast import ALICE
 
 WAIT_S = 30.0
 Make = Callable[..., Opening]
 
 
-def begin(writer: Writer, opening: Opening) -> Opening:
+def begin(writer: LedgerWriter, opening: Opening) -> Opening:
     writer.admit(Admission(opening)).result(WAIT_S)
     return opening
 
 
-def end(writer: Writer, opening: Opening, outcome: Any = "ok", **facts: Any) -> None:
+def end(writer: LedgerWriter, opening: Opening, outcome: Any = "ok", **facts: Any) -> None:
     done = {"call_id": opening.call_id, "organization_id": opening.organization_id}
     writer.settle(Settlement(**done, outcome=outcome, **{"duration_ms": 5, **facts})).result(WAIT_S)
 
@@ -34,7 +35,7 @@ def totals(organization_id: UUID, *by: str, grain: str = "day") -> dict[Any, int
 
 
 def test_ended_calls_are_counted_once_by_the_hour_and_by_the_day(
-    writer: Writer, opening: Make, organization_id: UUID
+    writer: LedgerWriter, opening: Make, organization_id: UUID
 ) -> None:
     for _ in range(3):
         end(writer, begin(writer, opening()), input_tokens=2, cost_microusd=7)
@@ -55,41 +56,41 @@ def test_ended_calls_are_counted_once_by_the_hour_and_by_the_day(
 
 
 def test_a_call_that_still_ran_is_counted_when_it_has_ended_in_the_hour_it_was_asked(
-    writer: Writer, opening: Make, organization_id: UUID
+    writer: LedgerWriter, opening: Make, organization_id: UUID
 ) -> None:
     long = begin(writer, opening())
     end(writer, begin(writer, opening()))
-    assert counting.count(organization_id) == 1
+    assert build_rollups.count(organization_id) == 1
     asked = AuditRow.objects.get(pk=long.call_id).opened_at
     with time_machine.travel(asked + timedelta(hours=3)):
         end(writer, long)
-        assert counting.count(organization_id) == 1
+        assert build_rollups.count(organization_id) == 1
     [row] = Rollup.objects.filter(grain="hour")
     assert (row.calls, row.begins) == (2, asked.replace(minute=0, second=0, microsecond=0))
     assert not Uncounted.objects.exists()
 
 
 def test_repeats_of_a_refusal_are_counted_when_its_window_has_ended(
-    start_writer: Callable[..., Writer], opening: Make, organization_id: UUID
+    start_writer: Callable[..., LedgerWriter], opening: Make, organization_id: UUID
 ) -> None:
     writer = start_writer()
     for _ in range(4):
         writer.refuse(opening(decision="deny", code="denied")).result(WAIT_S)
-    counting.count(organization_id)
+    build_rollups.count(organization_id)
     assert totals(organization_id, "outcome") == {"refused": 1}
     writer.close()  # which ends the open windows
-    counting.count(organization_id)
-    counting.count(organization_id)
+    build_rollups.count(organization_id)
+    build_rollups.count(organization_id)
     assert totals(organization_id, "outcome") == {"refused": 4}
 
 
 def test_a_batch_that_breaks_in_the_middle_is_counted_whole_the_next_time(
-    writer: Writer, opening: Make, organization_id: UUID, monkeypatch: pytest.MonkeyPatch
+    writer: LedgerWriter, opening: Make, organization_id: UUID, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for _ in range(5):
         end(writer, begin(writer, opening()))
-    monkeypatch.setattr(counting, "BATCH", 2)
-    whole = counting._add
+    monkeypatch.setattr(build_rollups, "BATCH", 2)
+    whole = build_rollups._add
     calls = iter((whole, None, *[whole] * 9))
 
     def breaks(sums: Any) -> None:
@@ -98,25 +99,25 @@ def test_a_batch_that_breaks_in_the_middle_is_counted_whole_the_next_time(
         if add is None:
             raise RuntimeError("killed after the write and before the commit")
 
-    monkeypatch.setattr(counting, "_add", breaks)
+    monkeypatch.setattr(build_rollups, "_add", breaks)
     with pytest.raises(RuntimeError):
-        counting.count(organization_id)
+        build_rollups.count(organization_id)
     assert totals(organization_id, "outcome") == {"ok": 2}
-    counting.count(organization_id)
+    build_rollups.count(organization_id)
     assert totals(organization_id, "outcome") == {"ok": 5}
 
 
 def test_of_two_that_looked_at_once_one_writes(
-    writer: Writer, opening: Make, organization_id: UUID
+    writer: LedgerWriter, opening: Make, organization_id: UUID
 ) -> None:
     end(writer, begin(writer, opening()))
-    both = [counting._look(organization_id) for _ in range(2)]
-    assert [counting._write(one) for one in both] == [True, False]
+    both = [build_rollups._load_batch(organization_id) for _ in range(2)]
+    assert [build_rollups._write(one) for one in both] == [True, False]
     assert totals(organization_id, "outcome") == {"ok": 1}
 
 
 def test_what_old_rows_came_to_stays_when_they_leave_and_when_the_rest_is_counted_again(
-    writer: Writer, opening: Make, organization_id: UUID
+    writer: LedgerWriter, opening: Make, organization_id: UUID
 ) -> None:
     old = datetime(2026, 1, 1, 12, tzinfo=UTC)
     with time_machine.travel(old, tick=False):
@@ -124,50 +125,52 @@ def test_what_old_rows_came_to_stays_when_they_leave_and_when_the_rest_is_counte
     with time_machine.travel(old + timedelta(days=3), tick=False):
         end(writer, begin(writer, opening()))
         # Nothing was counted yet: pruning counts first.
-        retention.prune(organization_id, before=old + timedelta(days=1), actor=ALICE)
+        retention.prune_entries(organization_id, before=old + timedelta(days=1), actor=ALICE)
     whole = {"old": 1, "now": 1}
     assert totals(organization_id, "tool_name") == whole
     Rollup.objects.filter(tool_name="now").update(calls=77)
     with time_machine.travel(old + timedelta(days=4), tick=False):
-        assert counting.rebuild(organization_id) == 0  # the day of the first row left may be cut
-        retention.prune(organization_id, before=old + timedelta(days=2), actor=ALICE)
+        assert (
+            build_rollups.rebuild(organization_id) == 0
+        )  # the day of the first row left may be cut
+        retention.prune_entries(organization_id, before=old + timedelta(days=2), actor=ALICE)
     assert totals(organization_id, "tool_name") == whole | {"now": 77}
 
 
 def test_a_rebuild_counts_all_that_is_there_anew(
-    writer: Writer, opening: Make, organization_id: UUID
+    writer: LedgerWriter, opening: Make, organization_id: UUID
 ) -> None:
     running = begin(writer, opening())
     end(writer, begin(writer, opening()))
-    counting.count(organization_id)
+    build_rollups.count(organization_id)
     Rollup.objects.update(calls=99)
-    assert counting.rebuild(organization_id) == 1
+    assert build_rollups.rebuild(organization_id) == 1
     end(writer, running)
-    counting.count(organization_id)
+    build_rollups.count(organization_id)
     assert totals(organization_id, "outcome") == {"ok": 2}
 
 
 def test_a_row_that_is_not_counted_does_not_leave(
-    writer: Writer, opening: Make, organization_id: UUID, monkeypatch: pytest.MonkeyPatch
+    writer: LedgerWriter, opening: Make, organization_id: UUID, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = datetime(2026, 1, 1, tzinfo=UTC)
     with time_machine.travel(old, tick=False):
         end(writer, begin(writer, opening()))
-    monkeypatch.setattr(counting, "count", lambda organization_id: 0)
-    done = retention.prune(organization_id, before=old + timedelta(days=1), actor=ALICE)
+    monkeypatch.setattr(build_rollups, "count", lambda organization_id: 0)
+    done = retention.prune_entries(organization_id, before=old + timedelta(days=1), actor=ALICE)
     assert done.rows == 0
 
 
 def test_the_tail_is_what_a_count_would_add(
-    writer: Writer, opening: Make, organization_id: UUID
+    writer: LedgerWriter, opening: Make, organization_id: UUID
 ) -> None:
     end(writer, begin(writer, opening()))
-    counting.count(organization_id)
+    build_rollups.count(organization_id)
     late = begin(writer, opening(tool_name="late"))
-    counting.count(organization_id)
+    build_rollups.count(organization_id)
     end(writer, late)
     end(writer, begin(writer, opening(tool_name="new")))
-    ended, more = counting.tail(organization_id)
+    ended, more = build_rollups.load_uncounted_entries(organization_id)
     assert ({row.tool_name for row in ended}, more) == ({"late", "new"}, False)
 
 
@@ -176,14 +179,14 @@ def test_an_organization_in_which_nothing_happened_is_passed_over(
     organization_id: UUID, django_assert_num_queries: Any
 ) -> None:
     Head.objects.create(organization_id=organization_id)
-    counting.count(organization_id)
+    build_rollups.count(organization_id)
     with django_assert_num_queries(2):
-        assert counting.count_all() == 0
+        assert build_rollups.count_all() == 0
 
 
 @pytest.mark.django_db
 def test_hours_leave_after_two_months_and_days_stay() -> None:
-    zeros = dict.fromkeys(counting.SUMS, 0)
+    zeros = dict.fromkeys(build_rollups.SUMS, 0)
     for grain in ("hour", "day"):
         Rollup.objects.create(
             key=grain,
@@ -192,5 +195,5 @@ def test_hours_leave_after_two_months_and_days_stay() -> None:
             begins=datetime.now(UTC) - timedelta(days=61),
             **zeros,
         )
-    assert counting.forget() == 1
+    assert build_rollups.delete_old_rollups() == 1
     assert Rollup.objects.get().grain == "day"

@@ -2,8 +2,7 @@ from uuid import UUID
 
 import pytest
 
-from bonobot.ledger.actors import Actor
-from bonobot.ledger.entries import LARGEST, Charge, Reserve, Settlement
+from bonobot.ledger.types import LARGEST, Actor, BudgetReservation, RateCharge, Settlement
 
 
 def test_an_actor_says_who_it_is() -> None:
@@ -19,18 +18,18 @@ def test_an_unknown_kind_of_actor_is_refused() -> None:
 @pytest.mark.parametrize("amount", [-1, LARGEST + 1])
 def test_amounts_that_no_cell_can_sum_are_refused(amount: int) -> None:
     with pytest.raises(ValueError, match="amount"):
-        Reserve("budget:x", None, amount)
+        BudgetReservation("budget:x", None, amount)
 
 
 def test_a_negative_limit_is_refused() -> None:
     with pytest.raises(ValueError, match="limit"):
-        Reserve("budget:x", -1, 0)
+        BudgetReservation("budget:x", -1, 0)
 
 
 @pytest.mark.parametrize(("per_minute", "burst", "cost"), [(0, 1, 1), (1, 0, 0), (60, 2, 3)])
 def test_a_charge_that_can_never_pass_is_refused(per_minute: int, burst: int, cost: int) -> None:
     with pytest.raises(ValueError, match="burst"):
-        Charge("rate:x", per_minute, burst, cost)
+        RateCharge("rate:x", per_minute, burst, cost)
 
 
 def test_an_unknown_outcome_is_refused() -> None:

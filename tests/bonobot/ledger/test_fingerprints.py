@@ -8,21 +8,25 @@ from django.conf import settings
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bonobot.ledger.fingerprints import PURPOSE, fingerprint
+from bonobot.core.crypto.signatures import PURPOSE, compute_fingerprint
 
 
 def test_equal_texts_of_an_organization_have_one_fingerprint() -> None:
     acme = uuid4()
-    assert fingerprint(acme, '{"pin":"1234"}') == fingerprint(acme, '{"pin":"1234"}')
-    assert fingerprint(acme, '{"pin":"1234"}') != fingerprint(acme, '{"pin":"1235"}')
+    assert compute_fingerprint(acme, '{"pin":"1234"}') == compute_fingerprint(
+        acme, '{"pin":"1234"}'
+    )
+    assert compute_fingerprint(acme, '{"pin":"1234"}') != compute_fingerprint(
+        acme, '{"pin":"1235"}'
+    )
 
 
 def test_another_organization_or_key_has_another(settings) -> None:
     acme, text = uuid4(), '{"pin":"1234"}'
-    before = fingerprint(acme, text)
-    assert fingerprint(uuid4(), text) != before
+    before = compute_fingerprint(acme, text)
+    assert compute_fingerprint(uuid4(), text) != before
     settings.BONOBOT_AUDIT_KEYS = ["another", *settings.BONOBOT_AUDIT_KEYS]
-    assert fingerprint(acme, text) != before
+    assert compute_fingerprint(acme, text) != before
     assert before != hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -31,4 +35,4 @@ def test_it_is_the_hmac_that_it_says_to_be(organization_id: UUID, text: str) -> 
     secret = settings.BONOBOT_AUDIT_KEYS[0].encode()
     key = hmac.digest(secret, PURPOSE + organization_id.bytes, "sha256")
     said = text.encode("utf-8", "surrogatepass")
-    assert fingerprint(organization_id, text) == hmac.new(key, said, "sha256").hexdigest()
+    assert compute_fingerprint(organization_id, text) == hmac.new(key, said, "sha256").hexdigest()

@@ -1,26 +1,32 @@
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
-from bonobot.ledger import floods
-from bonobot.ledger.floods import WINDOW_S, Floods, key_of
+from bonobot.ledger.writer import batch_plan
+from bonobot.ledger.writer.batch_plan import WINDOW_S, RepeatedRefusals, build_refusal_key
 from tests.bonobot.ledger.cast import opening_of
 
 AT = datetime(2026, 11, 21, tzinfo=UTC)
 ORGANIZATION = UUID(int=1)
-KEY = key_of(opening_of(ORGANIZATION, code="denied_by_policy"))
+KEY = build_refusal_key(opening_of(ORGANIZATION, code="denied_by_policy"))
 
 
 def test_the_key_is_who_wanted_what_and_why_not() -> None:
-    assert key_of(opening_of(ORGANIZATION, code="denied_by_policy", details={"other": 1})) == KEY
-    assert key_of(opening_of(ORGANIZATION, code="rate_limited")) != KEY
-    assert key_of(opening_of(ORGANIZATION, code="denied_by_policy", resource_id="other")) != KEY
+    assert (
+        build_refusal_key(opening_of(ORGANIZATION, code="denied_by_policy", details={"other": 1}))
+        == KEY
+    )
+    assert build_refusal_key(opening_of(ORGANIZATION, code="rate_limited")) != KEY
+    assert (
+        build_refusal_key(opening_of(ORGANIZATION, code="denied_by_policy", resource_id="other"))
+        != KEY
+    )
     of_an_agent = opening_of(ORGANIZATION, code="denied_by_policy", agent_id=UUID(int=5))
-    assert key_of(of_an_agent) != KEY
-    assert key_of(opening_of(UUID(int=2), code="denied_by_policy")) != KEY
+    assert build_refusal_key(of_an_agent) != KEY
+    assert build_refusal_key(opening_of(UUID(int=2), code="denied_by_policy")) != KEY
 
 
 def test_what_comes_again_within_the_window_is_counted_for_the_first() -> None:
-    windows = Floods()
+    windows = RepeatedRefusals()
     assert windows.start(KEY, UUID(int=7), at=AT, now=0) == []
     for second in range(1, 4):
         assert windows.find(KEY, second) is not None
@@ -32,14 +38,14 @@ def test_what_comes_again_within_the_window_is_counted_for_the_first() -> None:
 
 
 def test_a_refusal_that_never_came_again_needs_no_second_seal() -> None:
-    windows = Floods()
+    windows = RepeatedRefusals()
     windows.start(KEY, UUID(int=7), at=AT, now=0)
     assert windows.next_end() == WINDOW_S
     assert list(windows.ended(WINDOW_S)) == []
 
 
 def test_after_its_window_the_next_refusal_is_a_first_again() -> None:
-    windows = Floods()
+    windows = RepeatedRefusals()
     windows.start(KEY, UUID(int=7), at=AT, now=0)
     windows.count(KEY, AT)
     assert windows.find(KEY, WINDOW_S) is None
@@ -50,11 +56,11 @@ def test_after_its_window_the_next_refusal_is_a_first_again() -> None:
 
 
 def test_memory_stays_bounded_by_ending_the_oldest_window() -> None:
-    windows = Floods()
+    windows = RepeatedRefusals()
     windows.start(KEY, UUID(int=0), at=AT, now=0)
     windows.count(KEY, AT)
     over = []
-    for number in range(1, floods.MOST_WINDOWS + 1):
-        key = key_of(opening_of(ORGANIZATION, code=str(number)))
+    for number in range(1, batch_plan.MOST_WINDOWS + 1):
+        key = build_refusal_key(opening_of(ORGANIZATION, code=str(number)))
         over += windows.start(key, UUID(int=number), at=AT, now=0)
     assert [window.row_id for window in over] == [UUID(int=0)]

@@ -5,11 +5,11 @@ from itertools import repeat
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bonobot.ledger.gathering import MOST, Crowd
+from bonobot.ledger.writer.queue import MOST, BatchSizeEstimate
 
 
-def learned(came: "list[int] | repeat[int]") -> Crowd:
-    crowd = Crowd()
+def learned(came: "list[int] | repeat[int]") -> BatchSizeEstimate:
+    crowd = BatchSizeEstimate()
     for number in came:
         crowd.learn(number)
     return crowd

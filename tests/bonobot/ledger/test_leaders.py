@@ -8,12 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from bonobot.ledger import counting, leaders
-from bonobot.ledger.dimensions import DIMENSIONS, Dimension
-from bonobot.ledger.leaders import Seen, among
+from bonobot.accounts.models.organizations import Organization
 from bonobot.ledger.models import Counted, Summary
-from bonobot.ledger.reports import Reader, Span
-from bonobot.tenancy.models import Organization
+from bonobot.ledger.usage import build_rollups, query_rollups
+from bonobot.ledger.usage.aggregation import DIMENSIONS, UsageDimension
+from bonobot.ledger.usage.query_rollups import (
+    BusiestSubject,
+    ReportSpan,
+    UsageReader,
+    select_busiest,
+)
 from tests import crowd, desk
 from tests.agents import casting
 
@@ -21,9 +25,9 @@ START = datetime(2026, 11, 1, tzinfo=UTC)
 days = some.lists(some.dictionaries(some.integers(1, 12), some.integers(0, 50)), max_size=4)
 
 
-def seen_of(days: list[dict[int, int]], looked_at: int) -> list[Seen]:
+def seen_of(days: list[dict[int, int]], looked_at: int) -> list[BusiestSubject]:
     return [
-        Seen(START + timedelta(days=number), UUID(int=who), calls)
+        BusiestSubject(START + timedelta(days=number), UUID(int=who), calls)
         for number, day in enumerate(days)
         for who, calls in sorted(day.items(), key=lambda one: -one[1])[:looked_at]
     ]
@@ -33,7 +37,7 @@ def seen_of(days: list[dict[int, int]], looked_at: int) -> list[Seen]:
 def test_whoever_has_the_most_is_among_them_or_nothing_is_told(
     days: list[dict[int, int]], most: int, looked_at: int
 ) -> None:
-    found = among(seen_of(days, looked_at), most=most, looked_at=looked_at)
+    found = select_busiest(seen_of(days, looked_at), most=most, looked_at=looked_at)
     if found is None:
         return
     calls: Counter[UUID] = Counter()
@@ -47,13 +51,13 @@ def test_whoever_has_the_most_is_among_them_or_nothing_is_told(
 
 def test_who_is_busy_every_day_is_found_among_many_who_are_not() -> None:
     day = {1: 90, 2: 80} | dict.fromkeys(range(3, 100), 1)
-    found = among(seen_of([day] * 3, 10), most=2, looked_at=10)
+    found = select_busiest(seen_of([day] * 3, 10), most=2, looked_at=10)
     assert found == [UUID(int=1), UUID(int=2)]
 
 
 def test_where_all_are_equally_busy_nothing_is_told() -> None:
     day = dict.fromkeys(range(1, 100), 1)
-    assert among(seen_of([day] * 3, 10), most=2, looked_at=10) is None
+    assert select_busiest(seen_of([day] * 3, 10), most=2, looked_at=10) is None
 
 
 @pytest.fixture
@@ -63,7 +67,7 @@ def acme() -> Organization:
     for number, name in enumerate(("helper", "clerk", "porter")):
         of = servers if number else servers[:1]
         crowd.call(made, casting.agent(made, name), of, 20 * (number + 1))
-    counting.count(made.pk)
+    build_rollups.count(made.pk)
     return made
 
 
@@ -73,15 +77,15 @@ def test_lists_say_the_same_however_they_were_found(
     acme: Organization, grain: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     since = Summary.objects.filter(grain=grain).earliest("begins").begins
-    span = Span(since, None, grain)  # type: ignore[arg-type]  # the parameter's
-    reader = Reader(acme.pk, span, summed_since=Counted.objects.get().summed_since)
+    span = ReportSpan(since, None, grain)  # type: ignore[arg-type]  # the parameter's
+    reader = UsageReader(acme.pk, span, summed_since=Counted.objects.get().summed_since)
     asked = [reader._busiest(one, span, 1) for one in dimensions()]
     assert all(asked)
     short = [reader.read("agent_id", most=1), reader.read("server_id", event_type="call", most=1)]
-    monkeypatch.setattr(leaders, "MOST", 0)
+    monkeypatch.setattr(query_rollups, "MOST", 0)
     long = [reader.read("agent_id", most=1), reader.read("server_id", event_type="call", most=1)]
     assert short == long
 
 
-def dimensions() -> list[Dimension]:
+def dimensions() -> list[UsageDimension]:
     return [one for one in DIMENSIONS if one.name in ("agent", "tool")]

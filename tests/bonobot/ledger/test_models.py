@@ -5,7 +5,7 @@ from uuid import UUID
 import pytest
 from django.db import IntegrityError, transaction
 
-from bonobot.ledger.changes import record
+from bonobot.ledger.audit.admin_changes import record
 from bonobot.ledger.models import AppendOnly, AuditRow, BudgetCell
 from tests.bonobot.ledger.cast import ALICE
 

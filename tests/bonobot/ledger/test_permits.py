@@ -3,13 +3,13 @@ from uuid import UUID
 
 import pytest
 
-from bonobot.ledger.entries import Permit
-from bonobot.ledger.permits import Granted, judge
+from bonobot.ledger.admission_rules import StoredApproval, validate_approval
+from bonobot.ledger.types import ApprovalReference
 
 ORGANIZATION, OTHER = UUID(int=1), UUID(int=2)
 NOW = 1_000_000
-PERMIT = Permit(UUID(int=3), "d" * 64)
-GRANTED = Granted(ORGANIZATION, PERMIT.digest, NOW)
+PERMIT = ApprovalReference(UUID(int=3), "d" * 64)
+GRANTED = StoredApproval(ORGANIZATION, PERMIT.digest, NOW)
 
 
 @pytest.mark.parametrize(
@@ -23,5 +23,7 @@ GRANTED = Granted(ORGANIZATION, PERMIT.digest, NOW)
         (replace(GRANTED, spent_by=UUID(int=4)), "approval_spent"),
     ],
 )
-def test_a_permit_holds_once_for_what_it_was_given_for(granted: Granted | None, code: str) -> None:
-    assert judge(granted, PERMIT, ORGANIZATION, NOW) == code
+def test_a_permit_holds_once_for_what_it_was_given_for(
+    granted: StoredApproval | None, code: str
+) -> None:
+    assert validate_approval(granted, PERMIT, ORGANIZATION, NOW) == code

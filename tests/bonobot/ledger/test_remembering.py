@@ -8,14 +8,22 @@ from uuid import UUID, uuid4
 import pytest
 from django.db import connection
 
-from bonobot.ledger import changes, committing, store
-from bonobot.ledger.entries import Admission, Charge, Flow, Opening, Reserve, Settlement
-from bonobot.ledger.groups import Needs, State
+from bonobot.ledger.audit import admin_changes
+from bonobot.ledger.audit.verify_chain import verify
 from bonobot.ledger.models import BudgetCell, FlowCell, RateCell
 from bonobot.ledger.refusals import StaleSnapshot
-from bonobot.ledger.remembering import Memory
-from bonobot.ledger.verify import verify
-from bonobot.ledger.writer import Writer
+from bonobot.ledger.types import (
+    Admission,
+    BudgetReservation,
+    FlowLabelEffect,
+    Opening,
+    RateCharge,
+    Settlement,
+)
+from bonobot.ledger.writer import committer, sql
+from bonobot.ledger.writer.batch_plan import BatchRowKeys, BatchState
+from bonobot.ledger.writer.committer import BatchStateCache
+from bonobot.ledger.writer.writer_thread import LedgerWriter
 from tests.bonobot.ledger.cast import opening_of
 
 WAIT_S = 30.0
@@ -30,18 +38,20 @@ pytestmark = pytest.mark.skipif(
 def recalled(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Compare all that is recalled with what is stored; list for each group whether it was."""
     seen: list[bool] = []
-    recall = Memory.recall
+    recall = BatchStateCache.recall
 
-    def compared(memory: Memory, database: Any, needs: Needs, *, now: int) -> State | None:
+    def compared(
+        memory: BatchStateCache, database: Any, needs: BatchRowKeys, *, now: int
+    ) -> BatchState | None:
         known = recall(memory, database, needs, now=now)
         seen.append(known is not None)
         if known is not None:
-            stored = store.lock(database, needs)()
+            stored = sql.lock(database, needs)()
             stored.now = known.now
             assert known == stored
         return known
 
-    monkeypatch.setattr(committing.Memory, "recall", compared)
+    monkeypatch.setattr(committer.BatchStateCache, "recall", compared)
     return seen
 
 
@@ -49,10 +59,12 @@ def _admission(call: Opening, generation: int | None = None) -> Admission:
     organization_id = call.organization_id
     return Admission(
         call,
-        reserves=(Reserve(f"budget:{organization_id}:agent:1:calls:total:all", NEVER, 1),),
-        charges=(Charge(f"rate:{organization_id}:agent:1", 100_000, 10_000),),
+        reserves=(
+            BudgetReservation(f"budget:{organization_id}:agent:1:calls:total:all", NEVER, 1),
+        ),
+        charges=(RateCharge(f"rate:{organization_id}:agent:1", 100_000, 10_000),),
         generation=generation,
-        flows=(Flow(f"flow:{organization_id}:agent:1", adds=1),),
+        flows=(FlowLabelEffect(f"flow:{organization_id}:agent:1", adds=1),),
     )
 
 
@@ -67,7 +79,7 @@ def _settlement(admission: Admission) -> Settlement:
 
 
 def test_a_warm_call_is_decided_on_what_is_remembered(
-    writer: Writer, opening: Callable[..., Opening], recalled: list[bool]
+    writer: LedgerWriter, opening: Callable[..., Opening], recalled: list[bool]
 ) -> None:
     for _ in range(3):
         admission = _admission(opening())
@@ -78,7 +90,7 @@ def test_a_warm_call_is_decided_on_what_is_remembered(
 
 
 def test_a_settlement_is_not_made_twice_from_memory(
-    writer: Writer, opening: Callable[..., Opening], recalled: list[bool]
+    writer: LedgerWriter, opening: Callable[..., Opening], recalled: list[bool]
 ) -> None:
     admission = _admission(opening())
     writer.admit(admission).result(WAIT_S)
@@ -88,24 +100,24 @@ def test_a_settlement_is_not_made_twice_from_memory(
 
 
 def test_what_another_connection_wrote_is_seen_by_the_very_next_call(
-    writer: Writer, opening: Callable[..., Opening], organization_id: UUID
+    writer: LedgerWriter, opening: Callable[..., Opening], organization_id: UUID
 ) -> None:
     writer.admit(_admission(opening(), generation=0)).result(WAIT_S)
-    changes.bump(organization_id)
+    admin_changes.increment_generation(organization_id)
     with pytest.raises(StaleSnapshot):
         writer.admit(_admission(opening(), generation=0)).result(WAIT_S)
     assert writer.admit(_admission(opening(), generation=1)).result(WAIT_S).generation == 1
 
 
 def test_among_changes_from_everywhere_memory_and_rows_agree(
-    writer: Writer, organization_id: UUID, recalled: list[bool]
+    writer: LedgerWriter, organization_id: UUID, recalled: list[bool]
 ) -> None:
     chance = random.Random(7)  # noqa: S311  # the same order of events each time
     running: list[Admission] = []
     other = uuid4()
     strangers: list[Callable[[], object]] = [
-        lambda: changes.bump(organization_id),
-        lambda: changes.bump(other),
+        lambda: admin_changes.increment_generation(organization_id),
+        lambda: admin_changes.increment_generation(other),
         lambda: BudgetCell.objects.all().delete(),
         lambda: BudgetCell.objects.update(spent=5),
         lambda: RateCell.objects.update(tat=0),
@@ -129,12 +141,12 @@ def test_among_changes_from_everywhere_memory_and_rows_agree(
 
 
 def test_it_forgets_when_it_holds_too_much(
-    writer: Writer,
+    writer: LedgerWriter,
     opening: Callable[..., Opening],
     recalled: list[bool],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("bonobot.ledger.remembering.MOST", 4)
+    monkeypatch.setattr("bonobot.ledger.writer.committer.MOST", 4)
     for _ in range(12):
         writer.admit(_admission(opening())).result(WAIT_S)
     assert True in recalled

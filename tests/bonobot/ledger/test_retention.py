@@ -9,15 +9,17 @@ import time_machine
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from bonobot.ledger import archiving, counting, exporting, retention
-from bonobot.ledger.changes import record
-from bonobot.ledger.entries import Admission, Opening, Settlement
+from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.tasks import prune_audit
+from bonobot.ledger.audit import export as audit_export
+from bonobot.ledger.audit import retention
+from bonobot.ledger.audit.admin_changes import record
+from bonobot.ledger.audit.retention import RetentionRow, cut
+from bonobot.ledger.audit.verify_chain import verify, verify_exported
 from bonobot.ledger.models import AuditRow, Checkpoint
-from bonobot.ledger.retention import Place, cut
-from bonobot.ledger.verify import verify, verify_exported
-from bonobot.ledger.writer import Writer
-from bonobot.tenancy.models import Organization
-from bonobot.tenancy.tasks import prune_audit
+from bonobot.ledger.types import Admission, Opening, Settlement
+from bonobot.ledger.usage import build_rollups
+from bonobot.ledger.writer.writer_thread import LedgerWriter
 from tests.bonobot.ledger.cast import ALICE
 
 WAIT_S = 30.0
@@ -48,7 +50,7 @@ def test_old_rows_leave_and_the_rest_is_verified_from_the_checkpoint(
 ) -> None:
     happen(organization_id, OLD, 5)
     happen(organization_id, CUT, 2)
-    done = retention.prune(organization_id, before=CUT, actor=ALICE)
+    done = retention.prune_entries(organization_id, before=CUT, actor=ALICE)
     assert (done.rows, done.seq) == (5, 5)
     assert left(organization_id) == [6, 7, 8]
     assert AuditRow.objects.get(seq=8).action == "audit_pruned"
@@ -59,7 +61,7 @@ def test_old_rows_leave_and_the_rest_is_verified_from_the_checkpoint(
 @pytest.mark.django_db
 def test_nothing_old_leaves_no_trace(organization_id: UUID) -> None:
     happen(organization_id, CUT, 2)
-    assert retention.prune(organization_id, before=CUT, actor=ALICE).rows == 0
+    assert retention.prune_entries(organization_id, before=CUT, actor=ALICE).rows == 0
     assert left(organization_id) == [1, 2]
     assert not Checkpoint.objects.exists()
 
@@ -70,13 +72,13 @@ def test_long_histories_leave_in_steps(
 ) -> None:
     monkeypatch.setattr(retention, "AT_ONCE", 3)
     happen(organization_id, OLD, 8)
-    assert retention.prune(organization_id, before=CUT, actor=ALICE).rows == 8
+    assert retention.prune_entries(organization_id, before=CUT, actor=ALICE).rows == 8
     assert Checkpoint.objects.count() == 3
     assert verify(organization_id).ok
 
 
 def test_a_call_that_was_closed_behind_the_cut_stays_with_what_follows_it(
-    writer: Writer, opening: Make, organization_id: UUID
+    writer: LedgerWriter, opening: Make, organization_id: UUID
 ) -> None:
     with time_machine.travel(OLD, tick=False):
         happen(organization_id, OLD, 2)
@@ -87,15 +89,15 @@ def test_a_call_that_was_closed_behind_the_cut_stays_with_what_follows_it(
     closing = Settlement(
         call_id=call.call_id, organization_id=organization_id, outcome="ok", duration_ms=1
     )
-    assert retention.prune(organization_id, before=CUT, actor=ALICE).seq == 2
+    assert retention.prune_entries(organization_id, before=CUT, actor=ALICE).seq == 2
     assert writer.settle(closing).result(WAIT_S) is True
-    assert retention.prune(organization_id, before=CUT, actor=ALICE).rows == 0
+    assert retention.prune_entries(organization_id, before=CUT, actor=ALICE).rows == 0
     assert left(organization_id)[0] == 3
     assert verify(organization_id).ok
 
 
 def test_whole_calls_leave_with_both_of_their_seals(
-    writer: Writer, opening: Make, organization_id: UUID
+    writer: LedgerWriter, opening: Make, organization_id: UUID
 ) -> None:
     call = opening()
     writer.admit(Admission(call)).result(WAIT_S)
@@ -105,7 +107,7 @@ def test_whole_calls_leave_with_both_of_their_seals(
         )
     ).result(WAIT_S)
     later = datetime.now(UTC) + timedelta(seconds=1)
-    assert retention.prune(organization_id, before=later, actor=ALICE).seq == 2
+    assert retention.prune_entries(organization_id, before=later, actor=ALICE).seq == 2
     report = verify(organization_id)
     assert (report.ok, report.rows) == (True, 1)
 
@@ -123,7 +125,7 @@ def test_whole_calls_leave_with_both_of_their_seals(
 def test_a_forged_beginning_is_found(organization_id: UUID, sql: str) -> None:
     happen(organization_id, OLD, 5)
     happen(organization_id, CUT, 2)
-    retention.prune(organization_id, before=CUT, actor=ALICE)
+    retention.prune_entries(organization_id, before=CUT, actor=ALICE)
     with connection.cursor() as cursor:
         cursor.execute(sql)
     assert not verify(organization_id).ok
@@ -139,7 +141,7 @@ def test_a_plan_says_what_would_leave_and_removes_nothing(
     planned = retention.plan(organization_id, before=CUT)
     assert (planned.rows, planned.seq) == (8, 8)
     assert len(left(organization_id)) == 10
-    assert retention.prune(organization_id, before=CUT, actor=ALICE) == planned
+    assert retention.prune_entries(organization_id, before=CUT, actor=ALICE) == planned
     assert retention.plan(organization_id, before=CUT).rows == 0
 
 
@@ -150,13 +152,13 @@ def test_what_leaves_is_archived_first_and_verified_from_the_file(
     happen(organization_id, OLD, 5)
     happen(organization_id, CUT, 2)
     file = tmp_path / "old.jsonl"
-    done = archiving.prune(organization_id, before=CUT, actor=ALICE, file=file)
+    done = retention.archive_and_prune(organization_id, before=CUT, actor=ALICE, file=file)
     assert (done.rows, left(organization_id)) == (5, [6, 7, 8])
     with file.open(encoding="utf-8") as lines:
-        report = verify_exported(exporting.read(lines))
+        report = verify_exported(audit_export.read(lines))
     assert (report.ok, report.rows, report.seq) == (True, 5, 5)
     # The rows that are left go on where the file ends.
-    checkpoint = retention.checkpoint(organization_id)
+    checkpoint = retention.find_latest_checkpoint(organization_id)
     assert checkpoint is not None
     assert checkpoint.digest == report.digest
     assert verify(organization_id).ok
@@ -170,12 +172,12 @@ def test_nothing_leaves_where_it_cannot_be_archived(organization_id: UUID, tmp_p
     (tmp_path / "there").write_text("kept", encoding="utf-8")
     for file in (tmp_path / "there", tmp_path / "nowhere" / "x"):
         with pytest.raises(OSError, match=r"there|nowhere"):
-            archiving.prune(organization_id, before=CUT, actor=ALICE, file=file)
+            retention.archive_and_prune(organization_id, before=CUT, actor=ALICE, file=file)
     assert left(organization_id) == [1, 2, 3]
 
 
-def places(*seals: tuple[int, int | None]) -> list[Place]:
-    return [Place(seq, closed, OLD, "ok") for seq, closed in seals]
+def places(*seals: tuple[int, int | None]) -> list[RetentionRow]:
+    return [RetentionRow(seq, closed, OLD, "ok") for seq, closed in seals]
 
 
 @pytest.mark.parametrize(
@@ -184,13 +186,13 @@ def places(*seals: tuple[int, int | None]) -> list[Place]:
         (places((1, 2), (3, 4)), 4),
         (places((1, 4), (2, 3)), 4),
         (places((1, None), (2, None)), 2),
-        ([*places((1, 2)), Place(3, None, OLD, "open"), *places((4, 5))], 2),
-        ([*places((1, 4)), Place(2, None, CUT, "ok"), *places((3, None))], 0),
-        ([*places((1, 2), (3, 6), (4, 5)), Place(7, 8, CUT, "ok")], 6),
-        ([*places((1, None), (2, 6), (3, 4)), Place(5, None, OLD, "open")], 1),
+        ([*places((1, 2)), RetentionRow(3, None, OLD, "open"), *places((4, 5))], 2),
+        ([*places((1, 4)), RetentionRow(2, None, CUT, "ok"), *places((3, None))], 0),
+        ([*places((1, 2), (3, 6), (4, 5)), RetentionRow(7, 8, CUT, "ok")], 6),
+        ([*places((1, None), (2, 6), (3, 4)), RetentionRow(5, None, OLD, "open")], 1),
     ],
 )
-def test_the_cut_leaves_no_half_of_a_row_behind(found: list[Place], end: int) -> None:
+def test_the_cut_leaves_no_half_of_a_row_behind(found: list[RetentionRow], end: int) -> None:
     assert cut(found, CUT, None) == end
 
 
@@ -202,9 +204,9 @@ def test_what_is_not_counted_stays() -> None:
 def test_a_step_reads_the_oldest_rows_alone(organization_id: UUID) -> None:
     happen(organization_id, OLD, 3)
     happen(organization_id, CUT, 3)
-    counting.count(organization_id)
+    build_rollups.count(organization_id)
     with CaptureQueriesContext(connection) as captured:
-        retention._step(organization_id, CUT, None)
+        retention._prune_batch(organization_id, CUT, None)
     reads = [
         one["sql"]
         for one in captured

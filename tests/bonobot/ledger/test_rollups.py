@@ -6,12 +6,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from bonobot.ledger.rollups import BOUNDS_MS, BUCKETS, Ended, bucket, fold, key_of, quantile
+from bonobot.ledger.usage.aggregation import (
+    BOUNDS_MS,
+    BUCKETS,
+    UsageEntry,
+    estimate_quantile,
+    find_duration_bucket,
+    fold,
+    hash_rollup_key,
+)
 
 AT = datetime(2026, 11, 22, 13, 59, 59, tzinfo=UTC)
 
 
-def ended(**facts: Any) -> Ended:
+def ended(**facts: Any) -> UsageEntry:
     usual: dict[str, Any] = {
         "organization_id": UUID(int=1),
         "opened_at": AT,
@@ -31,7 +39,7 @@ def ended(**facts: Any) -> Ended:
         "cost_microusd": 0,
         "times": 1,
     }
-    return Ended(**(usual | facts))
+    return UsageEntry(**(usual | facts))
 
 
 def test_equal_rows_come_to_one_place_by_the_hour_and_one_by_the_day() -> None:
@@ -54,29 +62,29 @@ def test_the_key_tells_places_apart() -> None:
         {"event_type": "model"},
         {"opened_at": AT.replace(hour=1)},
     ]
-    keys = {key_of(place) for facts in kinds for place in fold([ended(**facts)], ["hour"])}
+    keys = {hash_rollup_key(place) for facts in kinds for place in fold([ended(**facts)], ["hour"])}
     assert len(keys) == len(kinds)
 
 
 @pytest.mark.parametrize("took", [[0] * BUCKETS])
 def test_without_a_timed_call_there_is_no_percentile(took: list[int]) -> None:
-    assert quantile(took, 0.5) is None
+    assert estimate_quantile(took, 0.5) is None
 
 
 @given(some.lists(some.integers(0, 50_000), min_size=1), some.sampled_from([0.5, 0.95]))
 def test_a_percentile_is_in_the_bucket_of_the_exact_one(times: list[int], share: float) -> None:
     took = [0] * BUCKETS
     for time in times:
-        took[bucket(time)] += 1
+        took[find_duration_bucket(time)] += 1
     exact = sorted(times)[max(-(-int(share * 100) * len(times) // 100) - 1, 0)]
-    found = quantile(took, share)
+    found = estimate_quantile(took, share)
     assert found is not None
-    number = bucket(exact)
+    number = find_duration_bucket(exact)
     low = BOUNDS_MS[number - 1] if number else 0
     assert low <= found <= BOUNDS_MS[number]
 
 
 def test_what_took_longer_than_the_last_bound_is_told_as_the_bound() -> None:
     took = [0] * BUCKETS
-    took[bucket(10**9)] += 3
-    assert quantile(took, 0.5) == BOUNDS_MS[-1]
+    took[find_duration_bucket(10**9)] += 3
+    assert estimate_quantile(took, 0.5) == BOUNDS_MS[-1]

@@ -2,28 +2,28 @@
 
 import pytest
 
-from bonobot.ledger.searching import MOST_WORDS, Asked, containing
-from bonobot.lib.problems import Invalid
+from bonobot.core.problems import InvalidInput
+from bonobot.ledger.audit.search import MOST_WORDS, SearchCriteria, build_text_filter
 
 
 def test_one_column_of_an_index_needs_no_reading() -> None:
-    assert not Asked().needs_reading
-    assert not Asked({"code": "timeout"}).needs_reading
+    assert not SearchCriteria().needs_reading
+    assert not SearchCriteria({"code": "timeout"}).needs_reading
 
 
 def test_two_of_them_are_looked_for_along_the_narrower() -> None:
-    asked = Asked({"outcome": "refused", "server_id": "1"})
+    asked = SearchCriteria({"outcome": "refused", "server_id": "1"})
     assert asked.needs_reading
     assert asked.along == {"server_id": "1"}
 
 
 def test_anything_else_is_read_along_the_time() -> None:
-    assert Asked(otherwise=True).needs_reading
-    assert Asked(otherwise=True).along == {}
+    assert SearchCriteria(otherwise=True).needs_reading
+    assert SearchCriteria(otherwise=True).along == {}
 
 
 @pytest.mark.parametrize("text", ["word " * (MOST_WORDS + 1), "w" * 1_001])
 def test_a_search_has_an_end(text: str) -> None:
-    with pytest.raises(Invalid) as refused:
-        containing(text)
+    with pytest.raises(InvalidInput) as refused:
+        build_text_filter(text)
     assert refused.value.field == "q"

@@ -16,13 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 from hypothesis.extra.django import TestCase
 
-from bonobot.ledger import counting, piecemeal, reports, summing
-from bonobot.ledger.dimensions import COUNTS, DIMENSIONS, ERRORS, summarize
+from bonobot.accounts.models.organizations import Organization
 from bonobot.ledger.models import TOOK, AuditRow, Counted, Rollup, Summary
-from bonobot.ledger.reports import Reader, Span
-from bonobot.ledger.rollups import Ended, fold
 from bonobot.ledger.tasks import count_usage
-from bonobot.tenancy.models import Organization
+from bonobot.ledger.usage import build_rollups, query_rollups
+from bonobot.ledger.usage.aggregation import COUNTS, DIMENSIONS, ERRORS, UsageEntry, fold, summarize
+from bonobot.ledger.usage.query_rollups import ReportSpan, UsageReader
 from mcp_servers.models import Server
 from tests import crowd, desk
 from tests.agents import casting
@@ -31,7 +30,7 @@ NOW = datetime(2026, 11, 22, 13, 30, tzinfo=UTC)
 WHOLE = {"id", "organization_id"}
 ids = some.sampled_from([None, UUID(int=1), UUID(int=2)])
 rows = some.builds(
-    Ended,
+    UsageEntry,
     organization_id=some.just(UUID(int=9)),
     opened_at=some.datetimes(
         NOW.replace(tzinfo=None) - timedelta(days=3), NOW.replace(tzinfo=None)
@@ -60,7 +59,7 @@ def stored() -> Counter[tuple[Any, ...]]:
 
 
 @given(some.lists(rows, max_size=30))
-def test_every_dimension_comes_to_what_the_rows_come_to(ended: list[Ended]) -> None:
+def test_every_dimension_comes_to_what_the_rows_come_to(ended: list[UsageEntry]) -> None:
     found = list(summarize(fold(ended, ["day"]), lambda place: True))
     for dimension in DIMENSIONS:
         lines = [line for spot, line in found if spot.dimension is dimension]
@@ -81,16 +80,16 @@ class Either(TestCase):
 
     @settings(max_examples=15)
     @given(some.lists(rows, min_size=1, max_size=20), some.integers(0, 20))
-    def test_both_ways_write_the_same(self, ended: list[Ended], first: int) -> None:
+    def test_both_ways_write_the_same(self, ended: list[UsageEntry], first: int) -> None:
         organization_id = ended[0].organization_id
         with time_machine.travel(NOW, tick=False):
             for some_of_them in (ended[:first], ended[first:]):
                 sums = fold(some_of_them)
-                counting._add(sums)
-                summing.add(sums, summing.ALWAYS)
+                build_rollups._add(sums)
+                build_rollups.add(sums, build_rollups.ALWAYS)
             added = stored()
             Counted.objects.create(organization_id=organization_id)
-            while summing.step(organization_id):
+            while build_rollups.sum_next_day(organization_id):
                 pass
         assert stored() == added
         for model in (Rollup, Summary, Counted):
@@ -109,11 +108,11 @@ def acme() -> Organization:
 def read(acme: Organization, *, grain: Any = "day", summed: bool = True) -> Iterator[Any]:
     now = timezone.now()
     since = now.replace(minute=0, second=0, microsecond=0) - timedelta(hours=40)
-    span = Span(since if grain == "hour" else since.replace(hour=0), None, grain)
+    span = ReportSpan(since if grain == "hour" else since.replace(hour=0), None, grain)
     cursor = Counted.objects.get(pk=acme.pk)
-    whole = summing.whole_since(cursor)
+    whole = build_rollups.get_complete_since(cursor)
     assert not summed or (whole is not None and whole <= span.since)
-    reader = Reader(acme.pk, span, summed_since=whole if summed else None)
+    reader = UsageReader(acme.pk, span, summed_since=whole if summed else None)
     server, agent = Server.objects.first(), AuditRow.objects.first()
     assert server
     assert agent
@@ -145,16 +144,16 @@ def read(acme: Organization, *, grain: Any = "day", summed: bool = True) -> Iter
 def test_a_report_says_the_same_from_summaries_and_from_rollups(
     acme: Organization, grain: str
 ) -> None:
-    counting.count(acme.pk)
+    build_rollups.count(acme.pk)
     assert list(read(acme, grain=grain)) == list(read(acme, grain=grain, summed=False))
 
 
 @pytest.mark.django_db
 def test_lists_are_read_from_summaries_alone(acme: Organization) -> None:
-    counting.count(acme.pk)
-    whole = summing.whole_since(Counted.objects.get(pk=acme.pk))
+    build_rollups.count(acme.pk)
+    whole = build_rollups.get_complete_since(Counted.objects.get(pk=acme.pk))
     since = timezone.now().replace(hour=0, minute=0, second=0, microsecond=0)
-    reader = Reader(acme.pk, Span(since, None, "day"), summed_since=whole)
+    reader = UsageReader(acme.pk, ReportSpan(since, None, "day"), summed_since=whole)
     with CaptureQueriesContext(connection) as captured:
         reader.read("agent_id", most=9)
         reader.read("server_id", "tool_name", most=8, event_type="call")
@@ -166,7 +165,7 @@ def test_lists_are_read_from_summaries_alone(acme: Organization) -> None:
 def test_days_that_were_counted_before_are_summed_one_by_one_from_the_latest_back(
     acme: Organization,
 ) -> None:
-    counting.count(acme.pk)
+    build_rollups.count(acme.pk)
     whole = stored()
     # As the release before left it.
     Summary.objects.all().delete()
@@ -174,14 +173,14 @@ def test_days_that_were_counted_before_are_summed_one_by_one_from_the_latest_bac
     days = sorted(Rollup.objects.filter(grain="day").values_list("begins", flat=True).distinct())
     expected = list(read(acme, summed=False))
     for day in reversed(days):
-        assert summing.step(acme.pk)
+        assert build_rollups.sum_next_day(acme.pk)
         assert Counted.objects.get().summed_since == day
         # What is added meanwhile belongs to days that are summed, or is summed with its day.
         assert list(read(acme, summed=day == days[0])) == expected
-    assert not summing.step(acme.pk)
+    assert not build_rollups.sum_next_day(acme.pk)
     assert stored() == whole
     with CaptureQueriesContext(connection) as captured:
-        assert summing.catch_up() == 0
+        assert build_rollups.sum_missing_days() == 0
     assert len(captured) == 1
 
 
@@ -194,15 +193,15 @@ def test_a_late_call_is_added_to_a_day_that_is_summed_and_found_with_one_that_is
     ids = [one.pk for one in late if one]
     raw: Any = AuditRow._base_manager.filter(pk__in=ids)
     super(type(raw), raw).update(outcome="open", closed_seq=None)
-    counting.count(acme.pk)
+    build_rollups.count(acme.pk)
     Counted.objects.update(summed_since=None)
-    summing.step(acme.pk)
+    build_rollups.sum_next_day(acme.pk)
     super(type(raw), raw).update(outcome="ok", closed_seq=F("seq") + 1_000_000)
-    assert counting.count(acme.pk) == 2
-    summing.catch_up()
+    assert build_rollups.count(acme.pk) == 2
+    build_rollups.sum_missing_days()
     counted = stored()
     Counted.objects.update(summed_since=None)
-    summing.catch_up()
+    build_rollups.sum_missing_days()
     assert stored() == counted
     first = late[0]
     assert first
@@ -213,10 +212,10 @@ def test_a_late_call_is_added_to_a_day_that_is_summed_and_found_with_one_that_is
 def test_a_day_that_somebody_counts_in_meanwhile_is_summed_again(
     acme: Organization, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    counting.count(acme.pk)
+    build_rollups.count(acme.pk)
     whole = stored()
     Counted.objects.update(summed_since=None)
-    held, queries = [], summing._queries
+    held, queries = [], build_rollups._build_queries
 
     def interrupted(organization_id: UUID, day: datetime) -> Iterator[Any]:
         held.append(day)
@@ -224,11 +223,11 @@ def test_a_day_that_somebody_counts_in_meanwhile_is_summed_again(
         if len(held) == 1:
             Counted.objects.update(version=F("version") + 1)
 
-    monkeypatch.setattr(summing, "_queries", interrupted)
-    assert summing.step(acme.pk)
+    monkeypatch.setattr(build_rollups, "_build_queries", interrupted)
+    assert build_rollups.sum_next_day(acme.pk)
     assert len(held) == 2
     assert held[0] == held[1]
-    while summing.step(acme.pk):
+    while build_rollups.sum_next_day(acme.pk):
         pass
     assert stored() == whole
 
@@ -239,21 +238,21 @@ def test_a_day_that_somebody_counts_in_meanwhile_is_summed_again(
 def test_a_day_is_written_in_pieces_where_one_writes_at_a_time(
     acme: Organization, monkeypatch: pytest.MonkeyPatch, interrupted_at: int | None
 ) -> None:
-    counting.count(acme.pk)
+    build_rollups.count(acme.pk)
     whole = stored()
     Counted.objects.update(summed_since=None)
     pieces: list[int] = []
-    write = piecemeal.Aside._written
+    write = build_rollups.StagingTable._written
 
-    def written(self: piecemeal.Aside, behind: int) -> int:
+    def written(self: build_rollups.StagingTable, behind: int) -> int:
         pieces.append(write(self, behind))
         if len(pieces) == interrupted_at:  # somebody counts, or sums the same day
             Counted.objects.update(version=F("version") + 1)
         return pieces[-1]
 
-    monkeypatch.setattr(piecemeal, "AT_ONCE", 2)
-    monkeypatch.setattr(piecemeal.Aside, "_written", written)
-    while summing.step(acme.pk):
+    monkeypatch.setattr(build_rollups, "STEP_BATCH", 2)
+    monkeypatch.setattr(build_rollups.StagingTable, "_written", written)
+    while build_rollups.sum_next_day(acme.pk):
         pass
     assert stored() == whole
     assert len(pieces) > 3
@@ -270,17 +269,17 @@ def day(row: AuditRow) -> datetime:
 def test_summaries_that_a_worker_without_them_has_passed_by_are_not_believed(
     acme: Organization,
 ) -> None:
-    counting.count(acme.pk)
+    build_rollups.count(acme.pk)
     whole = stored()
     # The release before counts: it moves the version, and knows of nothing else.
     Counted.objects.update(version=F("version") + 1)
     Summary.objects.filter(dimension="agent").update(calls=77)
     expected = list(read(acme, summed=False))
-    assert summing.whole_since(Counted.objects.get()) is None
-    reader = reports.reader(acme.pk, Span(NOW, None, "day"))
+    assert build_rollups.get_complete_since(Counted.objects.get()) is None
+    reader = query_rollups.open_reader(acme.pk, ReportSpan(NOW, None, "day"))
     assert reader.summed_since is None
-    counting.count(acme.pk)
-    summing.catch_up()
+    build_rollups.count(acme.pk)
+    build_rollups.sum_missing_days()
     assert list(read(acme)) == expected
     assert stored() == whole
 
@@ -289,26 +288,26 @@ def test_summaries_that_a_worker_without_them_has_passed_by_are_not_believed(
 def test_a_day_whose_summing_breaks_is_summed_whole_later(
     acme: Organization, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    counting.count(acme.pk)
+    build_rollups.count(acme.pk)
     whole = stored()
     Counted.objects.update(summed_since=None)
-    statements = iter([summing._summing(DIMENSIONS[0]), "no SQL"])
+    statements = iter([build_rollups._build_sum_query(DIMENSIONS[0]), "no SQL"])
     with monkeypatch.context() as patched:
-        patched.setattr(summing, "_summing", lambda dimension: next(statements))
+        patched.setattr(build_rollups, "_build_sum_query", lambda dimension: next(statements))
         with pytest.raises(DatabaseError):
-            summing.step(acme.pk)
-    summing.catch_up()
+            build_rollups.sum_next_day(acme.pk)
+    build_rollups.sum_missing_days()
     assert stored() == whole
 
 
 @pytest.mark.django_db
 def test_a_rebuild_is_summed_by_the_task_that_counts(acme: Organization) -> None:
-    counting.count(acme.pk)
+    build_rollups.count(acme.pk)
     whole = stored()
-    counting.rebuild(acme.pk)
-    assert summing.whole_since(Counted.objects.get()) is None
+    build_rollups.rebuild(acme.pk)
+    assert build_rollups.get_complete_since(Counted.objects.get()) is None
     count_usage()
-    assert summing.whole_since(Counted.objects.get()) == summing.ALWAYS
+    assert build_rollups.get_complete_since(Counted.objects.get()) == build_rollups.ALWAYS
     assert stored() == whole
 
 
@@ -326,20 +325,25 @@ def test_summaries_of_hours_leave_sooner_than_rollups_and_reports_know() -> None
             subject=uuid4(),
             **zeros,
         )
-    assert summing.forget() == 1
+    assert build_rollups.delete_old_summaries() == 1
     assert Summary.objects.get().grain == "day"
     for days, told in ((8, True), (9, False)):
         since = datetime.now(UTC) - timedelta(days=days, minutes=1)
-        reader = Reader(acme, Span(since, None, "hour"), summed_since=summing.ALWAYS)
+        reader = UsageReader(
+            acme, ReportSpan(since, None, "hour"), summed_since=build_rollups.ALWAYS
+        )
         found = reader._dimension(reader.span, ("begins",), {})
         assert (found is not None) is told
 
 
 @pytest.mark.django_db
 def test_all_organizations_are_read_from_summaries_once_each_is_whole(acme: Organization) -> None:
-    counting.count(acme.pk)
+    build_rollups.count(acme.pk)
     Counted.objects.create(organization_id=uuid4())
-    span = Span(NOW, None, "day")
-    assert reports.reader(acme.pk, span, everywhere=True).summed_since is None
-    summing.catch_up()
-    assert reports.reader(acme.pk, span, everywhere=True).summed_since == summing.ALWAYS
+    span = ReportSpan(NOW, None, "day")
+    assert query_rollups.open_reader(acme.pk, span, everywhere=True).summed_since is None
+    build_rollups.sum_missing_days()
+    assert (
+        query_rollups.open_reader(acme.pk, span, everywhere=True).summed_since
+        == build_rollups.ALWAYS
+    )

@@ -5,8 +5,8 @@ import pytest
 from django.utils import timezone
 from pytest_django import DjangoAssertNumQueries
 
-from bonobot.ledger import usage
-from bonobot.ledger.budgets import Cell, budget_key
+from bonobot.ledger import queries as ledger_queries
+from bonobot.ledger.budgets import BudgetBalance, build_budget_key
 from bonobot.ledger.models import BudgetCell
 from bonobot.ledger.tasks import forget_cells
 
@@ -22,18 +22,21 @@ def _cells() -> None:
 
 
 def test_a_cell_shows_what_is_spent_and_set_aside() -> None:
-    assert usage.spent("budget:a") == (5, 2)
-    assert usage.spent("budget:none") == (0, 0)
+    assert ledger_queries.load_balance("budget:a") == (5, 2)
+    assert ledger_queries.load_balance("budget:none") == (0, 0)
 
 
 def test_many_cells_are_read_at_once(django_assert_num_queries: DjangoAssertNumQueries) -> None:
     with django_assert_num_queries(1):
-        found = usage.spent_many(["budget:a", "budget:none"])
-    assert found == {"budget:a": Cell(5, 2), "budget:none": Cell()}
+        found = ledger_queries.load_balances(["budget:a", "budget:none"])
+    assert found == {"budget:a": BudgetBalance(5, 2), "budget:none": BudgetBalance()}
 
 
 def test_an_organization_sees_its_own_cells() -> None:
-    assert usage.cells(ORGANIZATION) == {"budget:a": Cell(5, 2), "budget:b": Cell(1)}
+    assert ledger_queries.load_organization_balances(ORGANIZATION) == {
+        "budget:a": BudgetBalance(5, 2),
+        "budget:b": BudgetBalance(1),
+    }
 
 
 def test_cells_of_periods_that_are_over_are_forgotten_and_totals_stay() -> None:
@@ -47,20 +50,20 @@ def test_cells_of_periods_that_are_over_are_forgotten_and_totals_stay() -> None:
         ("total", datetime(2020, 1, 1, tzinfo=UTC), False),
     ]:
         for unit in ("tokens", "calls"):
-            key = budget_key(
+            key = build_budget_key(
                 ORGANIZATION, scope="agent", scope_id=UUID(int=7), unit=unit, period=period, at=at
             )
             BudgetCell.objects.create(key=key, organization_id=ORGANIZATION, spent=1)
             (gone if over else kept).append(key)
-    assert usage.forget(datetime(2026, 8, 22, 3, tzinfo=UTC)) == len(gone)
-    assert sorted(usage.cells(ORGANIZATION)) == sorted(kept)
-    assert usage.forget(datetime(2026, 8, 22, 3, tzinfo=UTC)) == 0
+    assert ledger_queries.forget(datetime(2026, 8, 22, 3, tzinfo=UTC)) == len(gone)
+    assert sorted(ledger_queries.load_organization_balances(ORGANIZATION)) == sorted(kept)
+    assert ledger_queries.forget(datetime(2026, 8, 22, 3, tzinfo=UTC)) == 0
 
 
 def test_the_schedule_forgets_cells_after_ninety_days() -> None:
     now = timezone.now()
     keys = [
-        budget_key(
+        build_budget_key(
             ORGANIZATION, scope="agent", scope_id="x", unit="calls", period="day", at=now - age
         )
         for age in (timedelta(days=89), timedelta(days=92))
@@ -68,5 +71,5 @@ def test_the_schedule_forgets_cells_after_ninety_days() -> None:
     for key in keys:
         BudgetCell.objects.create(key=key, organization_id=ORGANIZATION)
     forget_cells()
-    left = usage.cells(ORGANIZATION)
+    left = ledger_queries.load_organization_balances(ORGANIZATION)
     assert (keys[0] in left, keys[1] in left) == (True, False)

@@ -4,12 +4,12 @@ from uuid import UUID, uuid4
 import pytest
 from django.db import connection
 
-from bonobot.ledger import stored
-from bonobot.ledger import verify as verification
-from bonobot.ledger.changes import record
+from bonobot.ledger.audit import chain_reader
+from bonobot.ledger.audit import verify_chain as verification
+from bonobot.ledger.audit.admin_changes import record
+from bonobot.ledger.audit.verify_chain import verify
 from bonobot.ledger.models import AuditRow, Head
-from bonobot.ledger.verify import verify
-from bonobot.ledger.writer import Writer
+from bonobot.ledger.writer.writer_thread import LedgerWriter
 from tests.bonobot.ledger.cast import ALICE, opening_of
 
 WAIT_S = 30.0
@@ -52,7 +52,7 @@ def test_an_organization_without_rows_is_sound(organization_id: UUID) -> None:
 def test_a_sound_chain_is_read_to_its_end_page_by_page(
     chain: UUID, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stored, "PAGE", 3)
+    monkeypatch.setattr(chain_reader, "PAGE", 3)
     monkeypatch.setattr(verification, "STEP", 4)
     report = verify(chain)
     assert (report.ok, report.rows, report.seq) == (True, 10, 10)
@@ -159,7 +159,7 @@ def test_a_row_moved_to_another_organization_is_found_in_both(chain: UUID) -> No
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("name", ["closed", "closed_digest", "outcome"])
-def test_a_changed_outcome_is_found(writer: Writer, organization_id: UUID, name: str) -> None:
+def test_a_changed_outcome_is_found(writer: LedgerWriter, organization_id: UUID, name: str) -> None:
     call = opening_of(organization_id)
     writer.note(call).result(WAIT_S)
     refused = opening_of(organization_id, decision="deny", code="denied")
@@ -172,7 +172,7 @@ def test_a_changed_outcome_is_found(writer: Writer, organization_id: UUID, name:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_closing_that_was_undone_is_found(writer: Writer, organization_id: UUID) -> None:
+def test_a_closing_that_was_undone_is_found(writer: LedgerWriter, organization_id: UUID) -> None:
     calls = [opening_of(organization_id) for _ in range(2)]
     for call in calls:
         writer.note(call).result(WAIT_S)

@@ -7,12 +7,10 @@ from uuid import uuid4
 
 import pytest
 
-from bonobot.ledger import waiting
-from bonobot.ledger.gathering import Crowd
-from bonobot.ledger.groups import Answer, open_item
 from bonobot.ledger.refusals import AuditUnavailable
-from bonobot.ledger.tickets import Ticket
-from bonobot.ledger.waiting import Waiting
+from bonobot.ledger.writer import queue
+from bonobot.ledger.writer.batch_plan import Answer, open_item
+from bonobot.ledger.writer.queue import BatchSizeEstimate, LoopWaiters, QueuedItem
 from tests.bonobot.ledger.cast import opening_of
 
 BOUND_S = 10.0
@@ -22,17 +20,17 @@ class Desk:
     """Takes what is handed over, and remembers in which parts it came."""
 
     def __init__(self, *, expected: int = 1, closed: bool = False) -> None:
-        self.crowd = Crowd()
+        self.crowd = BatchSizeEstimate()
         self.crowd.expected = expected
         self.closed = closed
-        self.parts: list[list[Ticket]] = []
+        self.parts: list[list[QueuedItem]] = []
         self.unheard: list[Answer] = []
         self.came = asyncio.Event()
-        self.waiting = Waiting(
+        self.waiting = LoopWaiters(
             self.put, lambda _ticket, answer: self.unheard.append(answer), self.crowd
         )
 
-    def put(self, tickets: Sequence[Ticket]) -> None:
+    def put(self, tickets: Sequence[QueuedItem]) -> None:
         if self.closed:
             raise AuditUnavailable("this process is stopping")
         self.parts.append(list(tickets))
@@ -40,7 +38,7 @@ class Desk:
 
     def caller(self, *, deadline: float = float("inf")) -> "asyncio.Task[object]":
         at = datetime.now(UTC)
-        ticket = Ticket(open_item(opening_of(uuid4()), at), at, deadline=deadline)
+        ticket = QueuedItem(open_item(opening_of(uuid4()), at), at, deadline=deadline)
         return asyncio.ensure_future(self.waiting.answer(ticket))
 
     def answer(self) -> None:
@@ -105,9 +103,9 @@ async def test_a_writer_that_stops_refuses_all_that_is_handed_over() -> None:
 
 
 async def test_who_is_never_answered_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(queue, "LOOK_EVERY_S", 0.0)
     desk = Desk()
-    late, patient = desk.caller(deadline=-waiting.GRACE_S), desk.caller()
+    late, patient = desk.caller(deadline=-queue.GRACE_S), desk.caller()
     with pytest.raises(AuditUnavailable):
         await asyncio.wait_for(late, BOUND_S)
     assert not patient.done()

@@ -9,21 +9,30 @@ from uuid import UUID, uuid4
 import pytest
 from django.db import transaction
 
-from bonobot.ledger import changes, usage
-from bonobot.ledger import writer as writers
-from bonobot.ledger.entries import Admission, Charge, Flow, Opening, Permit, Reserve, Settlement
+from bonobot.ledger import queries as ledger_queries
+from bonobot.ledger.audit import admin_changes
+from bonobot.ledger.audit.verify_chain import verify
 from bonobot.ledger.models import AuditRow, FlowCell, Head, PermitRow
 from bonobot.ledger.refusals import (
+    ApprovalRefused,
     AuditUnavailable,
     BudgetExhausted,
-    FlowBarred,
-    PermitRefused,
+    FlowNeedsApproval,
     RateLimited,
     Refusal,
     StaleSnapshot,
 )
-from bonobot.ledger.verify import verify
-from bonobot.ledger.writer import Writer
+from bonobot.ledger.types import (
+    Admission,
+    ApprovalReference,
+    BudgetReservation,
+    FlowLabelEffect,
+    Opening,
+    RateCharge,
+    Settlement,
+)
+from bonobot.ledger.writer import writer_thread as writers
+from bonobot.ledger.writer.writer_thread import LedgerWriter
 from tests.bonobot.ledger.cast import ALICE, in_thread, opening_of
 
 WAIT_S = 30.0
@@ -44,7 +53,9 @@ def settlement(call: Opening, *actuals: tuple[str, int, int]) -> Settlement:
     )
 
 
-def test_a_call_is_opened_before_it_runs_and_closed_after(writer: Writer, opening: Make) -> None:
+def test_a_call_is_opened_before_it_runs_and_closed_after(
+    writer: LedgerWriter, opening: Make
+) -> None:
     call = opening()
     admitted = writer.admit(Admission(call)).result(WAIT_S)
     row = AuditRow.objects.get()
@@ -60,7 +71,7 @@ def test_a_call_is_opened_before_it_runs_and_closed_after(writer: Writer, openin
     assert verify(call.organization_id).ok
 
 
-def test_a_failed_call_is_found_by_its_code(writer: Writer, opening: Make) -> None:
+def test_a_failed_call_is_found_by_its_code(writer: LedgerWriter, opening: Make) -> None:
     call = opening()
     writer.admit(Admission(call)).result(WAIT_S)
     failed = replace(settlement(call), outcome="unknown", code="call_timeout")
@@ -70,7 +81,7 @@ def test_a_failed_call_is_found_by_its_code(writer: Writer, opening: Make) -> No
     assert verify(row.organization_id).ok
 
 
-def test_a_call_is_closed_once(writer: Writer, opening: Make) -> None:
+def test_a_call_is_closed_once(writer: LedgerWriter, opening: Make) -> None:
     call = opening()
     writer.admit(Admission(call)).result(WAIT_S)
     assert writer.settle(settlement(call)).result(WAIT_S) is True
@@ -80,11 +91,11 @@ def test_a_call_is_closed_once(writer: Writer, opening: Make) -> None:
 
 
 def test_an_admission_says_at_which_generation_it_was_made(
-    writer: Writer, opening: Make, organization_id: UUID
+    writer: LedgerWriter, opening: Make, organization_id: UUID
 ) -> None:
-    changes.bump(organization_id)
+    admin_changes.increment_generation(organization_id)
     assert writer.admit(Admission(opening(), generation=1)).result(WAIT_S).generation == 1
-    changes.bump(organization_id)
+    admin_changes.increment_generation(organization_id)
     with pytest.raises(StaleSnapshot) as refusal:
         writer.admit(Admission(opening(), generation=1)).result(WAIT_S)
     assert refusal.value.extra == {"generation": 2}
@@ -92,19 +103,19 @@ def test_an_admission_says_at_which_generation_it_was_made(
 
 
 def test_a_budget_is_reserved_then_settled_at_what_it_really_cost(
-    writer: Writer, opening: Make
+    writer: LedgerWriter, opening: Make
 ) -> None:
     call = opening()
-    writer.admit(Admission(call, (Reserve("budget:x", 10, 7),))).result(WAIT_S)
-    assert usage.spent("budget:x") == (0, 7)
+    writer.admit(Admission(call, (BudgetReservation("budget:x", 10, 7),))).result(WAIT_S)
+    assert ledger_queries.load_balance("budget:x") == (0, 7)
     with pytest.raises(BudgetExhausted):
-        writer.admit(Admission(opening(), (Reserve("budget:x", 10, 4),))).result(WAIT_S)
+        writer.admit(Admission(opening(), (BudgetReservation("budget:x", 10, 4),))).result(WAIT_S)
     writer.settle(settlement(call, ("budget:x", 7, 12))).result(WAIT_S)
-    assert usage.spent("budget:x") == (12, 0)
+    assert ledger_queries.load_balance("budget:x") == (12, 0)
 
 
-def test_a_rate_limit_says_when_to_come_again(writer: Writer, opening: Make) -> None:
-    charge = Charge("rate:x", per_minute=1, burst=1)
+def test_a_rate_limit_says_when_to_come_again(writer: LedgerWriter, opening: Make) -> None:
+    charge = RateCharge("rate:x", per_minute=1, burst=1)
     writer.admit(Admission(opening(), charges=(charge,))).result(WAIT_S)
     with pytest.raises(RateLimited) as refusal:
         writer.admit(Admission(opening(), charges=(charge,))).result(WAIT_S)
@@ -113,19 +124,21 @@ def test_a_rate_limit_says_when_to_come_again(writer: Writer, opening: Make) -> 
     assert 50 <= refusal.value.retry_after <= 60
 
 
-def test_what_a_caller_has_seen_bars_what_would_send_it_out(writer: Writer, opening: Make) -> None:
-    sends = (Flow("flow:x", barred=3),)
+def test_what_a_caller_has_seen_bars_what_would_send_it_out(
+    writer: LedgerWriter, opening: Make
+) -> None:
+    sends = (FlowLabelEffect("flow:x", barred=3),)
     writer.admit(Admission(opening(), flows=sends)).result(WAIT_S)
-    writer.admit(Admission(opening(), flows=(Flow("flow:x", adds=3),))).result(WAIT_S)
+    writer.admit(Admission(opening(), flows=(FlowLabelEffect("flow:x", adds=3),))).result(WAIT_S)
     assert FlowCell.objects.get().labels == 3
-    with pytest.raises(FlowBarred):
+    with pytest.raises(FlowNeedsApproval):
         writer.admit(Admission(opening(), flows=sends)).result(WAIT_S)
 
 
 def test_a_permit_is_spent_by_one_of_many_calls_at_once(
-    writer: Writer, opening: Make, organization_id: UUID
+    writer: LedgerWriter, opening: Make, organization_id: UUID
 ) -> None:
-    permit = Permit(uuid4(), "d" * 64)
+    permit = ApprovalReference(uuid4(), "d" * 64)
     PermitRow.objects.create(
         id=permit.id, organization_id=organization_id, digest=permit.digest, expires=2**62
     )
@@ -135,11 +148,13 @@ def test_a_permit_is_spent_by_one_of_many_calls_at_once(
     assert [one.call_id for one in spent] == [PermitRow.objects.get().spent_by]
     codes = {error.code for error in (f.exception() for f in futures) if isinstance(error, Refusal)}
     assert codes == {"approval_spent"}
-    with pytest.raises(PermitRefused):
-        writer.admit(Admission(opening(), permit=Permit(permit.id, "e" * 64))).result(WAIT_S)
+    with pytest.raises(ApprovalRefused):
+        writer.admit(Admission(opening(), permit=ApprovalReference(permit.id, "e" * 64))).result(
+            WAIT_S
+        )
 
 
-def test_a_refused_call_is_a_row_that_is_sealed_once(writer: Writer, opening: Make) -> None:
+def test_a_refused_call_is_a_row_that_is_sealed_once(writer: LedgerWriter, opening: Make) -> None:
     call = opening(decision="deny", rule="policy", code="denied_by_policy")
     assert writer.refuse(call).result(WAIT_S) == call.call_id
     row = AuditRow.objects.get()
@@ -152,13 +167,13 @@ def test_a_refused_call_is_a_row_that_is_sealed_once(writer: Writer, opening: Ma
     assert verify(call.organization_id).ok
 
 
-def test_an_event_is_a_row_with_its_outcome(writer: Writer, opening: Make) -> None:
+def test_an_event_is_a_row_with_its_outcome(writer: LedgerWriter, opening: Make) -> None:
     event = opening(action="server_connected", event_type="connection")
     writer.note(event, outcome="error").result(WAIT_S)
     assert AuditRow.objects.get().outcome == "error"
 
 
-def test_equal_refusals_are_the_first_and_a_count(writer: Writer, opening: Make) -> None:
+def test_equal_refusals_are_the_first_and_a_count(writer: LedgerWriter, opening: Make) -> None:
     futures = [writer.refuse(opening(decision="deny", code="denied")) for _ in range(100)]
     ids = {future.result(WAIT_S) for future in futures}
     other = writer.refuse(opening(decision="deny", code="other")).result(WAIT_S)
@@ -170,20 +185,22 @@ def test_equal_refusals_are_the_first_and_a_count(writer: Writer, opening: Make)
     assert verify(row.organization_id).ok
 
 
-def test_it_refuses_to_work_inside_a_transaction(writer: Writer, opening: Make) -> None:
+def test_it_refuses_to_work_inside_a_transaction(writer: LedgerWriter, opening: Make) -> None:
     with transaction.atomic(), pytest.raises(RuntimeError, match=r"ledger\.changes"):
         writer.admit(Admission(opening()))
     assert not AuditRow.objects.exists()
 
 
-def test_details_that_are_no_json_fail_their_caller_only(writer: Writer, opening: Make) -> None:
+def test_details_that_are_no_json_fail_their_caller_only(
+    writer: LedgerWriter, opening: Make
+) -> None:
     with pytest.raises(ValueError, match="JSON"):
         writer.admit(Admission(opening(details={"tools": {"a", "b"}})))
     writer.admit(Admission(opening())).result(WAIT_S)
 
 
 def test_text_that_a_database_can_not_hold_is_recorded_all_the_same(
-    writer: Writer, opening: Make
+    writer: LedgerWriter, opening: Make
 ) -> None:
     name = "a\x00b\ud800" + "c" * 400
     writer.refuse(opening(tool_name=name, resource_id=name, details={name: name})).result(WAIT_S)
@@ -193,7 +210,7 @@ def test_text_that_a_database_can_not_hold_is_recorded_all_the_same(
 
 
 def test_eight_threads_with_200_calls_each_make_one_unbroken_chain(
-    writer: Writer, opening: Make, organization_id: UUID
+    writer: LedgerWriter, opening: Make, organization_id: UUID
 ) -> None:
     def work(_: int) -> None:
         for _ in range(200):
@@ -208,7 +225,7 @@ def test_eight_threads_with_200_calls_each_make_one_unbroken_chain(
 
 
 def test_fifty_parallel_reservations_never_overspend(
-    start_writer: Callable[..., Writer], opening: Make
+    start_writer: Callable[..., LedgerWriter], opening: Make
 ) -> None:
     limit, amount = 1_000, 30
     pair = [start_writer(), start_writer()]  # as two processes would
@@ -219,7 +236,9 @@ def test_fifty_parallel_reservations_never_overspend(
         ready.wait(WAIT_S)
         call = opening()
         try:
-            one.admit(Admission(call, (Reserve("budget:x", limit, amount),))).result(WAIT_S)
+            one.admit(Admission(call, (BudgetReservation("budget:x", limit, amount),))).result(
+                WAIT_S
+            )
         except BudgetExhausted:
             return False
         actual = 1 + number % amount
@@ -227,34 +246,34 @@ def test_fifty_parallel_reservations_never_overspend(
 
     with ThreadPoolExecutor(50) as threads:
         admitted = list(threads.map(work, range(50)))
-    spent, reserved = usage.spent("budget:x")
+    spent, reserved = ledger_queries.load_balance("budget:x")
     assert reserved == 0
     assert spent == sum(1 + number % amount for number, one in enumerate(admitted) if one)
     assert spent <= limit
 
 
 def test_twenty_runs_of_fifty_sessions_leave_less_than_one_call_unused(
-    start_writer: Callable[..., Writer], opening: Make
+    start_writer: Callable[..., LedgerWriter], opening: Make
 ) -> None:
     limit, amount = 1_000, 30
     pair = [start_writer(), start_writer()]
     for run in range(20):
         key = f"budget:{run}"
         waiting = [
-            pair[number % 2].admit(Admission(opening(), (Reserve(key, limit, amount),)))
+            pair[number % 2].admit(Admission(opening(), (BudgetReservation(key, limit, amount),)))
             for number in range(50)
         ]
         assert sum(one.exception(WAIT_S) is None for one in waiting) == limit // amount
-        spent, reserved = usage.spent(key)
+        spent, reserved = ledger_queries.load_balance(key)
         assert limit - amount < spent + reserved <= limit
 
 
 def test_two_writers_and_twenty_clients_stay_within_two_percent_of_a_rate(
-    start_writer: Callable[..., Writer], opening: Make
+    start_writer: Callable[..., LedgerWriter], opening: Make
 ) -> None:
     """R10 in short: refusals are cheap, so twenty clients ask far more often than is allowed."""
     pair = [start_writer(), start_writer()]
-    rate = Charge("rate:x", 3_000, 50)
+    rate = RateCharge("rate:x", 3_000, 50)
     began = time.monotonic()
 
     def client(number: int) -> list[float]:
@@ -275,19 +294,19 @@ def test_two_writers_and_twenty_clients_stay_within_two_percent_of_a_rate(
 
 
 def test_a_budget_is_used_up_to_the_last_call_that_fits(
-    start_writer: Callable[..., Writer], opening: Make
+    start_writer: Callable[..., LedgerWriter], opening: Make
 ) -> None:
     pair = [start_writer(), start_writer()]
     futures = [
-        pair[number % 2].admit(Admission(opening(), (Reserve("budget:x", 1_000, 30),)))
+        pair[number % 2].admit(Admission(opening(), (BudgetReservation("budget:x", 1_000, 30),)))
         for number in range(50)
     ]
     admitted = [future for future in futures if future.exception(WAIT_S) is None]
     assert len(admitted) == 33
-    assert usage.spent("budget:x") == (0, 990)
+    assert ledger_queries.load_balance("budget:x") == (0, 990)
 
 
-def test_calls_of_several_organizations_keep_their_own_chains(writer: Writer) -> None:
+def test_calls_of_several_organizations_keep_their_own_chains(writer: LedgerWriter) -> None:
     organizations = [uuid4() for _ in range(5)]
     calls = [opening_of(organizations[number % 5]) for number in range(50)]
     for future in [writer.admit(Admission(call)) for call in calls]:
@@ -297,7 +316,7 @@ def test_calls_of_several_organizations_keep_their_own_chains(writer: Writer) ->
 
 
 async def test_concurrent_calls_of_a_loop_are_admitted_and_settled(
-    writer: Writer, opening: Make, organization_id: UUID
+    writer: LedgerWriter, opening: Make, organization_id: UUID
 ) -> None:
     async def one() -> bool:
         call = opening()
@@ -312,26 +331,28 @@ async def test_concurrent_calls_of_a_loop_are_admitted_and_settled(
     assert (report.ok, report.seq) == (True, 202)
 
 
-async def test_a_refusal_reaches_its_caller_on_the_loop(writer: Writer, opening: Make) -> None:
+async def test_a_refusal_reaches_its_caller_on_the_loop(
+    writer: LedgerWriter, opening: Make
+) -> None:
     with pytest.raises(Refusal) as refusal:
-        await writer.admit_async(Admission(opening(), (Reserve("budget:x", 1, 2),)))
+        await writer.admit_async(Admission(opening(), (BudgetReservation("budget:x", 1, 2),)))
     assert refusal.value.code == "budget_exhausted"
 
 
 def test_a_closed_writer_refuses_and_the_next_one_takes_over(
     transactional_db: None, opening: Make
 ) -> None:
-    one = writers.writer()
-    assert writers.writer() is one
+    one = writers.get_writer()
+    assert writers.get_writer() is one
     writers.close()
     with pytest.raises(AuditUnavailable):
         one.admit(Admission(opening()))
-    writers.writer().admit(Admission(opening())).result(WAIT_S)
-    assert writers.writer() is not one
+    writers.get_writer().admit(Admission(opening())).result(WAIT_S)
+    assert writers.get_writer() is not one
     writers.close()
 
 
-def test_the_actor_is_copied(writer: Writer, opening: Make) -> None:
+def test_the_actor_is_copied(writer: LedgerWriter, opening: Make) -> None:
     writer.note(opening()).result(WAIT_S)
     row = AuditRow.objects.get()
     assert (row.actor_kind, row.actor_id, row.actor_label) == (ALICE.kind, ALICE.id, ALICE.label)

@@ -13,20 +13,21 @@ from uuid import UUID
 import pytest
 from django.db import OperationalError, connection
 
-from bonobot.ledger import committing, usage
-from bonobot.ledger import writer as writers
-from bonobot.ledger.databases import OwnDatabase
-from bonobot.ledger.entries import Admission, Charge, Opening, Reserve, Settlement
+from bonobot.ledger import queries as ledger_queries
+from bonobot.ledger.audit.verify_chain import verify
 from bonobot.ledger.models import AuditRow
-from bonobot.ledger.refusals import AuditUnavailable, CallTaken
-from bonobot.ledger.verify import verify
-from bonobot.ledger.writer import Writer
+from bonobot.ledger.refusals import AuditUnavailable, CallAlreadyStarted
+from bonobot.ledger.types import Admission, BudgetReservation, Opening, RateCharge, Settlement
+from bonobot.ledger.writer import committer
+from bonobot.ledger.writer import writer_thread as writers
+from bonobot.ledger.writer.sql import DedicatedLedgerDatabase
+from bonobot.ledger.writer.writer_thread import LedgerWriter
 from tests.bonobot.ledger.cast import in_thread
 from tests.eventually import eventually
 
 WAIT_S = 30.0
 Make = Callable[..., Opening]
-Start = Callable[..., Writer]
+Start = Callable[..., LedgerWriter]
 
 
 def settlement(call: Opening, *actuals: tuple[str, int, int]) -> Settlement:
@@ -45,7 +46,7 @@ def locked(transactional_db: None) -> Callable[[], AbstractContextManager[None]]
 
     @contextmanager
     def hold() -> Iterator[None]:
-        other = committing.connect()
+        other = committer.connect()
         other.connection.inc_thread_sharing()  # tests with a loop let go in another thread
         other.begin()
         if not other.is_sqlite:
@@ -85,9 +86,9 @@ class Commits:
         self.reached = threading.Event()
         self.lost: set[int] = set()  # committed, but the answer doesn't come
         self.failed: set[int] = set()  # not committed
-        self.commit = OwnDatabase.commit
+        self.commit = DedicatedLedgerDatabase.commit
 
-    def __call__(self, database: OwnDatabase) -> None:
+    def __call__(self, database: DedicatedLedgerDatabase) -> None:
         self.count += 1
         self.reached.set()
         if self.held is not None:
@@ -102,12 +103,12 @@ class Commits:
 @pytest.fixture
 def commits(monkeypatch: pytest.MonkeyPatch) -> Commits:
     commits = Commits()
-    monkeypatch.setattr(OwnDatabase, "commit", lambda database: commits(database))
+    monkeypatch.setattr(DedicatedLedgerDatabase, "commit", lambda database: commits(database))
     return commits
 
 
 def test_a_call_waits_while_the_database_is_locked_shortly(
-    writer: Writer, opening: Make, locked: Any, trouble: threading.Event
+    writer: LedgerWriter, opening: Make, locked: Any, trouble: threading.Event
 ) -> None:
     with locked():
         future = writer.admit(Admission(opening()))
@@ -120,10 +121,10 @@ def test_a_database_that_stays_locked_refuses_calls_and_takes_them_again_after(
 ) -> None:
     writer = start_writer(deadline_s=1)
     running = opening()
-    writer.admit(Admission(running, (Reserve("budget:x", 10, 7),))).result(WAIT_S)
+    writer.admit(Admission(running, (BudgetReservation("budget:x", 10, 7),))).result(WAIT_S)
     with locked():
         for _ in range(2):  # it is locked for longer than any deadline
-            admission = writer.admit(Admission(opening(), (Reserve("budget:x", 10, 1),)))
+            admission = writer.admit(Admission(opening(), (BudgetReservation("budget:x", 10, 1),)))
             with pytest.raises(AuditUnavailable) as refusal:
                 admission.result(WAIT_S)
             assert refusal.value.retry_after == 1
@@ -132,13 +133,17 @@ def test_a_database_that_stays_locked_refuses_calls_and_takes_them_again_after(
     writer.admit(Admission(opening())).result(WAIT_S)
     # The call had run: its settlement was kept although its caller was told to give up.
     assert AuditRow.objects.get(pk=running.call_id).outcome == "ok"
-    assert usage.spent("budget:x") == (5, 0)
+    assert ledger_queries.load_balance("budget:x") == (5, 0)
     report = verify(organization_id)
     assert (report.ok, report.rows, report.seq) == (True, 2, 3)
 
 
 def test_one_poisoned_item_fails_alone(
-    writer: Writer, opening: Make, locked: Any, trouble: threading.Event, organization_id: UUID
+    writer: LedgerWriter,
+    opening: Make,
+    locked: Any,
+    trouble: threading.Event,
+    organization_id: UUID,
 ) -> None:
     taken = opening()
     writer.admit(Admission(taken)).result(WAIT_S)
@@ -146,7 +151,7 @@ def test_one_poisoned_item_fails_alone(
         futures: list[Future[Any]] = [writer.admit(Admission(opening()))]
         assert trouble.wait(WAIT_S)  # all that follow join this group
         futures += [writer.admit(Admission(opening())) for _ in range(4)]
-        beyond = Charge("rate:x", 1, 10**13, cost=10**13)  # its time doesn't fit into 64 bits
+        beyond = RateCharge("rate:x", 1, 10**13, cost=10**13)  # its time doesn't fit into 64 bits
         poisoned = writer.admit(Admission(opening(), charges=(beyond,)))
         futures += [writer.refuse(opening(code="denied")), writer.settle(settlement(taken))]
     with pytest.raises(AuditUnavailable, match="entry"):
@@ -158,34 +163,37 @@ def test_one_poisoned_item_fails_alone(
 
 
 def test_a_call_that_another_holder_has_opened_is_theirs(
-    writer: Writer, opening: Make, caplog: pytest.LogCaptureFixture
+    writer: LedgerWriter, opening: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     theirs = opening()
     writer.admit(Admission(theirs)).result(WAIT_S)
-    with pytest.raises(CallTaken):
+    with pytest.raises(CallAlreadyStarted):
         writer.admit(Admission(opening(call_id=theirs.call_id))).result(WAIT_S)
     assert "Traceback" not in caplog.text
     assert writer.settle(settlement(theirs)).result(WAIT_S) is True
 
 
 def test_a_commit_whose_answer_was_lost_is_not_done_twice(
-    writer: Writer, opening: Make, commits: Commits, organization_id: UUID
+    writer: LedgerWriter, opening: Make, commits: Commits, organization_id: UUID
 ) -> None:
     commits.lost = {1, 3, 5}
     call = opening()
-    assert writer.admit(Admission(call, (Reserve("budget:x", 10, 7),))).result(WAIT_S).seq == 1
+    assert (
+        writer.admit(Admission(call, (BudgetReservation("budget:x", 10, 7),))).result(WAIT_S).seq
+        == 1
+    )
     assert writer.admit(Admission(opening())).result(WAIT_S).seq == 2
     assert writer.settle(settlement(call, ("budget:x", 7, 5))).result(WAIT_S) is True
     refused = opening(decision="deny", code="denied")
     assert writer.admit(Admission(opening())).result(WAIT_S).seq == 4
     assert writer.refuse(refused).result(WAIT_S) == refused.call_id
-    assert usage.spent("budget:x") == (5, 0)
+    assert ledger_queries.load_balance("budget:x") == (5, 0)
     report = verify(organization_id)
     assert (report.ok, report.rows, report.seq) == (True, 4, 5)
 
 
 def test_a_commit_that_failed_is_done_again(
-    writer: Writer, opening: Make, commits: Commits, organization_id: UUID
+    writer: LedgerWriter, opening: Make, commits: Commits, organization_id: UUID
 ) -> None:
     commits.failed = {1, 2}
     assert writer.admit(Admission(opening())).result(WAIT_S).seq == 1
@@ -199,7 +207,7 @@ def test_a_call_that_may_have_been_opened_behind_its_deadline_is_closed(
     writer = start_writer(deadline_s=1)
     commits.lost, commits.held = {1}, threading.Event()
     call, deadline = opening(), time.monotonic() + 1
-    future = writer.admit(Admission(call, (Reserve("budget:x", 10, 7),)))
+    future = writer.admit(Admission(call, (BudgetReservation("budget:x", 10, 7),)))
     assert commits.reached.wait(WAIT_S)
     eventually(lambda: time.monotonic() > deadline)
     commits.held.set()
@@ -208,20 +216,20 @@ def test_a_call_that_may_have_been_opened_behind_its_deadline_is_closed(
 
 
 @pytest.mark.postgres
-def test_a_cut_connection_is_replaced(writer: Writer, opening: Make) -> None:
+def test_a_cut_connection_is_replaced(writer: LedgerWriter, opening: Make) -> None:
     writer.admit(Admission(opening())).result(WAIT_S)
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
             "WHERE datname = current_database() AND application_name = %s",
-            [committing.APPLICATION_NAME],
+            [committer.APPLICATION_NAME],
         )
         assert cursor.fetchone()[0] >= 1
     assert writer.admit(Admission(opening())).result(WAIT_S).seq == 2
 
 
 async def test_a_caller_that_goes_away_before_the_commit_leaves_no_row(
-    writer: Writer, opening: Make, locked: Any, trouble: threading.Event
+    writer: LedgerWriter, opening: Make, locked: Any, trouble: threading.Event
 ) -> None:
     hold = locked()
     await asyncio.to_thread(hold.__enter__)
@@ -238,11 +246,13 @@ async def test_a_caller_that_goes_away_before_the_commit_leaves_no_row(
 
 
 async def test_the_call_of_a_caller_that_goes_away_during_the_commit_is_closed(
-    writer: Writer, opening: Make, commits: Commits
+    writer: LedgerWriter, opening: Make, commits: Commits
 ) -> None:
     commits.held = threading.Event()
     call = opening()
-    gone = asyncio.create_task(writer.admit_async(Admission(call, (Reserve("budget:x", 10, 7),))))
+    gone = asyncio.create_task(
+        writer.admit_async(Admission(call, (BudgetReservation("budget:x", 10, 7),)))
+    )
     assert await asyncio.to_thread(commits.reached.wait, WAIT_S)
     gone.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -252,14 +262,14 @@ async def test_the_call_of_a_caller_that_goes_away_during_the_commit_is_closed(
 
 
 def test_the_call_of_a_loop_that_was_closed_is_closed(
-    writer: Writer, opening: Make, commits: Commits
+    writer: LedgerWriter, opening: Make, commits: Commits
 ) -> None:
     commits.held = threading.Event()
     call = opening()
 
     async def leave() -> None:
         waiting = asyncio.create_task(
-            writer.admit_async(Admission(call, (Reserve("budget:x", 10, 7),)))
+            writer.admit_async(Admission(call, (BudgetReservation("budget:x", 10, 7),)))
         )
         await asyncio.to_thread(commits.reached.wait, WAIT_S)
         waiting.cancel()
@@ -271,7 +281,7 @@ def test_the_call_of_a_loop_that_was_closed_is_closed(
 
 def _cancelled(call: Opening) -> None:
     eventually(AuditRow.objects.filter(pk=call.call_id, outcome="cancelled").exists)
-    assert usage.spent("budget:x") == (0, 0)
+    assert ledger_queries.load_balance("budget:x") == (0, 0)
     assert verify(call.organization_id).ok
 
 
@@ -283,7 +293,7 @@ async def test_a_loop_waits_no_longer_than_its_deadline_for_a_writer_that_hangs(
     commits.held = threading.Event()
     call = opening()
     with pytest.raises(AuditUnavailable):
-        await writer.admit_async(Admission(call, (Reserve("budget:x", 10, 7),)))
+        await writer.admit_async(Admission(call, (BudgetReservation("budget:x", 10, 7),)))
     commits.held.set()
     await in_thread(_cancelled, call)
 
@@ -294,10 +304,10 @@ def test_a_fault_of_the_writer_fails_its_callers_and_another_takes_over(
     seen: list[threading.ExceptHookArgs] = []
     monkeypatch.setattr(threading, "excepthook", seen.append)
     with monkeypatch.context() as broken:
-        broken.setattr(committing.groups, "decide", None)
+        broken.setattr(committer.groups, "decide", None)
         broken.setattr(writers, "POISON", ())
-        future = writers.writer().admit(Admission(opening()))
+        future = writers.get_writer().admit(Admission(opening()))
         assert isinstance(future.exception(WAIT_S), AuditUnavailable)
     eventually(lambda: seen)
-    assert writers.writer().admit(Admission(opening())).result(WAIT_S).seq == 1
+    assert writers.get_writer().admit(Admission(opening())).result(WAIT_S).seq == 1
     writers.close()

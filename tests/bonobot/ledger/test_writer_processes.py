@@ -12,14 +12,14 @@ import pytest
 from django.conf import settings
 from django.db import OperationalError
 
-from agents.governance.limits import charge
-from bonobot.ledger import committing
-from bonobot.ledger.entries import Admission
+from agents.budgets.limits import charge
+from bonobot.core import gcra
+from bonobot.ledger.audit.verify_chain import verify
 from bonobot.ledger.models import AuditRow
 from bonobot.ledger.refusals import AuditUnavailable
-from bonobot.ledger.verify import verify
-from bonobot.ledger.writer import Writer
-from bonobot.lib import rates
+from bonobot.ledger.types import Admission
+from bonobot.ledger.writer import committer
+from bonobot.ledger.writer.writer_thread import LedgerWriter
 from tests.bonobot.ledger.cast import opening_of
 from tests.parts import ROOT
 from tests.processes import environment
@@ -29,8 +29,8 @@ SCRIPT = """
 import os, sys, uuid
 import django
 django.setup()
-from bonobot.ledger.entries import Admission
-from bonobot.ledger.writer import writer
+from bonobot.ledger.types import Admission
+from bonobot.ledger.writer.writer_thread.writer_thread import get_writer
 from tests.bonobot.ledger.cast import opening_of
 
 organization = uuid.UUID(sys.argv[1])
@@ -121,7 +121,7 @@ def test_two_processes_with_twenty_clients_pass_what_the_rate_allows_and_no_more
     """
     script = f"""
 import asyncio, json, time
-from agents.governance.limits import charge
+from agents.budgets.services.limits import charge
 from bonobot.ledger.refusals import RateLimited
 
 rate = charge(organization, "organization", organization, {PER_MINUTE})
@@ -152,7 +152,7 @@ asyncio.run(main())
 """
     pair = [run(script, organization_id) for _ in range(2)]
     heard = [json.loads(one.communicate(timeout=WAIT_S + 2 * RATE_S)[0]) for one in pair]
-    burst, interval = heard[0]["burst"], rates.interval(PER_MINUTE)
+    burst, interval = heard[0]["burst"], gcra.compute_interval(PER_MINUTE)
     told = [tuple(one) for each in heard for one in each["told"]]
     passed = sorted((began, ended) for began, ended, admitted in told if admitted)
     refused = [began for began, _, admitted in told if not admitted]
@@ -180,8 +180,8 @@ def test_a_rate_whose_store_is_away_passes_nobody(
     def away() -> Never:
         raise OperationalError("the store is away")
 
-    monkeypatch.setattr(committing, "connect", away)
-    writer = Writer(deadline_s=0.2)
+    monkeypatch.setattr(committer, "connect", away)
+    writer = LedgerWriter(deadline_s=0.2)
     rate = charge(organization_id, "organization", organization_id, PER_MINUTE)
     try:
         asked = writer.admit(Admission(opening_of(organization_id), charges=(rate,)))

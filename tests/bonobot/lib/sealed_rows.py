@@ -5,7 +5,7 @@ from typing import Any
 
 from django.db import connection, models
 
-from bonobot.lib.sealed import SealedJSONField, SealedTextField
+from bonobot.core.crypto.encrypted_fields import SealedJSONField, SealedTextField
 
 SECRET = "s3cr3t-of-the-first-row"
 FIRST, SECOND = uuid.UUID(int=1), uuid.UUID(int=2)

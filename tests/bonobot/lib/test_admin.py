@@ -1,7 +1,7 @@
 """Widgets of the admin: what a page shows of a secret."""
 
-from bonobot.lib.admin import SecretInput
-from bonobot.lib.marks import MASK
+from bonobot.core.admin.theme import SecretInput
+from bonobot.core.text.masked_values import MASK
 
 
 def test_what_was_typed_is_never_shown_and_has_to_be_typed_again() -> None:

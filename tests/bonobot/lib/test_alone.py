@@ -2,7 +2,7 @@ import threading
 from typing import Any
 
 from bonobot.celery import app
-from bonobot.lib.alone import Alone
+from bonobot.core.celery_tasks import ExclusiveTask
 
 WAIT_S = 10
 
@@ -11,7 +11,7 @@ def test_of_two_at_a_time_the_second_leaves_it_to_the_first() -> None:
     begun, end = threading.Event(), threading.Event()
     ran: list[int] = []
 
-    @app.task(base=Alone, name="tests.alone", shared=False)
+    @app.task(base=ExclusiveTask, name="tests.alone", shared=False)
     def task(number: int) -> int:
         ran.append(number)
         begun.set()
@@ -29,7 +29,7 @@ def test_of_two_at_a_time_the_second_leaves_it_to_the_first() -> None:
 
 
 def test_a_failure_leaves_its_place_free() -> None:
-    @app.task(base=Alone, name="tests.failing", shared=False)
+    @app.task(base=ExclusiveTask, name="tests.failing", shared=False)
     def task() -> Any:
         raise ValueError
 
@@ -37,7 +37,7 @@ def test_a_failure_leaves_its_place_free() -> None:
 
 
 def test_a_direct_call_is_a_call() -> None:
-    @app.task(base=Alone, name="tests.direct", shared=False)
+    @app.task(base=ExclusiveTask, name="tests.direct", shared=False)
     def task(number: int) -> int:
         return number
 

@@ -12,9 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bonobot.lib.beneath import Folder
-from bonobot.lib.paths import PathRefused, parts_of
-from bonobot.lib.problems import Conflict, NotFound, Problem
+from bonobot.core.confined_folder import ConfinedFolder, PathRefused, split_path
+from bonobot.core.problems import Conflict, NotFound, Problem
 
 SECRET = b"nobody's business"
 RACER = """
@@ -54,13 +53,13 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def folder(root: Path) -> Iterator[Folder]:
+def folder(root: Path) -> Iterator[ConfinedFolder]:
     """The workspace, open."""
-    with Folder(root) as opened:
+    with ConfinedFolder(root) as opened:
         yield opened
 
 
-def test_files_are_written_read_moved_and_deleted(folder: Folder, root: Path):
+def test_files_are_written_read_moved_and_deleted(folder: ConfinedFolder, root: Path):
     assert folder.write("a/b/c.txt", b"one", make_folders=True) is True
     assert folder.write("a/b/c.txt", b"two") is False
     assert folder.read("a//./b/c.txt", 10) == b"two"
@@ -76,7 +75,7 @@ def test_files_are_written_read_moved_and_deleted(folder: Folder, root: Path):
         folder.read("a", 1)
 
 
-def test_a_file_keeps_its_permissions_and_leaves_no_scrap(folder: Folder, root: Path):
+def test_a_file_keeps_its_permissions_and_leaves_no_scrap(folder: ConfinedFolder, root: Path):
     (root / "run").write_bytes(b"old")
     (root / "run").chmod(0o755)
     folder.write("run", b"new")
@@ -108,7 +107,7 @@ def test_a_file_keeps_its_permissions_and_leaves_no_scrap(folder: Folder, root: 
     ],
 )
 def test_what_leads_out_is_refused_by_reading_and_by_writing(
-    folder: Folder, root: Path, outside: Path, path: str, code: str
+    folder: ConfinedFolder, root: Path, outside: Path, path: str, code: str
 ):
     (root / "link").symlink_to(outside / "secret")
     (root / "way").symlink_to(outside)
@@ -123,7 +122,9 @@ def test_what_leads_out_is_refused_by_reading_and_by_writing(
     assert (outside / "secret").read_bytes() == SECRET
 
 
-def test_links_are_neither_entered_nor_deleted_through(folder: Folder, root: Path, outside: Path):
+def test_links_are_neither_entered_nor_deleted_through(
+    folder: ConfinedFolder, root: Path, outside: Path
+):
     (root / "way").symlink_to(outside)
     (root / "deep").mkdir()
     (root / "deep" / "way").symlink_to(outside)
@@ -137,13 +138,13 @@ def test_a_root_that_became_a_link_is_not_opened(root: Path, outside: Path):
     root.rmdir()
     root.symlink_to(outside)
     with pytest.raises(OSError, match=r"Not a directory|Too many levels"):
-        Folder(root)
+        ConfinedFolder(root)
 
 
 def test_another_file_system_is_left_alone():
     if not os.path.ismount("/dev/shm"):
         pytest.skip("no second file system here")
-    with Folder(Path("/dev")) as devices:
+    with ConfinedFolder(Path("/dev")) as devices:
         with pytest.raises(PathRefused) as refusal:
             devices.children("shm", 1)
         assert refusal.value.code == "other_filesystem"
@@ -152,7 +153,7 @@ def test_another_file_system_is_left_alone():
         assert refusal.value.code == "not_a_file"
 
 
-def test_too_large_is_told_before_it_is_read(folder: Folder, root: Path):
+def test_too_large_is_told_before_it_is_read(folder: ConfinedFolder, root: Path):
     with (root / "sparse").open("wb") as file:
         file.truncate(1 << 40)
     with pytest.raises(PathRefused) as refusal:
@@ -161,7 +162,7 @@ def test_too_large_is_told_before_it_is_read(folder: Folder, root: Path):
     assert folder.usage(10).size == 1 << 40
 
 
-def test_counting_stops_at_its_bound_and_at_folders_without_end(folder: Folder, root: Path):
+def test_counting_stops_at_its_bound_and_at_folders_without_end(folder: ConfinedFolder, root: Path):
     for number in range(5):
         (root / str(number)).touch()
     assert folder.usage(5).more is False
@@ -176,14 +177,14 @@ def test_counting_stops_at_its_bound_and_at_folders_without_end(folder: Folder, 
 @given(st.text(st.characters(categories=["L", "P", "Cc", "Zs", "Cs"]), max_size=60))
 def test_whatever_is_written_as_a_path_is_a_way_down_or_refused(text: str):
     with suppress(Problem):
-        for part in parts_of(text):
+        for part in split_path(text):
             assert part not in ("", ".", "..")
             assert "/" not in part
             assert "\0" not in part
 
 
 def test_a_process_that_swaps_links_in_never_gets_us_outside(
-    folder: Folder, root: Path, outside: Path
+    folder: ConfinedFolder, root: Path, outside: Path
 ):
     (root / "turn").mkdir()
     (root / "turn" / "file").write_bytes(b"ours")

@@ -5,16 +5,16 @@ from weakref import WeakKeyDictionary
 
 import pytest
 
-from bonobot.lib import bus as module
-from bonobot.lib.bus import Bus, Texts, bus
-from bonobot.lib.runtime import runtime
+from bonobot.core import redis_bus as module
+from bonobot.core.redis_bus import BusTexts, RedisBus, get_bus
+from bonobot.core.runtime import get_runtime
 
 
 @pytest.fixture(autouse=True)
 def _bus_of_its_own(monkeypatch):
     monkeypatch.setattr(module, "_by_runtime", WeakKeyDictionary())
     yield
-    runtime().call(bus().close)
+    get_runtime().call(get_bus().close)
 
 
 async def heard(event):
@@ -34,7 +34,7 @@ async def hearing(one):
 @pytest.mark.redis
 def test_a_ring_of_another_process_is_heard_at_its_place_alone():
     async def rung():
-        here, there = bus(), Bus()
+        here, there = get_bus(), RedisBus()
         await hearing(here)
         one, other, left = asyncio.Event(), asyncio.Event(), asyncio.Event()
         for place, event in (("one", one), ("other", other), ("left", left)):
@@ -46,37 +46,37 @@ def test_a_ring_of_another_process_is_heard_at_its_place_alone():
         await there.close()
         return other.is_set(), left.is_set()
 
-    assert runtime().call(rung) == (False, False)
+    assert get_runtime().call(rung) == (False, False)
 
 
 @pytest.mark.redis
 def test_texts_are_kept_for_a_while_and_wake_who_listens():
     async def shown():
-        here, there = bus(), Bus()
+        here, there = get_bus(), RedisBus()
         await hearing(here)
         woken = asyncio.Event()
         await here.listen("place", woken.set)
-        assert await there.show([Texts("place", {"1": "grün", "2": "x"})])
+        assert await there.show([BusTexts("place", {"1": "grün", "2": "x"})])
         await heard(woken)
-        assert await there.show([Texts("place", {"2": "y"})])
-        assert 0 < await here._redis().ttl(module._named("place")) <= module.KEPT_S
+        assert await there.show([BusTexts("place", {"2": "y"})])
+        assert 0 < await here._redis().ttl(module._build_key("place")) <= module.KEPT_S
         await there.close()
         return await here.shown("place")
 
-    assert runtime().call(shown) == {"1": "grün", "2": "y"}
+    assert get_runtime().call(shown) == {"1": "grün", "2": "y"}
 
 
 def test_a_redis_that_is_away_is_left_alone_for_a_while(settings, free_port, caplog):
     settings.REDIS_URL = f"redis://:s3cret@127.0.0.1:{free_port}/0"
 
     async def tried():
-        one = bus()
+        one = get_bus()
         await one.listen("place", lambda: None)
-        assert not await one.show([Texts("place", {"1": "x"})])
-        assert not await one.show([Texts("place", {"1": "x"})])
+        assert not await one.show([BusTexts("place", {"1": "x"})])
+        assert not await one.show([BusTexts("place", {"1": "x"})])
         return await one.shown("place"), one.hears
 
-    assert runtime().call(tried) == ({}, False)
+    assert get_runtime().call(tried) == ({}, False)
     refused = [one for one in caplog.messages if one.startswith("Redis is away: ")]
     assert len(refused) == 1
     assert "s3cret" not in caplog.text
@@ -86,9 +86,9 @@ def test_without_redis_nothing_is_sent_and_nothing_heard(settings):
     settings.REDIS_URL = ""
 
     async def tried():
-        one = bus()
+        one = get_bus()
         await one.listen("place", lambda: None)
         one.ring("place")
-        return await one.show([Texts("place", {"1": "x"})]), one._client
+        return await one.show([BusTexts("place", {"1": "x"})]), one._client
 
-    assert runtime().call(tried) == (False, None)
+    assert get_runtime().call(tried) == (False, None)

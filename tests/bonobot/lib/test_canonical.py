@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bonobot.lib.canonical import canonical, digest, sorted_text
+from bonobot.core.text.canonical_json import compute_digest, to_canonical_json, to_sorted_json
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.text() | st.floats(allow_nan=False)
 VALUES = st.recursive(
@@ -22,19 +22,21 @@ VALUES = st.recursive(
 
 @given(VALUES)
 def test_the_text_says_the_value_and_nothing_else(value: Any) -> None:
-    text = canonical(value)
+    text = to_canonical_json(value)
     assert json.loads(text) == value
     assert text.isascii()
-    assert canonical(json.loads(text)) == text
+    assert to_canonical_json(json.loads(text)) == text
 
 
 @given(st.dictionaries(st.text(), SCALARS.filter(lambda v: v not in (math.inf, -math.inf))))
 def test_the_order_of_members_makes_no_difference(members: dict[str, Any]) -> None:
-    assert canonical(dict(reversed(members.items()))) == canonical(members)
+    assert to_canonical_json(dict(reversed(members.items()))) == to_canonical_json(members)
 
 
 def test_there_are_no_spaces_and_only_ascii() -> None:
-    assert canonical({"b": [1, "é\u2028"], "a": None}) == '{"a":null,"b":[1,"\\u00e9\\u2028"]}'
+    assert (
+        to_canonical_json({"b": [1, "é\u2028"], "a": None}) == '{"a":null,"b":[1,"\\u00e9\\u2028"]}'
+    )
 
 
 @pytest.mark.parametrize(
@@ -42,7 +44,7 @@ def test_there_are_no_spaces_and_only_ascii() -> None:
 )
 def test_what_json_cannot_say_is_refused(value: Any) -> None:
     with pytest.raises(ValueError, match="JSON"):
-        canonical(value)
+        to_canonical_json(value)
 
 
 def test_a_value_nested_without_end_is_refused() -> None:
@@ -50,27 +52,27 @@ def test_a_value_nested_without_end_is_refused() -> None:
     for _ in range(100_000):
         value = [value]
     with pytest.raises(ValueError, match="too deeply"):
-        canonical(value)
+        to_canonical_json(value)
 
 
 def test_a_digest_is_sha256_in_hexadecimal() -> None:
-    assert digest("é") == hashlib.sha256("é".encode()).hexdigest()
+    assert compute_digest("é") == hashlib.sha256("é".encode()).hexdigest()
 
 
 @given(VALUES)
 def test_it_is_what_the_standard_library_writes(value: Any) -> None:
     standard = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
-    assert canonical(value) == sorted_text(value) == standard.encode(value)
+    assert to_canonical_json(value) == to_sorted_json(value) == standard.encode(value)
 
 
 def test_numbers_without_a_word_in_json_are_only_written_where_that_is_asked() -> None:
-    assert sorted_text([math.nan, -math.inf]) == "[NaN,-Infinity]"
+    assert to_sorted_json([math.nan, -math.inf]) == "[NaN,-Infinity]"
     with pytest.raises(ValueError, match="float"):
-        canonical(math.nan)
+        to_canonical_json(math.nan)
 
 
 def test_a_value_within_itself_is_no_json() -> None:
     endless: list[Any] = []
     endless.append(endless)
     with pytest.raises(ValueError, match="deeply"):
-        canonical(endless)
+        to_canonical_json(endless)

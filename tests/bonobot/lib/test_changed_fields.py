@@ -3,7 +3,7 @@
 import pytest
 
 from agents.models import Agent, ModelEndpoint
-from bonobot.lib.problems import NotFound
+from bonobot.core.problems import NotFound
 from mcp_servers.models import Definition, Server
 from tests import desk
 from tests.agents import casting

@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 
-from bonobot.lib.databases import database
+from bonobot.core.db.database_url import build_database_settings
 
 
 def settings_of(url: str, var: Path = Path("/var/bonobot")) -> dict[str, Any]:
-    return database(url, var=var, pool_size=7)
+    return build_database_settings(url, var=var, pool_size=7)
 
 
 def test_without_a_url_sqlite_lives_in_var() -> None:
     found = settings_of("")
-    assert found["ENGINE"] == "bonobot.lib.sqlite"
+    assert found["ENGINE"] == "bonobot.core.db.sqlite"
     assert found["NAME"] == Path("/var/bonobot/bonobot.sqlite3")
     assert found["OPTIONS"]["transaction_mode"] == "IMMEDIATE"
     assert found["OPTIONS"]["timeout"] == 20

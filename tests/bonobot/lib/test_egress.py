@@ -9,8 +9,13 @@ from contextlib import asynccontextmanager
 import httpx2
 import pytest
 
-from bonobot.lib.egress import EgressDenied, addresses, check_url, guarded_client
-from bonobot.lib.networks import Reach
+from bonobot.core.http.egress import (
+    EgressDenied,
+    build_guarded_client,
+    check_url,
+    resolve_for_preview,
+)
+from bonobot.core.http.ip_addresses import AddressScope
 from tests.bonobot.lib.network import OK, Dial, answers
 
 
@@ -140,7 +145,7 @@ def test_an_ordinary_url_passes_without_a_look_up(url: str):
 async def test_the_address_that_was_checked_is_the_address_connected_to():
     dial = Dial()
     resolve = answers(["93.184.216.34"], ["127.0.0.1"])
-    async with guarded_client(allow_private=False, resolve=resolve, dial=dial) as client:
+    async with build_guarded_client(allow_private=False, resolve=resolve, dial=dial) as client:
         answer = await client.get("http://rebind.example/")
     assert answer.text == "ok"
     assert dial.connected == ["93.184.216.34"]
@@ -149,7 +154,7 @@ async def test_the_address_that_was_checked_is_the_address_connected_to():
 async def test_one_private_answer_among_public_ones_refuses_the_name():
     dial = Dial()
     resolve = answers(["93.184.216.34", "10.0.0.5"])
-    async with guarded_client(allow_private=False, resolve=resolve, dial=dial) as client:
+    async with build_guarded_client(allow_private=False, resolve=resolve, dial=dial) as client:
         with pytest.raises(EgressDenied) as error:
             await client.get("http://mixed.example/")
     assert refused(error, "private_address")
@@ -160,7 +165,7 @@ async def test_one_private_answer_among_public_ones_refuses_the_name():
 async def test_a_permission_for_private_addresses_does_not_open_the_metadata_service():
     dial = Dial()
     resolve = answers(["169.254.169.254"])
-    async with guarded_client(allow_private=True, resolve=resolve, dial=dial) as client:
+    async with build_guarded_client(allow_private=True, resolve=resolve, dial=dial) as client:
         with pytest.raises(EgressDenied) as error:
             await client.get("http://metadata.example/")
     assert refused(error, "egress_denied")
@@ -170,7 +175,7 @@ async def test_a_permission_for_private_addresses_does_not_open_the_metadata_ser
 async def test_the_next_address_is_tried_when_one_does_not_accept():
     dial = Dial(dead=["2606:4700::1", "93.184.216.34"])
     resolve = answers(["2606:4700::1", "93.184.216.34", "93.184.216.35"])
-    async with guarded_client(allow_private=False, resolve=resolve, dial=dial) as client:
+    async with build_guarded_client(allow_private=False, resolve=resolve, dial=dial) as client:
         assert (await client.get("http://example.com/")).status_code == 200
     assert dial.connected == ["2606:4700::1", "93.184.216.34", "93.184.216.35"]
 
@@ -178,7 +183,7 @@ async def test_the_next_address_is_tried_when_one_does_not_accept():
 async def test_when_no_address_accepts_the_last_failure_is_told():
     dial = Dial(dead=["93.184.216.34"])
     resolve = answers(["93.184.216.34"])
-    async with guarded_client(
+    async with build_guarded_client(
         allow_private=False, resolve=resolve, dial=dial, connect_s=5
     ) as client:
         with pytest.raises(httpx2.ConnectError, match="refused"):
@@ -186,7 +191,9 @@ async def test_when_no_address_accepts_the_last_failure_is_told():
 
 
 async def test_a_name_without_addresses_is_a_connect_error():
-    async with guarded_client(allow_private=False, resolve=answers([]), dial=Dial()) as client:
+    async with build_guarded_client(
+        allow_private=False, resolve=answers([]), dial=Dial()
+    ) as client:
         with pytest.raises(httpx2.ConnectError, match="no address"):
             await client.get("http://example.com/")
 
@@ -195,7 +202,7 @@ async def test_a_name_that_does_not_resolve_is_a_connect_error():
     async def resolve(host: str, port: int) -> list[str]:
         raise socket.gaierror(-2, "Name or service not known")
 
-    async with guarded_client(allow_private=False, resolve=resolve, dial=Dial()) as client:
+    async with build_guarded_client(allow_private=False, resolve=resolve, dial=Dial()) as client:
         with pytest.raises(httpx2.ConnectError, match="is not known"):
             await client.get("http://nowhere.example/")
 
@@ -206,7 +213,7 @@ async def test_a_resolver_that_hangs_ends_at_the_connect_deadline():
         raise AssertionError
 
     async with asyncio.timeout(5):
-        async with guarded_client(
+        async with build_guarded_client(
             allow_private=False, resolve=resolve, dial=Dial(), connect_s=0.05
         ) as client:
             with pytest.raises(httpx2.ConnectTimeout):
@@ -214,7 +221,7 @@ async def test_a_resolver_that_hangs_ends_at_the_connect_deadline():
 
 
 async def test_local_sockets_are_refused():
-    async with guarded_client(allow_private=True) as client:
+    async with build_guarded_client(allow_private=True) as client:
         backend = client._transport._pool._network_backend  # type: ignore[attr-defined]
         with pytest.raises(EgressDenied):
             await backend.connect_unix_socket("/var/run/docker.sock")
@@ -222,7 +229,9 @@ async def test_local_sockets_are_refused():
 
 
 async def test_a_client_checks_every_url_it_is_given():
-    async with guarded_client(allow_private=False, resolve=answers([]), dial=Dial()) as client:
+    async with build_guarded_client(
+        allow_private=False, resolve=answers([]), dial=Dial()
+    ) as client:
         with pytest.raises(EgressDenied):
             await client.get("http://user@example.com/")
 
@@ -232,11 +241,11 @@ async def test_a_client_checks_every_url_it_is_given():
 
 async def test_a_real_server_on_this_machine_needs_the_permission():
     async with server(lambda head: OK) as (url, heads):
-        async with guarded_client(allow_private=False) as client:
+        async with build_guarded_client(allow_private=False) as client:
             with pytest.raises(EgressDenied):
                 await client.get(url)
         assert heads == []
-        async with guarded_client(allow_private=True, headers={"X-Key": "k"}) as client:
+        async with build_guarded_client(allow_private=True, headers={"X-Key": "k"}) as client:
             assert (await client.get(url.replace("127.0.0.1", "localhost"))).text == "ok"
         assert b"accept-encoding: identity\r\n" in heads[0].lower()
         assert b"x-key: k" in heads[0].lower()
@@ -246,7 +255,7 @@ async def test_redirects_are_refused_even_when_asked_for():
     redirect = b"HTTP/1.1 307 T\r\nLocation: http://169.254.169.254/\r\nContent-Length: 0\r\n\r\n"
     async with (
         server(lambda head: redirect) as (url, heads),
-        guarded_client(allow_private=True) as client,
+        build_guarded_client(allow_private=True) as client,
     ):
         with pytest.raises(EgressDenied) as error:
             await client.get(url, follow_redirects=True)
@@ -260,7 +269,7 @@ async def test_an_encoded_body_is_refused_before_it_is_read():
     head = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(bomb)
     async with (
         server(lambda _: head + bomb) as (url, _),
-        guarded_client(allow_private=True) as client,
+        build_guarded_client(allow_private=True) as client,
     ):
         with pytest.raises(EgressDenied) as error:
             await client.get(url)
@@ -271,7 +280,7 @@ async def test_a_body_over_the_cap_ends_with_an_error():
     chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + b"5\r\nhello\r\n" * 5
     async with (
         server(lambda _: chunked) as (url, _),
-        guarded_client(allow_private=True, max_body=20) as client,
+        build_guarded_client(allow_private=True, max_body=20) as client,
     ):
         with pytest.raises(EgressDenied) as error:
             await client.get(url)
@@ -282,7 +291,7 @@ async def test_an_announced_length_over_the_cap_is_refused_at_once():
     announced = b"HTTP/1.1 200 OK\r\nContent-Length: 99999\r\n\r\n"
     async with (
         server(lambda _: announced) as (url, _),
-        guarded_client(allow_private=True, max_body=20) as client,
+        build_guarded_client(allow_private=True, max_body=20) as client,
     ):
         with pytest.raises(EgressDenied) as error:
             await client.get(url)
@@ -292,7 +301,7 @@ async def test_an_announced_length_over_the_cap_is_refused_at_once():
 async def test_one_request_may_have_its_own_cap():
     async with (
         server(lambda _: OK) as (url, _),
-        guarded_client(allow_private=True, max_body=1) as client,
+        build_guarded_client(allow_private=True, max_body=1) as client,
     ):
         answer = await client.get(url, extensions={"max_body": 2})
     assert answer.text == "ok"
@@ -301,7 +310,7 @@ async def test_one_request_may_have_its_own_cap():
 async def test_a_server_that_hangs_up_is_an_httpx_error():
     async with (
         server(lambda _: b"") as (url, _),
-        guarded_client(allow_private=True, read_s=0.1) as client,
+        build_guarded_client(allow_private=True, read_s=0.1) as client,
     ):
         with pytest.raises(httpx2.ReadTimeout):
             await client.get(url)
@@ -311,7 +320,7 @@ async def test_cookies_are_not_kept_between_requests():
     cookie = b"HTTP/1.1 200 OK\r\nSet-Cookie: a=b\r\nContent-Length: 0\r\n\r\n"
     async with (
         server(lambda _: cookie) as (url, heads),
-        guarded_client(allow_private=True) as client,
+        build_guarded_client(allow_private=True) as client,
     ):
         await client.get(url)
         await client.get(url)
@@ -324,7 +333,7 @@ async def test_proxy_variables_of_the_process_are_not_used(monkeypatch: pytest.M
         monkeypatch.setenv(name, "http://127.0.0.1:1/")
     async with (
         server(lambda _: OK) as (url, _),
-        guarded_client(allow_private=True) as client,
+        build_guarded_client(allow_private=True) as client,
     ):
         assert (await client.get(url)).text == "ok"
 
@@ -333,10 +342,10 @@ async def test_proxy_variables_of_the_process_are_not_used(monkeypatch: pytest.M
 
 
 def test_a_preview_tells_what_a_host_resolves_to():
-    assert {verdict.reach for verdict in addresses("localhost")} == {Reach.PRIVATE}
-    assert addresses("[::1]")[0].what == "this machine"
+    assert {verdict.reach for verdict in resolve_for_preview("localhost")} == {AddressScope.PRIVATE}
+    assert resolve_for_preview("[::1]")[0].what == "this machine"
 
 
 @pytest.mark.parametrize("host", ["does-not-exist.invalid", "a..b", "x" * 70 + ".example"])
 def test_a_preview_of_a_host_that_is_not_there_is_empty(host: str):
-    assert addresses(host) == ()
+    assert resolve_for_preview(host) == ()

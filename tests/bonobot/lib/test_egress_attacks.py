@@ -8,8 +8,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from bonobot.lib.egress import EgressDenied, guarded_client
-from bonobot.lib.networks import Reach, judge
+from bonobot.core.http.egress import EgressDenied, build_guarded_client
+from bonobot.core.http.ip_addresses import AddressScope, classify_address
 from tests import corpus
 from tests.bonobot.lib.network import OK, Dial
 
@@ -35,10 +35,10 @@ async def test_no_url_of_the_collection_reaches_an_address_inside(row: dict[str,
     moved = b"HTTP/1.1 302 Found\r\nLocation: %s\r\nContent-Length: 0\r\n\r\n" % location
     dial = Dial(moved if location else OK)
     answered = False
-    async with guarded_client(allow_private=False, resolve=resolve, dial=dial) as client:
+    async with build_guarded_client(allow_private=False, resolve=resolve, dial=dial) as client:
         with suppress(EgressDenied, httpx2.HTTPError, httpx2.InvalidURL):
             answered = (await client.get(row["url"])).status_code == 200
-    assert all(judge(address).reach is Reach.PUBLIC for address in dial.connected)
+    assert all(classify_address(address).reach is AddressScope.PUBLIC for address in dial.connected)
     if row["expect"] == "allow":
         assert answered
     if row["expect"] == "block":

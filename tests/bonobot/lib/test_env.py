@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 
-from bonobot.lib import env
+from bonobot.core import environment
 
 NAME = "BONOBOT_TRIAL"
 
 READERS: dict[str, tuple[Callable[[], Any], str, Any, Any]] = {
-    "text": (lambda: env.text(NAME, "default"), "given", "given", "default"),
-    "flag": (lambda: env.flag(NAME, False), "yes", True, False),
-    "number": (lambda: env.number(NAME, 5), "1_000", 1000, 5),
-    "names": (lambda: env.names(NAME, ("d",)), "a, b,,a", ("a", "b"), ("d",)),
-    "secret": (lambda: env.secret(NAME, "default"), "given", "given", "default"),
+    "text": (lambda: environment.read_text(NAME, "default"), "given", "given", "default"),
+    "flag": (lambda: environment.read_flag(NAME, False), "yes", True, False),
+    "number": (lambda: environment.read_number(NAME, 5), "1_000", 1000, 5),
+    "names": (lambda: environment.read_names(NAME, ("d",)), "a, b,,a", ("a", "b"), ("d",)),
+    "secret": (lambda: environment.read_secret(NAME, "default"), "given", "given", "default"),
 }
 
 
@@ -57,7 +57,7 @@ def test_a_value_and_a_file_at_once_are_refused(
     monkeypatch.setenv(NAME, "a")
     monkeypatch.setenv(f"{NAME}_FILE", str(tmp_path))
     with pytest.raises(ImproperlyConfigured, match=f"`{NAME}` and `{NAME}_FILE` are both set"):
-        env.text(NAME)
+        environment.read_text(NAME)
 
 
 @pytest.mark.parametrize("content", [None, b"\xff\xfe"])
@@ -69,24 +69,32 @@ def test_a_file_that_cannot_be_read_is_named(
         file.write_bytes(content)
     monkeypatch.setenv(f"{NAME}_FILE", str(file))
     with pytest.raises(ImproperlyConfigured, match=f"`{NAME}_FILE` must name a readable text file"):
-        env.secret(NAME)
+        environment.read_secret(NAME)
 
 
 @pytest.mark.parametrize(
     ("read", "given", "expected"),
     [
-        (lambda: env.flag(NAME, True), "maybe", "`true` or `false`, not 'maybe'"),
-        (lambda: env.number(NAME, 1), "ten", "a whole number, not 'ten'"),
-        (lambda: env.number(NAME, 1), "1.5", "a whole number, not '1.5'"),
-        (lambda: env.number(NAME, 1, minimum=2), "1", "a whole number of at least 2, not '1'"),
-        (lambda: env.number(NAME, 1, maximum=2), "3", "a whole number of at most 2, not '3'"),
+        (lambda: environment.read_flag(NAME, True), "maybe", "`true` or `false`, not 'maybe'"),
+        (lambda: environment.read_number(NAME, 1), "ten", "a whole number, not 'ten'"),
+        (lambda: environment.read_number(NAME, 1), "1.5", "a whole number, not '1.5'"),
         (
-            lambda: env.number(NAME, 1, minimum=1, maximum=2),
+            lambda: environment.read_number(NAME, 1, minimum=2),
+            "1",
+            "a whole number of at least 2, not '1'",
+        ),
+        (
+            lambda: environment.read_number(NAME, 1, maximum=2),
+            "3",
+            "a whole number of at most 2, not '3'",
+        ),
+        (
+            lambda: environment.read_number(NAME, 1, minimum=1, maximum=2),
             "0",
             "a whole number from 1 to 2, not '0'",
         ),
         (
-            lambda: env.text(NAME, "a", choices=("a", "b")),
+            lambda: environment.read_text(NAME, "a", choices=("a", "b")),
             "c",
             "one of `a`, `b`, not 'c'",
         ),
@@ -111,23 +119,23 @@ def test_a_secrets_default_is_made_only_when_it_is_needed(
         return "made"
 
     monkeypatch.setenv(NAME, "given")
-    assert env.secret(NAME, make) == "given"
+    assert environment.read_secret(NAME, make) == "given"
     assert not made
     monkeypatch.delenv(NAME)
-    assert env.secret(NAME, make) == "made"
+    assert environment.read_secret(NAME, make) == "made"
 
 
 def test_variables_that_nobody_reads_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BONOBOT_ALOWED_HOSTS", "misspelt")
     monkeypatch.setenv("BONOBOT_URL_FILE", "/known")
-    assert "BONOBOT_ALOWED_HOSTS" in env.unknown()
-    assert "BONOBOT_URL_FILE" not in env.unknown()
-    assert env.declared()["BONOBOT_ALLOWED_HOSTS"] == "names"
+    assert "BONOBOT_ALOWED_HOSTS" in environment.list_unknown_variables()
+    assert "BONOBOT_URL_FILE" not in environment.list_unknown_variables()
+    assert environment.list_variables()["BONOBOT_ALLOWED_HOSTS"] == "names"
 
 
 def test_folders_are_absolute_paths(monkeypatch):
     monkeypatch.setenv("BONOBOT_TEST_FOLDERS", "/srv/a, /srv/b")
-    assert env.folders("BONOBOT_TEST_FOLDERS") == ("/srv/a", "/srv/b")
+    assert environment.read_folders("BONOBOT_TEST_FOLDERS") == ("/srv/a", "/srv/b")
     monkeypatch.setenv("BONOBOT_TEST_FOLDERS", "/srv/a,b")
     with pytest.raises(ImproperlyConfigured, match="absolute paths, not 'b'"):
-        env.folders("BONOBOT_TEST_FOLDERS")
+        environment.read_folders("BONOBOT_TEST_FOLDERS")

@@ -15,9 +15,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from bonobot.lib import failures
-from bonobot.lib.egress import guarded_client
-from bonobot.lib.failures import Failure, failure_of
+from bonobot.core.http import connection_errors
+from bonobot.core.http.connection_errors import ConnectionFailure, find_failure
+from bonobot.core.http.egress import build_guarded_client
 from tests import processes
 
 Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -49,14 +49,14 @@ async def served(talk: Talk, tls: ssl.SSLContext | None = None) -> AsyncIterator
         yield server.sockets[0].getsockname()[1]
 
 
-async def failed(url: str, **options: float) -> Failure:
+async def failed(url: str, **options: float) -> ConnectionFailure:
     """Ask for a page; return why it wasn't to be had."""
-    async with guarded_client(allow_private=True, **options) as client:  # type: ignore[arg-type]
+    async with build_guarded_client(allow_private=True, **options) as client:  # type: ignore[arg-type]
         with pytest.raises(httpx2.HTTPError) as caught:
             await client.get(url)
     assert "Errno" not in str(caught.value)
     assert "bytearray" not in str(caught.value)
-    known = failure_of(caught.value)
+    known = find_failure(caught.value)
     assert known is not None
     assert str(caught.value) == known.why
     return known
@@ -65,45 +65,52 @@ async def failed(url: str, **options: float) -> Failure:
 async def test_nothing_listens() -> None:
     assert (
         await failed(f"http://127.0.0.1:{processes.unused_port()}/")
-    ).remedy == failures.REFUSED.remedy
+    ).remedy == connection_errors.REFUSED.remedy
 
 
 async def test_a_name_is_not_known() -> None:
-    assert (await failed("http://nowhere.invalid/")).remedy == failures.UNKNOWN_NAME.remedy
+    assert (await failed("http://nowhere.invalid/")).remedy == connection_errors.UNKNOWN_NAME.remedy
 
 
 async def test_nobody_answers() -> None:
     async with served(silent) as port:
         assert (
             await failed(f"http://127.0.0.1:{port}/", read_s=0.05)
-        ).remedy == failures.SILENT.remedy
+        ).remedy == connection_errors.SILENT.remedy
 
 
 async def test_the_connection_is_cut() -> None:
     async with served(resetting) as port:
-        assert (await failed(f"http://127.0.0.1:{port}/")).remedy == failures.BROKEN.remedy
+        assert (await failed(f"http://127.0.0.1:{port}/")).remedy == connection_errors.BROKEN.remedy
 
 
 async def test_it_speaks_no_http() -> None:
     async with served(speaking_otherwise) as port:
-        assert (await failed(f"http://127.0.0.1:{port}/")).remedy == failures.NO_HTTP.remedy
+        assert (
+            await failed(f"http://127.0.0.1:{port}/")
+        ).remedy == connection_errors.NO_HTTP.remedy
 
 
 async def test_it_speaks_no_tls() -> None:
     async with served(speaking_otherwise) as port:
-        assert (await failed(f"https://127.0.0.1:{port}/")).remedy == failures.NO_TLS.remedy
+        assert (
+            await failed(f"https://127.0.0.1:{port}/")
+        ).remedy == connection_errors.NO_TLS.remedy
 
 
 async def test_a_certificate_is_not_trusted(tmp_path: Path) -> None:
     async with served(silent, self_signed(tmp_path)) as port:
         found = await failed(f"https://127.0.0.1:{port}/")
-    assert found.remedy == failures.UNTRUSTED
+    assert found.remedy == connection_errors.UNTRUSTED
     assert "self-signed" in found.why
 
 
 def test_what_is_not_known_keeps_its_own_words() -> None:
-    assert failure_of(ValueError("odd")) is None
-    assert failures.why(ConnectionError("the connection is closed")) == "the connection is closed"
+    assert find_failure(ValueError("odd")) is None
+    assert (
+        connection_errors.explain_error(ConnectionError("the connection is closed"))
+        == "the connection is closed"
+    )
 
 
 def self_signed(folder: Path) -> ssl.SSLContext:

@@ -9,11 +9,18 @@ from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.test import AsyncRequestFactory, RequestFactory
 from django.urls import reverse
 
-from bonobot.lib.headers import HEADER, STRICT, browser_policy, policy, usual_headers, with_headers
+from bonobot.core.http.response_headers import (
+    HEADER,
+    STRICT,
+    add_browser_policy,
+    build_content_security_policy,
+    usual_headers,
+    with_headers,
+)
 
 
 def through(path: str, response: Any) -> Any:
-    handler: Callable[[HttpRequest], Any] = browser_policy(lambda _: response)
+    handler: Callable[[HttpRequest], Any] = add_browser_policy(lambda _: response)
     return handler(RequestFactory().get(path))
 
 
@@ -33,13 +40,13 @@ def test_every_page_gets_the_strict_policy() -> None:
 def test_the_admin_compiles_no_expressions_either() -> None:
     found = directives(through(reverse("admin:index"), HttpResponse()))
     assert found == STRICT
-    assert "unsafe-eval" not in policy(STRICT)
+    assert "unsafe-eval" not in build_content_security_policy(STRICT)
 
 
 def test_no_policy_loads_anything_from_elsewhere_or_runs_inline_script() -> None:
     assert "unsafe-inline" not in STRICT["script-src"]
-    assert "http" not in policy(STRICT)
-    assert "*" not in policy(STRICT)
+    assert "http" not in build_content_security_policy(STRICT)
+    assert "*" not in build_content_security_policy(STRICT)
 
 
 def test_https_is_kept_to_where_the_installation_has_it(settings: Any) -> None:
@@ -82,7 +89,7 @@ def test_the_same_holds_under_asgi(response: Any) -> None:
         return response
 
     async def ask() -> Any:
-        return await browser_policy(view)(AsyncRequestFactory().get("/x"))
+        return await add_browser_policy(view)(AsyncRequestFactory().get("/x"))
 
     found = asyncio.run(ask())
     assert directives(found) == STRICT

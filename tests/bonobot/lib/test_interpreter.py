@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bonobot.lib import interpreter
+from bonobot import settings
 
 
 @pytest.fixture
@@ -22,10 +22,10 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_all_names_of_the_same_interpreter_are_known_the_used_one_first(environment: Path) -> None:
-    assert interpreter.names() == (sys.executable, str(environment / "python3"))
+    assert settings.list_interpreter_paths() == (sys.executable, str(environment / "python3"))
     (environment / "python").unlink()
     (environment / "python").symlink_to(environment / "real")
-    assert set(interpreter.names()) == {
+    assert set(settings.list_interpreter_paths()) == {
         sys.executable,
         str(environment / "python"),
         str(environment / "python3"),
@@ -36,4 +36,4 @@ def test_an_interpreter_by_itself_has_one_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "custom"))
-    assert interpreter.names() == (sys.executable,)
+    assert settings.list_interpreter_paths() == (sys.executable,)

@@ -9,26 +9,26 @@ import pytest
 from cryptography.fernet import Fernet
 from django.core.exceptions import ImproperlyConfigured
 
-from bonobot.lib import keys
+from bonobot.core.crypto import key_files
 
 PROGRAM = """
 import pathlib, secrets, sys
-from bonobot.lib.keys import kept
+from bonobot.core.crypto.key_files import read_or_create_text
 sys.stdin.readline()
-print(kept(pathlib.Path(sys.argv[1]), secrets.token_hex))
+print(read_or_create_text(pathlib.Path(sys.argv[1]), secrets.token_hex))
 """
 
 
 def test_a_key_is_made_once_and_kept(tmp_path: Path) -> None:
     path = tmp_path / "keys" / "key"
-    first = keys.kept(path, keys.make_secret_key)
-    assert keys.kept(path, keys.make_secret_key) == first
+    first = key_files.read_or_create_text(path, key_files.make_secret_key)
+    assert key_files.read_or_create_text(path, key_files.make_secret_key) == first
     assert len(first) > 50
 
 
 def test_keys_and_their_folder_are_for_the_owner_only(tmp_path: Path) -> None:
     path = tmp_path / "keys" / "key"
-    keys.kept(path, keys.make_field_key)
+    key_files.read_or_create_text(path, key_files.make_field_key)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     assert [file.name for file in path.parent.iterdir()] == ["key"]
@@ -36,7 +36,7 @@ def test_keys_and_their_folder_are_for_the_owner_only(tmp_path: Path) -> None:
 
 def test_an_empty_file_is_no_key(tmp_path: Path) -> None:
     (tmp_path / "key").write_text("\n", encoding="utf-8")
-    assert keys.kept(tmp_path / "key", lambda: "made") == "made"
+    assert key_files.read_or_create_text(tmp_path / "key", lambda: "made") == "made"
     assert (tmp_path / "key").read_text(encoding="utf-8") == "made\n"
 
 
@@ -62,47 +62,47 @@ def test_processes_that_start_together_agree_on_one_key(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way", encoding="utf-8")
     with pytest.raises(ImproperlyConfigured, match="`BONOBOT_VAR` must be a folder"):
-        keys.kept(tmp_path / "file" / "key", lambda: "x")
+        key_files.read_or_create_text(tmp_path / "file" / "key", lambda: "x")
     with pytest.raises(ImproperlyConfigured, match="`BONOBOT_VAR` must be a folder"):
-        keys.private_folder(tmp_path / "file")
+        key_files.ensure_private_folder(tmp_path / "file")
 
 
 def test_field_keys_are_a_list_whose_first_seals() -> None:
-    first, second = keys.make_field_key(), keys.make_field_key()
-    assert keys.field_keys(f"{first}, {second}", name="KEYS") == [first, second]
-    assert keys.field_keys(f"{first}\n{second}\n", name="KEYS") == [first, second]
+    first, second = key_files.make_field_key(), key_files.make_field_key()
+    assert key_files.field_keys(f"{first}, {second}", name="KEYS") == [first, second]
+    assert key_files.field_keys(f"{first}\n{second}\n", name="KEYS") == [first, second]
     Fernet(first)
 
 
 @pytest.mark.parametrize("value", ["", " , ", "not-a-key", "c2hvcnQ="])
 def test_field_keys_that_cannot_be_used_are_refused_without_being_shown(value: str) -> None:
     with pytest.raises(ImproperlyConfigured, match="`KEYS` must") as refusal:
-        keys.field_keys(value, name="KEYS")
+        key_files.field_keys(value, name="KEYS")
     if value.strip(" ,"):
         assert value not in str(refusal.value)
 
 
 def test_signing_keys_are_a_list_whose_first_signs() -> None:
-    first, second = keys.make_signing_key(), keys.make_signing_key()
-    assert keys.signing_keys(f"{first},{second}", name="KEYS") == [first, second]
+    first, second = key_files.make_signing_key(), key_files.make_signing_key()
+    assert key_files.parse_signing_keys(f"{first},{second}", name="KEYS") == [first, second]
 
 
 @pytest.mark.parametrize("value", ["", " , ", "not-a-key", "c2hvcnQ="])
 def test_signing_keys_that_cannot_be_used_are_refused_without_being_shown(value: str) -> None:
     with pytest.raises(ImproperlyConfigured, match="`KEYS` must") as refusal:
-        keys.signing_keys(value, name="KEYS")
+        key_files.parse_signing_keys(value, name="KEYS")
     if value.strip(" ,"):
         assert value not in str(refusal.value)
 
 
 def test_peppers_are_numbered() -> None:
-    found = keys.peppers(f"{keys.make_peppers()},32767:{'p' * 32}", name="PEPPERS")
+    found = key_files.parse_peppers(f"{key_files.make_peppers()},32767:{'p' * 32}", name="PEPPERS")
     assert len(found) == 2
     assert found[max(found)] == "p" * 32
 
 
 def test_a_pepper_made_in_place_of_a_lost_one_has_another_number() -> None:
-    numbers = {keys.make_peppers().partition(":")[0] for _ in range(20)}
+    numbers = {key_files.make_peppers().partition(":")[0] for _ in range(20)}
     assert len(numbers) > 10
 
 
@@ -112,4 +112,4 @@ def test_a_pepper_made_in_place_of_a_lost_one_has_another_number() -> None:
 )
 def test_peppers_that_cannot_be_used_are_refused(value: str) -> None:
     with pytest.raises(ImproperlyConfigured, match="`PEPPERS` must"):
-        keys.peppers(value, name="PEPPERS")
+        key_files.parse_peppers(value, name="PEPPERS")

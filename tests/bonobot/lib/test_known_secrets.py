@@ -9,11 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bonobot.lib.known_secrets import masker_at_hand, read_masker, without_secrets
-from bonobot.lib.learning import learn, memory_of
-from bonobot.lib.masking import MASK, ordinary
-from bonobot.notices.models import Channel
-from bonobot.tenancy.models import Organization
+from bonobot.accounts.models.organizations import Organization
+from bonobot.core.crypto.organization_secrets import (
+    find_cached_masker,
+    mask_organization_secrets,
+    read_masker,
+)
+from bonobot.core.text.masking import MASK, get_organization_secrets, is_ordinary_value, learn
+from bonobot.notifications.models import Channel
 from mcp_servers.models import Secret, Server
 from tests.agents import casting
 
@@ -56,17 +59,17 @@ def test_another_organization_does_not_learn_it(acme):
 def test_a_value_is_known_from_the_moment_it_is_written(acme):
     read_masker(acme.pk, 7)
     store(acme, CANARY)
-    masker = masker_at_hand(acme.pk, 7)
+    masker = find_cached_masker(acme.pk, 7)
     assert masker is not None
     assert masker.exact(CANARY) == MASK
 
 
 def test_rows_are_read_again_under_another_generation_only(acme, django_assert_num_queries):
     row = store(acme, CANARY)
-    memory_of(str(acme.pk)).reading = None
+    get_organization_secrets(str(acme.pk)).reading = None
     read_masker(acme.pk, 1)
-    assert masker_at_hand(acme.pk, 1) is not None
-    assert masker_at_hand(acme.pk, 2) is None
+    assert find_cached_masker(acme.pk, 1) is not None
+    assert find_cached_masker(acme.pk, 2) is None
     row.delete()
     # What was a secret once may be one elsewhere still.
     assert read_masker(acme.pk, 2).exact(CANARY) == MASK
@@ -74,7 +77,7 @@ def test_rows_are_read_again_under_another_generation_only(acme, django_assert_n
 
 def test_a_credential_is_known_without_its_scheme(acme):
     store(acme, f"Bearer {CANARY}", "header")
-    assert without_secrets(f"it is {CANARY}", acme.pk) == f"it is {MASK}"
+    assert mask_organization_secrets(f"it is {CANARY}", acme.pk) == f"it is {MASK}"
 
 
 @pytest.mark.parametrize(
@@ -82,9 +85,9 @@ def test_a_credential_is_known_without_its_scheme(acme):
     ["production", "5432", "application/json", "/srv/data-1", "./x", "https://api.example.com/v"],
 )
 def test_what_is_no_secret_stays_readable(acme, value):
-    assert ordinary(value)
+    assert is_ordinary_value(value)
     store(acme, value)
-    assert without_secrets(f"see {value}", acme.pk) == f"see {value}"
+    assert mask_organization_secrets(f"see {value}", acme.pk) == f"see {value}"
 
 
 @pytest.mark.parametrize(
@@ -98,11 +101,11 @@ def test_what_is_no_secret_stays_readable(acme, value):
     ],
 )
 def test_what_may_be_a_secret_is_taken_for_one(value):
-    assert not ordinary(value)
+    assert not is_ordinary_value(value)
 
 
 @given(
-    st.text(min_size=8, max_size=40).filter(lambda text: not ordinary(text)),
+    st.text(min_size=8, max_size=40).filter(lambda text: not is_ordinary_value(text)),
     st.sampled_from(("plain", "base64", "url", "json")),
     st.binary(max_size=5),
 )
@@ -119,6 +122,6 @@ def test_no_form_of_a_known_secret_comes_through(secret, form, before):
         "url": quote(secret, safe=""),
         "json": json.dumps(secret)[1:-1],
     }[form]
-    masker = memory_of(str(organization)).masker()
+    masker = get_organization_secrets(str(organization)).masker()
     arguments = {"deep": [{"text": f"<{written}>"}]}
     assert MASK in masker.exact(arguments)["deep"][0]["text"]

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from bonobot.lib import logs, masking
-from bonobot.lib.masking import MASK
+from bonobot.core.telemetry import logging as telemetry_logging
+from bonobot.core.text import masking
+from bonobot.core.text.masking import MASK
 
 
 def record(message: str, *args: object, **extra: Any) -> logging.LogRecord:
@@ -29,7 +30,7 @@ def failed(error: Exception) -> logging.LogRecord:
 
 
 def as_json(found: logging.LogRecord) -> dict[str, Any]:
-    line = logs.JSONFormatter().format(found)
+    line = telemetry_logging.JSONFormatter().format(found)
     assert "\n" not in line
     assert line.isascii()
     entry = json.loads(line)
@@ -38,7 +39,7 @@ def as_json(found: logging.LogRecord) -> dict[str, Any]:
 
 
 def as_text(found: logging.LogRecord) -> str:
-    return logs.TextFormatter().format(found)
+    return telemetry_logging.TextFormatter().format(found)
 
 
 def test_json_has_what_a_machine_needs() -> None:
@@ -59,7 +60,10 @@ def test_text_is_one_line_for_people() -> None:
 
 
 def test_the_ids_of_what_is_going_on_are_on_every_record() -> None:
-    with logs.bound(request="r-1", call="c-1"), logs.bound(session="s-1", call="c-2"):
+    with (
+        telemetry_logging.LogContext(request="r-1", call="c-1"),
+        telemetry_logging.LogContext(session="s-1", call="c-2"),
+    ):
         entry = as_json(record("inside"))
         assert (entry["request"], entry["session"], entry["call"]) == ("r-1", "s-1", "c-2")
         assert "(request=r-1 session=s-1 call=c-2)" in as_text(record("inside"))
@@ -68,8 +72,8 @@ def test_the_ids_of_what_is_going_on_are_on_every_record() -> None:
 
 def test_a_thread_that_is_not_ours_does_not_inherit_ids() -> None:
     seen: list[str] = []
-    with logs.bound(call="c-1"):
-        thread = Thread(target=lambda: seen.append(logs.call_id.get()))
+    with telemetry_logging.LogContext(call="c-1"):
+        thread = Thread(target=lambda: seen.append(telemetry_logging.call_id.get()))
         thread.start()
         thread.join()
     assert seen == [""]
@@ -78,7 +82,7 @@ def test_a_thread_that_is_not_ours_does_not_inherit_ids() -> None:
 @pytest.mark.parametrize("render", [as_text, lambda found: json.dumps(as_json(found))])
 def test_secrets_never_reach_a_log(render: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(masking, "_memory", type(masking._memory)())
-    masking.remember("opened-secret-1")
+    masking.register_secret("opened-secret-1")
     made = [
         record("sent %s", {"Authorization": "Bearer abc123def456"}),
         record("opened-secret-1"),
@@ -105,8 +109,8 @@ def test_an_exception_is_told_with_its_traceback() -> None:
 
 
 def test_a_huge_message_is_cut() -> None:
-    assert len(as_json(record("x" * 100_000))["message"]) == logs.MAX_MESSAGE
-    assert len(as_text(record("x" * 100_000))) < logs.MAX_MESSAGE + 100
+    assert len(as_json(record("x" * 100_000))["message"]) == telemetry_logging.MAX_MESSAGE
+    assert len(as_text(record("x" * 100_000))) < telemetry_logging.MAX_MESSAGE + 100
 
 
 def test_what_is_not_json_is_written_out() -> None:
@@ -121,7 +125,7 @@ def test_a_record_is_left_as_it_is_for_other_handlers() -> None:
 
 @pytest.mark.usefixtures("_restored")
 def test_a_stranger_cannot_fill_the_log_with_tracebacks(capsys: pytest.CaptureFixture[str]) -> None:
-    logging.config.dictConfig(logs.configuration(level="INFO", style="text"))
+    logging.config.dictConfig(telemetry_logging.build_logging_config(level="INFO", style="text"))
     try:
         raise ValueError("evil.example")
     except ValueError:
@@ -142,10 +146,10 @@ def _restored() -> Iterator[None]:
 @pytest.mark.parametrize(
     ("style", "terminal", "expected"),
     [
-        ("auto", True, logs.TextFormatter),
-        ("auto", False, logs.JSONFormatter),
-        ("text", False, logs.TextFormatter),
-        ("json", True, logs.JSONFormatter),
+        ("auto", True, telemetry_logging.TextFormatter),
+        ("auto", False, telemetry_logging.JSONFormatter),
+        ("text", False, telemetry_logging.TextFormatter),
+        ("json", True, telemetry_logging.JSONFormatter),
     ],
 )
 @pytest.mark.usefixtures("_restored")
@@ -153,7 +157,7 @@ def test_the_style_follows_the_terminal_unless_it_is_set(
     monkeypatch: pytest.MonkeyPatch, style: str, terminal: bool, expected: type
 ) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal, raising=False)
-    logging.config.dictConfig(logs.configuration(level="WARNING", style=style))
+    logging.config.dictConfig(telemetry_logging.build_logging_config(level="WARNING", style=style))
     (handler,) = logging.getLogger().handlers
     assert type(handler.formatter) is expected
     assert logging.getLogger("bonobot.trial").isEnabledFor(logging.WARNING)

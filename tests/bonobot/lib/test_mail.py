@@ -3,7 +3,7 @@
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 
-from bonobot.lib.mail import MailServer, sender, server
+from bonobot.settings.email import MailServer, parse_mail_server, read_sender_address
 
 
 @pytest.mark.parametrize(
@@ -19,18 +19,18 @@ from bonobot.lib.mail import MailServer, sender, server
     ],
 )
 def test_a_url_says_all_of_it(url: str, found: MailServer) -> None:
-    assert server("X", url) == found
+    assert parse_mail_server("X", url) == found
 
 
 @pytest.mark.parametrize("url", ["mail", "http://mail", "smtp://", "smtp://mail:x", "smtp://m/p"])
 def test_another_is_refused_without_being_shown(url: str) -> None:
     with pytest.raises(ImproperlyConfigured, match="`X` must be like `smtp") as refused:
-        server("X", url)
+        parse_mail_server("X", url)
     assert url not in str(refused.value).replace("smtp://…", "")
 
 
 def test_the_sender_is_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert sender("BONOBOT_EMAIL_FROM", "a@localhost") == "a@localhost"
+    assert read_sender_address("BONOBOT_EMAIL_FROM", "a@localhost") == "a@localhost"
     monkeypatch.setenv("BONOBOT_EMAIL_FROM", "Bonobot")
     with pytest.raises(ImproperlyConfigured, match="BONOBOT_EMAIL_FROM"):
-        sender("BONOBOT_EMAIL_FROM", "a@localhost")
+        read_sender_address("BONOBOT_EMAIL_FROM", "a@localhost")

@@ -10,9 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bonobot.lib import masking
-from bonobot.lib.masking import MASK, Masker, mask, mask_text, words_of
-from bonobot.lib.secret_names import names_secret
+from bonobot.core.text import masking
+from bonobot.core.text.masking import (
+    MASK,
+    Masker,
+    build_searchable_text,
+    is_secret_name,
+    mask,
+    mask_text,
+)
 
 KNOWN = 'p@ss w/örd-"é"-1'
 LETTERS = "aB3dEf9hIjKlMnOpQrStUvWxYz0123456789AbCdEfGh"
@@ -94,7 +100,7 @@ def test_a_secret_too_short_to_be_one_does_not_blot_out_text() -> None:
     ],
 )
 def test_a_value_goes_when_its_name_says_that_it_is_secret(name: str) -> None:
-    assert names_secret(name)
+    assert is_secret_name(name)
     assert mask({name: "value", "other": "value"}) == {name: MASK, "other": "value"}
 
 
@@ -124,7 +130,7 @@ def test_a_value_goes_when_its_name_says_that_it_is_secret(name: str) -> None:
     ],
 )
 def test_a_value_stays_when_its_name_only_sounds_like_one(name: str) -> None:
-    assert not names_secret(name)
+    assert not is_secret_name(name)
     assert mask({name: "value"}) == {name: "value"}
 
 
@@ -248,24 +254,24 @@ def test_endless_nesting_is_cut() -> None:
 
 
 def test_an_opened_secret_is_remembered_for_the_logs() -> None:
-    masking.remember("opened-secret-1")
-    masking.remember("opened-secret-1")
-    assert masking.remembered().text("it was opened-secret-1") == f"it was {MASK}"
+    masking.register_secret("opened-secret-1")
+    masking.register_secret("opened-secret-1")
+    assert masking.get_process_masker().text("it was opened-secret-1") == f"it was {MASK}"
     assert mask_text("it was opened-secret-1") == "it was opened-secret-1"
 
 
 @pytest.mark.parametrize("value", ["production", "true", "5432", "application/json", "short1"])
 def test_values_that_anyone_could_guess_are_not_remembered(value: str) -> None:
-    masking.remember(value)
-    assert masking.remembered().text(f"it was {value}") == f"it was {value}"
+    masking.register_secret(value)
+    assert masking.get_process_masker().text(f"it was {value}") == f"it was {value}"
 
 
 def test_the_memory_is_bounded_and_keeps_the_latest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(masking, "_memory", masking.Memory(3))
+    monkeypatch.setattr(masking, "_memory", masking.SecretMemory(3))
     for secret in ("secret-01", "secret-02", "secret-03", "secret-01", "secret-04"):
-        masking.remember(secret)
+        masking.register_secret(secret)
     text = "secret-01 secret-02 secret-03 secret-04"
-    assert masking.remembered().text(text) == f"{MASK} secret-02 {MASK} {MASK}"
+    assert masking.get_process_masker().text(text) == f"{MASK} secret-02 {MASK} {MASK}"
 
 
 @pytest.mark.parametrize("length", [12, masking.LONG, 2_000])
@@ -276,19 +282,19 @@ def test_a_full_memory_still_masks(length: int) -> None:
         for _ in range(masking.REMEMBERED)
     ]
     for secret in secrets:
-        masking.remember(secret)
-    assert masking.remembered().text(" ".join(secrets)) == " ".join([MASK] * len(secrets))
+        masking.register_secret(secret)
+    assert masking.get_process_masker().text(" ".join(secrets)) == " ".join([MASK] * len(secrets))
 
 
 def test_new_secrets_join_those_that_are_compiled_already() -> None:
     secrets = [f"secret-number-{number:03}" for number in range(3 * masking.FRESH)]
     for count, secret in enumerate(secrets, start=1):
-        masking.remember(secret)
-        text = masking.remembered().text(" ".join(secrets))
+        masking.register_secret(secret)
+        text = masking.get_process_masker().text(" ".join(secrets))
         assert text == " ".join([MASK] * count + secrets[count:])
-    before = masking.remembered()
-    masking.remember(secrets[0])
-    assert masking.remembered() is before
+    before = masking.get_process_masker()
+    masking.register_secret(secrets[0])
+    assert masking.get_process_masker() is before
 
 
 def test_a_masker_serves_many_texts() -> None:
@@ -317,7 +323,7 @@ MASKER = Masker(["hunter2-hunter2", "x" * 290], more=Masker(['a"quoted\nsecret']
 
 @given(SAID)
 def test_where_one_look_finds_nothing_nothing_would_be_masked(value: Any) -> None:
-    words = words_of(value)
+    words = build_searchable_text(value)
     if words is None:
         return
     if not MASKER.finds(words):
@@ -328,16 +334,16 @@ def test_where_one_look_finds_nothing_nothing_would_be_masked(value: Any) -> Non
 
 @pytest.mark.parametrize("value", [{1: "a"}, ("a",), "\ud800", {"a": object()}])
 def test_what_is_no_plain_json_is_always_walked_through(value: Any) -> None:
-    assert words_of(value) is None
+    assert build_searchable_text(value) is None
 
 
 def test_a_secret_is_seen_in_one_look_wherever_it_stands() -> None:
     for value in ("hunter2-hunter2", ["a", {"b": "-hunter2-hunter2-"}], {"hunter2-hunter2": 1}):
-        words = words_of(value)
+        words = build_searchable_text(value)
         assert words is not None
         assert MASKER.finds_known(words)
-    assert not MASKER.finds(words_of({"text": "the quick brown fox"}))  # type: ignore[arg-type]
+    assert not MASKER.finds(build_searchable_text({"text": "the quick brown fox"}))  # type: ignore[arg-type]
     for value in ({"password": "x"}, ["AKIAABCDEFGHIJKLMNOP"], "Authorization: Bearer abcdefghij"):
-        words = words_of(value)
+        words = build_searchable_text(value)
         assert words is not None
         assert MASKER.finds(words)

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bonobot.lib.object_version import (
+from bonobot.core.db.object_version import (
     compute_version,
     has_part,
     is_current,

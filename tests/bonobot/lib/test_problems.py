@@ -4,18 +4,25 @@ import pickle
 
 import pytest
 
-from bonobot.lib.problems import Conflict, Forbidden, Invalid, NotFound, Problem, Unavailable
+from bonobot.core.problems import (
+    Conflict,
+    Forbidden,
+    InvalidInput,
+    NotFound,
+    Problem,
+    ServiceUnavailable,
+)
 
 
 @pytest.mark.parametrize(
     ("kind", "code", "status"),
     [
         (Problem, "error", 400),
-        (Invalid, "invalid", 400),
+        (InvalidInput, "invalid", 400),
         (Forbidden, "forbidden", 403),
         (NotFound, "not_found", 404),
         (Conflict, "conflict", 409),
-        (Unavailable, "unavailable", 503),
+        (ServiceUnavailable, "unavailable", 503),
     ],
 )
 def test_each_kind_has_its_code_and_status(kind: type[Problem], code: str, status: int) -> None:
@@ -26,7 +33,7 @@ def test_each_kind_has_its_code_and_status(kind: type[Problem], code: str, statu
 
 def test_a_problem_tells_what_is_known_and_leaves_out_what_is_not() -> None:
     assert Problem("Short.").as_dict() == {"code": "error", "detail": "Short."}
-    full = Invalid("No.", code="bad_url", field="url", remedy="Give one.", rule="egress")
+    full = InvalidInput("No.", code="bad_url", field="url", remedy="Give one.", rule="egress")
     assert full.as_dict() == {
         "code": "bad_url",
         "detail": "No.",
@@ -37,7 +44,7 @@ def test_a_problem_tells_what_is_known_and_leaves_out_what_is_not() -> None:
 
 
 def test_more_members_never_replace_the_problems_own() -> None:
-    problem = Unavailable("Wait.", retry_after=1.5, extra={"server": "git", "code": "mine"})
+    problem = ServiceUnavailable("Wait.", retry_after=1.5, extra={"server": "git", "code": "mine"})
     assert problem.as_dict() == {
         "server": "git",
         "code": "unavailable",
@@ -52,5 +59,5 @@ def test_a_code_of_its_own_does_not_change_the_kind() -> None:
 
 
 def test_a_problem_survives_being_sent_to_another_process() -> None:
-    problem = pickle.loads(pickle.dumps(Invalid("No.", code="bad", field="x")))  # noqa: S301
+    problem = pickle.loads(pickle.dumps(InvalidInput("No.", code="bad", field="x")))  # noqa: S301
     assert problem.as_dict() == {"code": "bad", "detail": "No.", "field": "x"}

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bonobot.lib.rates import MINUTE, admit, interval
+from bonobot.core.gcra import MINUTE, admit, compute_interval
 
 LIMITS = st.tuples(st.integers(1, 10_000_000), st.integers(1, 100))
 # (microseconds since the last request, share of the burst that this one costs)
@@ -80,8 +80,8 @@ def test_a_clock_that_goes_back_refuses_at_most_what_is_still_used_up() -> None:
 
 @given(st.integers(1, 10_000_000))
 def test_the_interval_never_lets_more_than_the_limit_pass(per_minute: int) -> None:
-    assert interval(per_minute) * per_minute >= MINUTE
-    assert (interval(per_minute) - 1) * per_minute < MINUTE
+    assert compute_interval(per_minute) * per_minute >= MINUTE
+    assert (compute_interval(per_minute) - 1) * per_minute < MINUTE
 
 
 @pytest.mark.parametrize(
@@ -94,4 +94,4 @@ def test_limits_that_mean_nothing_are_refused(every: int, burst: int, cost: int)
 
 def test_a_limit_of_nothing_a_minute_is_refused() -> None:
     with pytest.raises(ValueError, match="at least 1"):
-        interval(0)
+        compute_interval(0)

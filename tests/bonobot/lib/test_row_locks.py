@@ -4,7 +4,7 @@ import pytest
 from django.db import transaction
 from django.utils import timezone
 
-from bonobot.lib.row_locks import delete_in_order, lock, update_in_order
+from bonobot.core.db.transactions import delete_in_order, lock, update_in_order
 from bonobot.models import Lease
 
 pytestmark = pytest.mark.django_db(transaction=True)

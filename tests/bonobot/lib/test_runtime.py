@@ -12,8 +12,8 @@ from contextvars import ContextVar
 
 import pytest
 
-from bonobot.lib import runtime as module
-from bonobot.lib.runtime import Runtime, close, runtime
+from bonobot.core import runtime as module
+from bonobot.core.runtime import Runtime, close, get_runtime
 
 WAIT_S = 5
 
@@ -47,7 +47,7 @@ async def for_ever(began: threading.Event, ended: threading.Event) -> None:
 
 
 def test_call_returns_what_the_coroutine_returns() -> None:
-    assert runtime().call(answer, 42) == 42
+    assert get_runtime().call(answer, 42) == 42
 
 
 def test_call_raises_what_the_coroutine_raises() -> None:
@@ -55,13 +55,13 @@ def test_call_raises_what_the_coroutine_raises() -> None:
         raise LookupError("nothing here")
 
     with pytest.raises(LookupError, match="nothing here"):
-        runtime().call(fail)
+        get_runtime().call(fail)
 
 
 def test_call_cancels_the_coroutine_after_its_timeout() -> None:
     began, ended = threading.Event(), threading.Event()
     with pytest.raises(TimeoutError):
-        runtime().call(for_ever, began, ended, timeout_s=0.01)
+        get_runtime().call(for_ever, began, ended, timeout_s=0.01)
     assert ended.wait(WAIT_S)
 
 
@@ -82,22 +82,22 @@ def test_an_interrupted_waiter_takes_its_coroutine_along() -> None:
     thread = threading.Thread(target=interrupt)
     thread.start()
     with pytest.raises(KeyboardInterrupt):
-        runtime().call(wait)
+        get_runtime().call(wait)
     thread.join()
     assert not left_alone.is_set()
 
 
 def test_call_on_the_loop_itself_is_refused_instead_of_waiting_for_ever() -> None:
     async def wait_for_myself() -> None:
-        runtime().call(answer, 1)
+        get_runtime().call(answer, 1)
 
     with pytest.raises(RuntimeError, match="await the coroutine"):
-        runtime().call(wait_for_myself)
+        get_runtime().call(wait_for_myself)
 
 
 def test_all_threads_of_a_process_share_one_runtime() -> None:
     found: list[Runtime] = []
-    threads = [threading.Thread(target=lambda: found.append(runtime())) for _ in range(20)]
+    threads = [threading.Thread(target=lambda: found.append(get_runtime())) for _ in range(20)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -108,14 +108,14 @@ def test_all_threads_of_a_process_share_one_runtime() -> None:
 
 def test_a_spawned_task_goes_on_without_anyone_holding_it() -> None:
     began, ended = threading.Event(), threading.Event()
-    runtime().spawn(for_ever(began, ended), name="for ever")
+    get_runtime().spawn(for_ever(began, ended), name="for ever")
     assert began.wait(WAIT_S)
     assert not ended.is_set()
 
 
 def test_a_spawned_task_can_be_cancelled_through_its_future() -> None:
     began, ended = threading.Event(), threading.Event()
-    future = runtime().spawn(for_ever(began, ended), name="for ever")
+    future = get_runtime().spawn(for_ever(began, ended), name="for ever")
     assert began.wait(WAIT_S)
     future.cancel()
     assert ended.wait(WAIT_S)
@@ -127,7 +127,7 @@ def test_the_failure_of_a_spawned_task_is_logged_by_its_name(
     async def fail() -> None:
         raise LookupError("gone")
 
-    future = runtime().spawn(fail(), name="look for it")
+    future = get_runtime().spawn(fail(), name="look for it")
     with pytest.raises(LookupError):
         future.result(WAIT_S)
     wait_for(lambda: "look for it" in caplog.text)
@@ -143,11 +143,11 @@ def test_who_begins_a_task_sees_its_end_at_once(caplog: pytest.LogCaptureFixture
         async def fail() -> None:
             raise ValueError("broken")
 
-        task = runtime().begin(end(), name="short")
-        await asyncio.wait({runtime().begin(fail(), name="breaks")})
+        task = get_runtime().begin(end(), name="short")
+        await asyncio.wait({get_runtime().begin(fail(), name="breaks")})
         return ended.is_set() and task.done()
 
-    assert runtime().call(both)
+    assert get_runtime().call(both)
     assert [one.getMessage() for one in caplog.records] == ["The task `breaks` failed"]
 
 
@@ -158,13 +158,13 @@ def test_tasks_inherit_the_context_of_who_started_them() -> None:
     async def read() -> str:
         return variable.get()
 
-    assert runtime().call(read) == "caller"
-    assert runtime().spawn(read(), name="read").result(WAIT_S) == "caller"
+    assert get_runtime().call(read) == "caller"
+    assert get_runtime().spawn(read(), name="read").result(WAIT_S) == "caller"
 
 
 def test_it_ticks_only_while_its_loop_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "TICK_S", 0.01)
-    found = runtime()
+    found = get_runtime()
     before = found.ticked_at
     wait_for(lambda: found.ticked_at > before)
 
@@ -200,7 +200,7 @@ def test_closing_awaits_the_closers_the_latest_first_and_then_cancels_tasks() ->
         finally:
             order.append("task")
 
-    found, began = runtime(), threading.Event()
+    found, began = get_runtime(), threading.Event()
     found.on_close(close_pool)
     found.on_close(drain_sessions)
     future = found.spawn(work(began), name="work")
@@ -215,7 +215,7 @@ def test_what_a_library_left_on_our_own_loop_ends_with_it() -> None:
     async def begin() -> "asyncio.Task[object]":
         return asyncio.get_running_loop().create_task(asyncio.Event().wait())
 
-    left = runtime().call(begin)
+    left = get_runtime().call(begin)
     close()
     assert left.cancelled()
 
@@ -234,7 +234,7 @@ def test_a_closer_that_fails_or_hangs_does_not_keep_the_others_open(
     async def good() -> None:
         closed.set()
 
-    found = runtime()
+    found = get_runtime()
     found.on_close(good)
     found.on_close(awkward)
     found.close(timeout_s=0.05)
@@ -243,17 +243,17 @@ def test_a_closer_that_fails_or_hangs_does_not_keep_the_others_open(
 
 
 def test_a_closed_runtime_takes_no_work_and_the_next_caller_gets_another() -> None:
-    first = runtime()
+    first = get_runtime()
     first.close()
     with pytest.raises(RuntimeError, match="closed"):
         first.spawn(answer(1), name="late")
-    second = runtime()
+    second = get_runtime()
     assert second is not first
     assert second.call(answer, 2) == 2
 
 
 def test_closing_twice_is_harmless() -> None:
-    found = runtime()
+    found = get_runtime()
     found.close()
     close()
 
@@ -273,10 +273,12 @@ def test_a_task_that_ignores_cancellation_is_named_and_left(
             except asyncio.CancelledError:
                 asyncio.get_running_loop().call_later(0.3, release[0].set)
 
-    runtime().spawn(stubborn(), name="stubborn")
+    get_runtime().spawn(stubborn(), name="stubborn")
     assert began.wait(WAIT_S)
     with caplog.at_level(logging.ERROR):
-        asyncio.run_coroutine_threadsafe(runtime().aclose(0.01), runtime().loop).result(WAIT_S)
+        asyncio.run_coroutine_threadsafe(get_runtime().aclose(0.01), get_runtime().loop).result(
+            WAIT_S
+        )
     assert "stubborn" in caplog.text
 
 
@@ -284,7 +286,7 @@ def test_the_web_process_adopts_the_loop_that_it_already_has() -> None:
     async def serve() -> None:
         adopted = Runtime.adopt()
         assert adopted.loop is asyncio.get_running_loop()
-        assert Runtime.adopt() is runtime() is adopted
+        assert Runtime.adopt() is get_runtime() is adopted
         assert await asyncio.to_thread(adopted.call, answer, "over here") == "over here"
         await adopted.aclose()
         assert module._state.runtime is None
@@ -293,7 +295,7 @@ def test_the_web_process_adopts_the_loop_that_it_already_has() -> None:
 
 
 def test_a_second_loop_cannot_be_adopted_beside_a_running_one() -> None:
-    runtime()
+    get_runtime()
 
     async def serve() -> None:
         Runtime.adopt()
@@ -304,12 +306,12 @@ def test_a_second_loop_cannot_be_adopted_beside_a_running_one() -> None:
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # that it works is the point
 def test_a_forked_child_gets_a_runtime_of_its_own() -> None:
-    before = runtime()
+    before = get_runtime()
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:  # no assertion here: a child must not unwind into pytest
         try:
-            own = runtime()
+            own = get_runtime()
             fine = own is not before and own.call(answer, 7, timeout_s=WAIT_S) == 7
             os.write(writing, b"own" if fine else b"shared")
         finally:

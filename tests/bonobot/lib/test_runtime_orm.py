@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from bonobot.lib import runtime as module
-from bonobot.lib.runtime import close, runtime
+from bonobot.core import runtime as module
+from bonobot.core.runtime import close, get_runtime
 
 WAIT_S = 5
 
@@ -37,9 +37,9 @@ def test_orm_work_runs_beside_the_loop_and_gives_its_connection_back() -> None:
         return int(found)
 
     async def work() -> int:
-        return await runtime().orm(query, 40, plus=2)
+        return await get_runtime().orm(query, 40, plus=2)
 
-    assert runtime().call(work) == 42
+    assert get_runtime().call(work) == 42
     assert str(seen["thread"]).startswith("orm")
 
     def is_open() -> bool:
@@ -48,11 +48,11 @@ def test_orm_work_runs_beside_the_loop_and_gives_its_connection_back() -> None:
 
     async def look() -> list[bool]:
         each = range(module.ORM_THREADS)
-        return await asyncio.gather(*(runtime().orm(is_open) for _ in each))
+        return await asyncio.gather(*(get_runtime().orm(is_open) for _ in each))
 
     on_file = connection.vendor == "sqlite"
-    assert sum(runtime().call(look)) == on_file
-    assert runtime().call(work) == 42
+    assert sum(get_runtime().call(look)) == on_file
+    assert get_runtime().call(work) == 42
     close()
     if on_file:
         with pytest.raises(sqlite3.ProgrammingError, match="closed"):
@@ -72,10 +72,10 @@ def test_a_connection_to_a_file_does_not_stay_for_ever(monkeypatch: pytest.Monke
         return connection.connection is not None
 
     async def look() -> bool:
-        await runtime().orm(ask)
-        return await runtime().orm(is_open)
+        await get_runtime().orm(ask)
+        return await get_runtime().orm(is_open)
 
-    assert not runtime().call(look)
+    assert not get_runtime().call(look)
     assert seen != [None]
 
 
@@ -94,14 +94,14 @@ def test_at_most_eight_pieces_of_orm_work_run_at_once() -> None:
             running -= 1
 
     async def crowd() -> None:
-        await asyncio.gather(*(runtime().orm(work) for _ in range(3 * module.ORM_THREADS)))
+        await asyncio.gather(*(get_runtime().orm(work) for _ in range(3 * module.ORM_THREADS)))
 
-    runtime().call(crowd)
+    get_runtime().call(crowd)
     assert most == module.ORM_THREADS
 
 
 def test_orm_elsewhere_than_on_the_loop_is_refused() -> None:
-    found = runtime()
+    found = get_runtime()
 
     async def elsewhere() -> None:
         await found.orm(int)

@@ -6,11 +6,13 @@ import pickle
 
 import pytest
 
-from bonobot.lib.sayings import pieces, say
+from bonobot.core.i18n.messages import format_message, split_template
 
 
 def test_a_saying_is_its_english_sentence() -> None:
-    said = say("`{name}` has {size:,} bytes of {kind!r}.", name="a.txt", size=12_345, kind="text")
+    said = format_message(
+        "`{name}` has {size:,} bytes of {kind!r}.", name="a.txt", size=12_345, kind="text"
+    )
     assert said == "`a.txt` has 12,345 bytes of 'text'."
     assert json.loads(json.dumps({"detail": said})) == {
         "detail": "`a.txt` has 12,345 bytes of 'text'."
@@ -19,7 +21,7 @@ def test_a_saying_is_its_english_sentence() -> None:
 
 
 def test_braces_in_a_value_are_not_read() -> None:
-    assert say("There is no `{name}`.", name="{0} {x!r}") == "There is no `{0} {x!r}`."
+    assert format_message("There is no `{name}`.", name="{0} {x!r}") == "There is no `{0} {x!r}`."
 
 
 @pytest.mark.parametrize(
@@ -27,16 +29,16 @@ def test_braces_in_a_value_are_not_read() -> None:
     [copy.copy, copy.deepcopy, lambda it: pickle.loads(pickle.dumps(it))],  # noqa: S301
 )
 def test_a_copy_and_what_leaves_the_process_is_plain_text(carry: object) -> None:
-    kept = carry(say("There is no `{name}`.", name="x"))  # type: ignore[operator]
+    kept = carry(format_message("There is no `{name}`.", name="x"))  # type: ignore[operator]
     assert type(kept) is str
     assert kept == "There is no `x`."
 
 
 def test_a_saying_within_a_saying_stays_one() -> None:
-    inner = say("it is empty")
-    assert say("The document can't be read: {why}.", why=inner).holes["{why}"] is inner
+    inner = format_message("it is empty")
+    assert format_message("The document can't be read: {why}.", why=inner).holes["{why}"] is inner
 
 
 def test_what_has_no_named_holes_is_no_template() -> None:
     with pytest.raises(ValueError, match="no name"):
-        list(pieces('Write an object, such as {"a": 1}.'))
+        list(split_template('Write an object, such as {"a": 1}.'))

@@ -11,12 +11,9 @@ from django.db import models
 from django.db.models import F, Value
 from django.db.models.functions import Upper
 
-from bonobot.lib.masking import MASK
-from bonobot.lib.problems import Invalid
-from bonobot.lib.sealed import (
-    SealedTextField,
-    sealed_fields,
-)
+from bonobot.core.crypto.encrypted_fields import SealedTextField, list_sealed_fields
+from bonobot.core.problems import InvalidInput
+from bonobot.core.text.masking import MASK
 from tests.bonobot.lib.sealed_rows import FIRST, SECOND, SECRET, Row, column, loaded
 
 # Ways to write
@@ -96,7 +93,7 @@ def test_the_mask_is_never_taken_for_a_secret(row: Row) -> None:
     deferred.secret = MASK
     deferred.save()
     assert loaded(row).secret.open() == SECRET
-    with pytest.raises(Invalid) as refusal:
+    with pytest.raises(InvalidInput) as refusal:
         Row(secret=MASK)
     assert refusal.value.as_dict()["code"] == "secret_masked"
     assert refusal.value.field == "secret"
@@ -187,7 +184,7 @@ def test_full_clean_checks_the_plain_value_and_keeps_the_secret(row: Row) -> Non
 
 
 def test_every_sealed_field_of_the_product_is_known() -> None:
-    found = {f"{field.model._meta.label}.{field.name}" for field in sealed_fields()}
+    found = {f"{field.model._meta.label}.{field.name}" for field in list_sealed_fields()}
     assert "mcp_servers.Secret.value" in found
     assert not any(label.startswith("sealed_tests") for label in found)
 

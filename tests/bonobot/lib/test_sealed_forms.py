@@ -3,10 +3,8 @@
 import pytest
 from django import forms
 
-from bonobot.lib.masking import MASK
-from bonobot.lib.sealed import (
-    SealedInput,
-)
+from bonobot.core.crypto.encrypted_fields import SealedInput
+from bonobot.core.text.masking import MASK
 from tests.bonobot.lib.sealed_rows import FIRST, SECRET, Row, column, loaded
 
 

@@ -12,13 +12,9 @@ from django.db import models
 from django.db.transaction import atomic
 from encrypted_model_fields import fields as kept_library
 
-from bonobot.lib import seals
-from bonobot.lib.masking import MASK
-from bonobot.lib.sealed import (
-    Sealed,
-    SealedTextField,
-    UnreadableSecret,
-)
+from bonobot.core.crypto import sealed_values
+from bonobot.core.crypto.encrypted_fields import SealedTextField, SealedValue, UnreadableSecret
+from bonobot.core.text.masking import MASK
 from tests.bonobot.lib.sealed_rows import FIRST, SECOND, SECRET, Row, column, loaded, write_column
 
 # What a value is
@@ -32,7 +28,7 @@ def test_a_secret_is_encrypted_at_rest_and_opens_after_loading(row: Row) -> None
 
 def test_a_value_shows_as_the_mask_whatever_shows_it(row: Row) -> None:
     value = loaded(row).secret
-    assert isinstance(value, Sealed)
+    assert isinstance(value, SealedValue)
     for shown in (str(value), repr(value), f"{value}", "%s" % value, repr([value])):  # noqa: UP031
         assert SECRET not in shown
         assert MASK in shown
@@ -105,7 +101,7 @@ def test_logs_learn_what_was_opened_unless_it_is_a_whole_document(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     known: list[str] = []
-    monkeypatch.setattr(seals, "remember", known.append)
+    monkeypatch.setattr(sealed_values, "register_secret", known.append)
     Row(secret="assigned-1", document={"a": ["in-json-1"], "b": 1}).secret.open()
     assert known == ["assigned-1", "in-json-1", "assigned-1"]
     field = SealedTextField(remembered=False)

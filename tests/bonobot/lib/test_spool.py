@@ -9,13 +9,13 @@ import pytest
 from kombu import Connection
 from kombu.exceptions import ChannelError
 
-from bonobot.lib import spool
+from bonobot.jobs import broker
 
 MESSAGE = {"body": "x" * 100, "headers": {"task": "agents.tasks.run_session"}}
 
 
 @pytest.fixture
-def channel(tmp_path: Path) -> Iterator[spool.Channel]:
+def channel(tmp_path: Path) -> Iterator[broker.FilesystemBrokerChannel]:
     for name in ("messages", "control", "taken"):
         (tmp_path / name).mkdir()
     options = {
@@ -24,11 +24,13 @@ def channel(tmp_path: Path) -> Iterator[spool.Channel]:
         "control_folder": str(tmp_path / "control"),
         "processed_folder": str(tmp_path / "taken"),
     }
-    with Connection(transport=spool.Transport, transport_options=options) as connection:
+    with Connection(
+        transport=broker.FilesystemBrokerTransport, transport_options=options
+    ) as connection:
         yield connection.default_channel
 
 
-def test_what_was_put_is_got_in_order(channel: spool.Channel) -> None:
+def test_what_was_put_is_got_in_order(channel: broker.FilesystemBrokerChannel) -> None:
     for number in range(3):
         channel._put("sessions", MESSAGE | {"n": number})
         channel._put("default", {"n": "another queue's"})
@@ -37,7 +39,7 @@ def test_what_was_put_is_got_in_order(channel: spool.Channel) -> None:
         channel._get("sessions")
 
 
-def test_two_readers_get_each_message_once(channel: spool.Channel) -> None:
+def test_two_readers_get_each_message_once(channel: broker.FilesystemBrokerChannel) -> None:
     other = channel.connection.create_channel(channel.connection)
     for number in range(6):
         channel._put("sessions", MESSAGE | {"n": number})
@@ -49,7 +51,7 @@ def test_two_readers_get_each_message_once(channel: spool.Channel) -> None:
 
 
 def test_one_look_finds_the_messages_of_all_queues(
-    channel: spool.Channel, monkeypatch: pytest.MonkeyPatch
+    channel: broker.FilesystemBrokerChannel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks = []
 
@@ -59,7 +61,7 @@ def test_one_look_finds_the_messages_of_all_queues(
 
     names = os.listdir
     monkeypatch.setattr(os, "listdir", look)
-    monkeypatch.setattr(spool, "monotonic", lambda: 1_000.0)
+    monkeypatch.setattr(broker, "monotonic", lambda: 1_000.0)
     for number in range(3):
         channel._put("sessions", MESSAGE | {"n": number})
     channel._put("discovery", MESSAGE)
@@ -72,21 +74,23 @@ def test_one_look_finds_the_messages_of_all_queues(
 
 
 def test_a_long_queue_hides_no_message_of_another(
-    channel: spool.Channel, monkeypatch: pytest.MonkeyPatch
+    channel: broker.FilesystemBrokerChannel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 1_000.0
-    monkeypatch.setattr(spool, "monotonic", lambda: now)
+    monkeypatch.setattr(broker, "monotonic", lambda: now)
     for number in range(3):
         channel._put("sessions", MESSAGE | {"n": number})
     got = [channel._get("sessions")["n"]]
     channel._put("default", MESSAGE)
-    now += 2 * spool.LOOK_AGAIN_S
+    now += 2 * broker.LOOK_AGAIN_S
     assert channel._get("default") == MESSAGE
     got += [channel._get("sessions")["n"] for _ in range(2)]
     assert sorted(got) == [0, 1, 2]
 
 
-def test_messages_that_are_thrown_away_meanwhile_are_not_missed(channel: spool.Channel) -> None:
+def test_messages_that_are_thrown_away_meanwhile_are_not_missed(
+    channel: broker.FilesystemBrokerChannel,
+) -> None:
     for number in range(3):
         channel._put("sessions", MESSAGE | {"n": number})
     channel._get("sessions")
@@ -98,7 +102,7 @@ def test_messages_that_are_thrown_away_meanwhile_are_not_missed(channel: spool.C
 
 
 def test_a_message_is_not_found_before_it_is_whole(
-    channel: spool.Channel, monkeypatch: pytest.MonkeyPatch
+    channel: broker.FilesystemBrokerChannel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = []
 
@@ -116,7 +120,7 @@ def test_a_message_is_not_found_before_it_is_whole(
 
 
 def test_a_full_disk_is_told_and_leaves_nothing_behind(
-    channel: spool.Channel, monkeypatch: pytest.MonkeyPatch
+    channel: broker.FilesystemBrokerChannel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(growing: Path, whole: Path) -> None:
         raise OSError(28, "No space left on device")
@@ -129,4 +133,4 @@ def test_a_full_disk_is_told_and_leaves_nothing_behind(
 
 def test_the_broker_of_the_settings_is_this_one() -> None:
     with Connection("filesystem://localhost") as connection:
-        assert connection.get_transport_cls() is spool.Transport
+        assert connection.get_transport_cls() is broker.FilesystemBrokerTransport

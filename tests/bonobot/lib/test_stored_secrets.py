@@ -2,8 +2,8 @@
 
 import pytest
 
-from bonobot.lib.problems import Invalid
-from bonobot.lib.stored_secrets import keep_with_addresses, origin_of
+from bonobot.core.crypto.stored_secrets import keep_with_addresses, origin_of
+from bonobot.core.problems import InvalidInput
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_an_address_that_is_left_out_and_one_that_is_blank_are_the_same() -> Non
 def test_a_kept_secret_is_refused_where_an_address_changes(
     before: dict[str, str], now: dict[str, str]
 ) -> None:
-    with pytest.raises(Invalid) as caught:
+    with pytest.raises(InvalidInput) as caught:
         keep_with_addresses(["auth_config.client_secret"], before, now)
     assert (caught.value.code, caught.value.field) == (
         "credential_needed",

@@ -10,7 +10,7 @@ from typing import Any
 import httpcore2
 import pytest
 
-from bonobot.lib.streams import AHEAD, Backend
+from bonobot.core.http.network_backend import AHEAD, AsyncioNetworkBackend
 from tests.eventually import eventually
 
 
@@ -21,7 +21,9 @@ async def _served(talk: Any) -> None:
         await arrived.put((reader, writer))
 
     async with await asyncio.start_server(take, "127.0.0.1", 0) as server:
-        stream = await Backend().connect_tcp("127.0.0.1", server.sockets[0].getsockname()[1], 5)
+        stream = await AsyncioNetworkBackend().connect_tcp(
+            "127.0.0.1", server.sockets[0].getsockname()[1], 5
+        )
         reader, writer = await arrived.get()
         await talk(stream, reader, writer)
         await stream.aclose()
@@ -160,4 +162,4 @@ def test_a_handshake_that_does_not_end_ends_in_time() -> None:
 
 def test_nobody_at_the_address_is_a_connect_error(free_port: int) -> None:
     with pytest.raises(httpcore2.ConnectError):
-        asyncio.run(Backend().connect_tcp("127.0.0.1", free_port, 5))
+        asyncio.run(AsyncioNetworkBackend().connect_tcp("127.0.0.1", free_port, 5))

@@ -8,8 +8,8 @@ import pytest
 from django.db import DatabaseError, IntegrityError, connection, transaction
 
 from agents.models import Inbox, Runner
-from bonobot.lib.runtime import runtime
-from bonobot.lib.together import Together
+from bonobot.core.db.transactions import TransactionBatcher
+from bonobot.core.runtime import get_runtime
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 @pytest.fixture(autouse=True)
 def closed() -> Iterator[None]:
     yield
-    runtime().close()
+    get_runtime().close()
 
 
 def named(host: str) -> bool:
@@ -49,7 +49,7 @@ def answers(*works: Callable[[], Any]) -> list[Any]:
         return "first"
 
     async def asked() -> list[Any]:
-        together = Together()
+        together = TransactionBatcher()
         tasks = [asyncio.create_task(together.do(first))]
         await asyncio.to_thread(busy.wait, 10)
         tasks += [asyncio.create_task(together.do(work)) for work in works]
@@ -57,7 +57,7 @@ def answers(*works: Callable[[], Any]) -> list[Any]:
         go.set()
         return await asyncio.gather(*tasks, return_exceptions=True)
 
-    return runtime().call(asked, timeout_s=20)
+    return get_runtime().call(asked, timeout_s=20)
 
 
 def hosts() -> set[str]:
@@ -66,9 +66,9 @@ def hosts() -> set[str]:
 
 def test_who_comes_alone_has_a_transaction_of_its_own() -> None:
     async def alone() -> bool:
-        return await Together().do(named, "alone")
+        return await TransactionBatcher().do(named, "alone")
 
-    assert runtime().call(alone) is False
+    assert get_runtime().call(alone) is False
     assert hosts() == {"alone"}
 
 
@@ -106,7 +106,7 @@ def test_what_refers_to_nothing_disturbs_no_other() -> None:
 
 def test_the_work_of_a_caller_who_went_away_is_done() -> None:
     async def asked() -> None:
-        together, busy, go = Together(), threading.Event(), threading.Event()
+        together, busy, go = TransactionBatcher(), threading.Event(), threading.Event()
 
         def first() -> None:
             busy.set()
@@ -121,5 +121,5 @@ def test_the_work_of_a_caller_who_went_away_is_done() -> None:
         await waits
         await together.do(named, "next")
 
-    runtime().call(asked, timeout_s=20)
+    get_runtime().call(asked, timeout_s=20)
     assert hosts() == {"gone", "next"}

@@ -5,8 +5,8 @@ import pytest
 from django.core.exceptions import ImproperlyConfigured
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from bonobot.lib import tracing
-from bonobot.lib.problems import NotFound
+from bonobot.core.problems import NotFound
+from bonobot.core.telemetry import tracing
 from tests.traces import PARENT, TRACE, collected
 
 
@@ -18,19 +18,23 @@ def spans() -> Iterator[InMemorySpanExporter]:
 
 def test_without_a_collector_nothing_is_made_or_sent() -> None:
     params = {"name": "x"}
-    assert tracing.span("a") is tracing.span("b", kind="server", carrier={"traceparent": PARENT})
-    with tracing.span("a") as span:
+    assert tracing.start_span("a") is tracing.start_span(
+        "b", kind="server", carrier={"traceparent": PARENT}
+    )
+    with tracing.start_span("a") as span:
         assert span is None
-        assert tracing.carried(params) is params
+        assert tracing.inject_trace_context(params) is params
 
 
 def test_a_clients_context_is_the_parent_and_ours_goes_on(spans: InMemorySpanExporter) -> None:
     theirs = {"traceparent": PARENT, "x": 1}
     with (
-        tracing.span("tools/call", kind="server", carrier=theirs),
-        tracing.span("upstream", kind="client", a__b="c", left_out=""),
+        tracing.start_span("tools/call", kind="server", carrier=theirs),
+        tracing.start_span("upstream", kind="client", a__b="c", left_out=""),
     ):
-        sent = tracing.carried({"name": "x", "_meta": {"traceparent": "theirs", "kept": 1}})
+        sent = tracing.inject_trace_context(
+            {"name": "x", "_meta": {"traceparent": "theirs", "kept": 1}}
+        )
     inner, outer = spans.get_finished_spans()
     assert f"{outer.context.trace_id:032x}" == f"{inner.context.trace_id:032x}" == TRACE
     assert sent["_meta"]["kept"] == 1
@@ -42,7 +46,7 @@ def test_a_clients_context_is_the_parent_and_ours_goes_on(spans: InMemorySpanExp
 def test_a_context_that_is_none_begins_a_trace(
     carrier: dict[str, object], spans: InMemorySpanExporter
 ) -> None:
-    with tracing.span("a", carrier=carrier):
+    with tracing.start_span("a", carrier=carrier):
         pass
     (span,) = spans.get_finished_spans()
     assert span.parent is None
@@ -51,9 +55,9 @@ def test_a_context_that_is_none_begins_a_trace(
 def test_what_is_raised_is_told_by_its_code_and_never_by_its_text(
     spans: InMemorySpanExporter,
 ) -> None:
-    with pytest.raises(NotFound), tracing.span("a"):
+    with pytest.raises(NotFound), tracing.start_span("a"):
         raise NotFound("the secret text", code="unknown_tool")
-    with pytest.raises(asyncio.CancelledError), tracing.span("b"):
+    with pytest.raises(asyncio.CancelledError), tracing.start_span("b"):
         raise asyncio.CancelledError
     first, second = spans.get_finished_spans()
     assert (first.attributes or {})["error.type"] == "unknown_tool"

@@ -9,8 +9,12 @@ import httpx2
 import pytest
 from pytest_django import Settings
 
-from bonobot.lib.egress import EgressDenied, GuardedBackend, guarded_client
-from bonobot.lib.tunnels import proxy_of
+from bonobot.core.http.egress import (
+    EgressDenied,
+    GuardedBackend,
+    build_guarded_client,
+    parse_proxy_url,
+)
 from tests.bonobot.lib.network import OK, Dial, answers
 
 ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
@@ -49,7 +53,7 @@ async def test_the_outside_is_reached_through_the_proxy_which_resolves_the_name(
 ):
     async with FakeProxy().listening() as proxy:
         settings.BONOBOT_EGRESS_PROXY = proxy.url
-        async with guarded_client(allow_private=False, resolve=answers([])) as client:
+        async with build_guarded_client(allow_private=False, resolve=answers([])) as client:
             assert (await client.get("http://mcp.example.com:8080/a")).text == "ok"
     connect, request = proxy.heads
     assert connect.startswith(b"CONNECT mcp.example.com:8080 HTTP/1.1\r\nHost: mcp.example.com:80")
@@ -62,7 +66,7 @@ async def test_the_outside_is_reached_through_the_proxy_which_resolves_the_name(
 async def test_literal_addresses_are_judged_with_a_proxy_too(settings: Settings, host: str):
     async with FakeProxy().listening() as proxy:
         settings.BONOBOT_EGRESS_PROXY = proxy.url
-        async with guarded_client(allow_private=False) as client:
+        async with build_guarded_client(allow_private=False) as client:
             with pytest.raises(EgressDenied):
                 await client.get(f"http://{host}/")
         assert proxy.heads == []
@@ -106,7 +110,7 @@ async def test_a_refusal_of_the_proxy_is_told_and_leaves_no_connection(
 ):
     async with FakeProxy(answer).listening() as proxy:
         settings.BONOBOT_EGRESS_PROXY = proxy.url
-        async with guarded_client(allow_private=False) as client:
+        async with build_guarded_client(allow_private=False) as client:
             with pytest.raises(httpx2.ProxyError, match=said):
                 await client.get("https://mcp.example.com/")
         async with asyncio.timeout(5):
@@ -116,7 +120,7 @@ async def test_a_refusal_of_the_proxy_is_told_and_leaves_no_connection(
 async def test_a_proxy_that_says_nothing_ends_at_the_connect_deadline(settings: Settings):
     async with FakeProxy(b"HTTP/1.1 200 ").listening() as proxy:
         settings.BONOBOT_EGRESS_PROXY = proxy.url
-        async with guarded_client(allow_private=False, connect_s=0.2) as client:
+        async with build_guarded_client(allow_private=False, connect_s=0.2) as client:
             with pytest.raises(httpx2.ConnectTimeout):
                 await client.get("http://mcp.example.com/")
 
@@ -128,8 +132,8 @@ async def test_a_proxy_that_is_not_there_is_a_connect_error():
 
 
 def test_a_proxy_is_read_from_its_url_and_hides_its_password():
-    proxy = proxy_of(MASKED)
+    proxy = parse_proxy_url(MASKED)
     assert proxy is not None
     assert (proxy.host, proxy.port) == ("proxy.example", 3128)
     assert "Basic" not in repr(proxy)
-    assert proxy_of("") is None
+    assert parse_proxy_url("") is None

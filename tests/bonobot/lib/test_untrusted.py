@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bonobot.lib.untrusted import is_hidden, storable, visible
+from bonobot.core.text.untrusted_text import is_hidden, make_storable, make_visible
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ from bonobot.lib.untrusted import is_hidden, storable, visible
     ],
 )
 def test_a_character_that_hides_is_shown_by_its_number(hidden: str, name: str) -> None:
-    assert visible(f"a{hidden}b") == f"a⟨U+{name}⟩b"
+    assert make_visible(f"a{hidden}b") == f"a⟨U+{name}⟩b"
 
 
 @pytest.mark.parametrize(
@@ -54,29 +54,29 @@ def test_a_character_that_hides_is_shown_by_its_number(hidden: str, name: str) -
     ],
 )
 def test_honest_text_stays_as_it_is(text: str) -> None:
-    assert visible(text) == text
+    assert make_visible(text) == text
 
 
 def test_windows_line_ends_are_line_ends() -> None:
-    assert visible("a\r\nb\n\u200b") == "a\nb\n⟨U+200B⟩"
+    assert make_visible("a\r\nb\n\u200b") == "a\nb\n⟨U+200B⟩"
 
 
 def test_text_hidden_behind_an_emoji_is_shown() -> None:
     hidden = "".join(chr(0xE0100 + ord(letter)) for letter in "hi")
-    assert visible(f"😀{hidden}") == "😀⟨U+E0168⟩⟨U+E0169⟩"
-    assert visible("\U0001f0d0\ufe0f") == "⟨U+1F0D0⟩⟨U+FE0F⟩"  # a gap among the pictures
-    assert visible("\u200d😀\u200d") == "⟨U+200D⟩😀⟨U+200D⟩"
+    assert make_visible(f"😀{hidden}") == "😀⟨U+E0168⟩⟨U+E0169⟩"
+    assert make_visible("\U0001f0d0\ufe0f") == "⟨U+1F0D0⟩⟨U+FE0F⟩"  # a gap among the pictures
+    assert make_visible("\u200d😀\u200d") == "⟨U+200D⟩😀⟨U+200D⟩"
 
 
 def test_a_long_text_is_cut_and_says_so() -> None:
-    assert visible("abcdef", 3) == "abc…"
-    assert visible("abc", 3) == "abc"
-    assert visible("a\u200bcdef", 2) == "a⟨U+200B⟩…"
+    assert make_visible("abcdef", 3) == "abc…"
+    assert make_visible("abc", 3) == "abc"
+    assert make_visible("a\u200bcdef", 2) == "a⟨U+200B⟩…"
 
 
 @given(st.text(st.characters()))
 def test_nothing_that_is_shown_hides_outside_of_an_emoji(text: str) -> None:
-    shown = visible(text)
+    shown = make_visible(text)
     joiners = {"\u200d", "\ufe0f"}
     assert [c for c in shown if is_hidden(c) and c not in joiners] == []
     shown.encode("utf-8")
@@ -84,8 +84,8 @@ def test_nothing_that_is_shown_hides_outside_of_an_emoji(text: str) -> None:
 
 def test_what_no_database_stores_is_replaced_everywhere_in_a_value() -> None:
     value = {"a\x00": ["b\ud800", ("c", 1, None)], "fine\u200b": True}
-    assert storable(value) == {"a\ufffd": ["b\ufffd", ["c", 1, None]], "fine\u200b": True}
+    assert make_storable(value) == {"a\ufffd": ["b\ufffd", ["c", 1, None]], "fine\u200b": True}
 
 
 def test_numbers_that_json_has_no_word_for_become_texts():
-    assert storable([float("nan"), {"a": float("-inf")}, 1.5]) == ["nan", {"a": "-inf"}, 1.5]
+    assert make_storable([float("nan"), {"a": float("-inf")}, 1.5]) == ["nan", {"a": "-inf"}, 1.5]

@@ -6,7 +6,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from bonobot.lib import zones
+from bonobot.core.i18n import localization
 
 WINTER, SUMMER = (datetime(2026, month, 1, 23, 30, 5, tzinfo=UTC) for month in (1, 7))
 
@@ -14,7 +14,7 @@ WINTER, SUMMER = (datetime(2026, month, 1, 23, 30, 5, tzinfo=UTC) for month in (
 @pytest.fixture(autouse=True)
 def _afterwards() -> Iterator[None]:
     yield
-    zones.read_in("")
+    localization.read_in("")
 
 
 @pytest.mark.parametrize(
@@ -29,15 +29,28 @@ def _afterwards() -> Iterator[None]:
 def test_a_moment_is_written_by_the_readers_clock_with_its_name(
     name: str, winter: str, summer: str
 ) -> None:
-    zones.read_in(name)
-    assert (zones.written(WINTER), zones.written(SUMMER)) == (winter, summer)
+    localization.read_in(name)
+    assert (localization.format_datetime(WINTER), localization.format_datetime(SUMMER)) == (
+        winter,
+        summer,
+    )
 
 
 def test_seconds_are_told_where_they_are_asked_for() -> None:
-    assert zones.written(WINTER, seconds=True) == "2026-01-01 23:30:05 UTC"
+    assert localization.format_datetime(WINTER, seconds=True) == "2026-01-01 23:30:05 UTC"
 
 
 def test_places_can_be_chosen_and_files_cannot() -> None:
-    assert {"Europe/Berlin", "Asia/Kolkata"} <= zones.names()
-    assert not zones.names() & {"", "UTC", "EST5EDT", "Etc/GMT+3", "../../etc/passwd", "localtime"}
-    assert all(len(name) <= zones.LONGEST and ZoneInfo(name) for name in zones.names())
+    assert {"Europe/Berlin", "Asia/Kolkata"} <= localization.list_time_zones()
+    assert not localization.list_time_zones() & {
+        "",
+        "UTC",
+        "EST5EDT",
+        "Etc/GMT+3",
+        "../../etc/passwd",
+        "localtime",
+    }
+    assert all(
+        len(name) <= localization.MAX_ZONE_NAME and ZoneInfo(name)
+        for name in localization.list_time_zones()
+    )

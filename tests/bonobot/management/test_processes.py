@@ -5,7 +5,13 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from bonobot.management.processes import Crew, Program, ending, names, python
+from bonobot.processes.supervisor import (
+    ProcessSpec,
+    ProcessSupervisor,
+    build_python_command,
+    format_exit_status,
+    format_process_names,
+)
 from tests.eventually import eventually
 from tests.processes import ROOT, start
 
@@ -13,17 +19,17 @@ STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(
 FOREVER = "import threading; threading.Event().wait()"
 
 
-def program(name: str, code: str, *, grace_s: float = 10.0) -> Program:
-    return Program(name, (sys.executable, "-u", "-c", code), grace_s)
+def program(name: str, code: str, *, grace_s: float = 10.0) -> ProcessSpec:
+    return ProcessSpec(name, (sys.executable, "-u", "-c", code), grace_s)
 
 
-def crew(lines: list[str], *programs: Program, colourful: bool = False) -> Crew:
-    return Crew(
+def crew(lines: list[str], *programs: ProcessSpec, colourful: bool = False) -> ProcessSupervisor:
+    return ProcessSupervisor(
         programs, environment=dict(os.environ), write_line=lines.append, colourful=colourful
     )
 
 
-def pumped(running: Crew, condition: Callable[[], object]) -> Callable[[], object]:
+def pumped(running: ProcessSupervisor, condition: Callable[[], object]) -> Callable[[], object]:
     def look() -> object:
         running.pump(0.05)
         return condition()
@@ -144,16 +150,16 @@ def test_a_reader_that_went_away_stops_the_crew() -> None:
         raise BrokenPipeError
 
     programs = (program("web", "print('hi'); " + FOREVER),)
-    with Crew(programs, environment=dict(os.environ), write_line=closed) as running:
+    with ProcessSupervisor(programs, environment=dict(os.environ), write_line=closed) as running:
         eventually(pumped(running, lambda: running.asked_to_stop))
 
 
 def test_programs_die_when_we_are_killed(tmp_path: Path) -> None:
     code = f"""
 import os
-from bonobot.management.processes import Crew, Program
+from bonobot.processes.supervisor import ProcessSupervisor, ProcessSpec
 import sys
-program = Program("web", (sys.executable, "-c", {(STUBBORN + FOREVER)!r}))
+program = ProcessSpec("web", (sys.executable, "-c", {(STUBBORN + FOREVER)!r}))
 with Crew((program,), environment=dict(os.environ), write_line=print) as running:
     print("child", running._children[0].popen.pid, flush=True)
     while True:
@@ -169,16 +175,16 @@ with Crew((program,), environment=dict(os.environ), write_line=print) as running
 
 
 def test_a_command_is_run_by_this_interpreter() -> None:
-    assert python("uvicorn", "x:y") == (sys.executable, "-m", "uvicorn", "x:y")
+    assert build_python_command("uvicorn", "x:y") == (sys.executable, "-m", "uvicorn", "x:y")
     assert (ROOT / "pyproject.toml").is_file()
 
 
 def test_an_ending_is_told_in_words() -> None:
-    assert ending(3) == "exit status 3"
-    assert ending(-9) == "killed by SIGKILL"
+    assert format_exit_status(3) == "exit status 3"
+    assert format_exit_status(-9) == "killed by SIGKILL"
 
 
 def test_names_are_listed_as_people_do() -> None:
     web, worker, beat = (program(name, "") for name in ("web", "worker", "beat"))
-    assert names([web]) == "web"
-    assert names([web, worker, beat]) == "web, worker and beat"
+    assert format_process_names([web]) == "web"
+    assert format_process_names([web, worker, beat]) == "web, worker and beat"

@@ -20,11 +20,11 @@ import pytest
 import pytest_django
 from django.db import connection
 
-from bonobot.lib.problems import Unavailable
-from bonobot.management import programs
+from bonobot.accounts.models.organizations import Organization, User
+from bonobot.core.problems import ServiceUnavailable
 from bonobot.management.commands import up
-from bonobot.management.processes import Crew, Program
-from bonobot.tenancy.models import Organization, User
+from bonobot.processes import programs
+from bonobot.processes.supervisor import ProcessSpec, ProcessSupervisor
 from tests.agents import casting
 from tests.database import copy_template
 from tests.eventually import eventually
@@ -178,10 +178,12 @@ def test_a_program_that_dies_ends_the_others_and_is_named(another: Up) -> None:
 
 
 def test_a_program_that_ends_after_the_start_is_named() -> None:
-    crew = Crew(
+    crew = ProcessSupervisor(
         (
-            Program("web", (sys.executable, "-c", "import threading; threading.Event().wait()")),
-            Program("beat", (sys.executable, "-c", "raise SystemExit(3)")),
+            ProcessSpec(
+                "web", (sys.executable, "-c", "import threading; threading.Event().wait()")
+            ),
+            ProcessSpec("beat", (sys.executable, "-c", "raise SystemExit(3)")),
         ),
         environment=dict(os.environ),
         write_line=lambda line: None,
@@ -231,7 +233,7 @@ def test_a_demo_is_made_only_where_there_is_no_organization() -> None:
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "no.such.host.invalid"])
 def test_an_address_of_another_machine_is_refused(host: str) -> None:
-    with pytest.raises(Unavailable) as refused:
+    with pytest.raises(ServiceUnavailable) as refused:
         up.require_free(host, 8000)
     assert (refused.value.code, refused.value.field) == ("bad_host", "--host")
     assert "127.0.0.1" in refused.value.remedy
@@ -245,7 +247,7 @@ def test_a_port_of_the_system_is_refused() -> None:
 @pytest.mark.parametrize("port", ["0", "-1", "70000", "http", "\uff18\uff10"])
 def test_a_port_that_does_not_exist_is_wrong_usage(port: str) -> None:
     with pytest.raises(ArgumentTypeError, match="from 1 to 65535"):
-        programs.port_number(port)
+        programs.parse_port(port)
 
 
 @pytest.mark.parametrize(
@@ -258,11 +260,17 @@ def test_a_port_that_does_not_exist_is_wrong_usage(port: str) -> None:
     ],
 )
 def test_the_address_is_one_that_a_browser_here_can_open(host: str, url: str) -> None:
-    assert programs.address(host, 9000) == url
+    assert programs.build_browser_url(host, 9000) == url
 
 
 def test_the_url_that_was_set_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BONOBOT_URL", "https://bonobot.example.com")
-    assert programs.environment("127.0.0.1", 9000)["BONOBOT_URL"] == "https://bonobot.example.com"
+    assert (
+        programs.build_local_environment("127.0.0.1", 9000)["BONOBOT_URL"]
+        == "https://bonobot.example.com"
+    )
     monkeypatch.delenv("BONOBOT_URL")
-    assert programs.environment("127.0.0.1", 9000)["BONOBOT_URL"] == "http://127.0.0.1:9000"
+    assert (
+        programs.build_local_environment("127.0.0.1", 9000)["BONOBOT_URL"]
+        == "http://127.0.0.1:9000"
+    )

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 import pytest
 from pytest_django import Settings
 
-from bonobot.notices.channels import ChannelSpec, save_channel
-from bonobot.notices.models import Channel
-from bonobot.tenancy.models import Organization
-from bonobot.tenancy.principals import Principal
+from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.principals import Principal
+from bonobot.notifications.models import Channel
+from bonobot.notifications.services import NotificationChannelSpec, save_channel
 from tests.agents import casting
 from tests.bonobot.notices.receivers import Hook, Mailbox, hook_listening, mail_listening
 
@@ -40,7 +40,7 @@ def mailbox(settings: Settings) -> Iterator[Mailbox]:
 
 @pytest.fixture
 def webhook(boss: Principal, hook: Hook) -> Channel:
-    spec = ChannelSpec(
+    spec = NotificationChannelSpec(
         "Pager", "webhook", url=hook.url, secret="0123456789abcdef", allow_private=True
     )
     return save_channel(boss, spec)[0]
@@ -48,5 +48,7 @@ def webhook(boss: Principal, hook: Hook) -> Channel:
 
 @pytest.fixture
 def by_mail(boss: Principal, mailbox: Mailbox) -> Channel:
-    spec = ChannelSpec("Operations", "email", addresses=["ops@example.com", "cto@example.com"])
+    spec = NotificationChannelSpec(
+        "Operations", "email", addresses=["ops@example.com", "cto@example.com"]
+    )
     return save_channel(boss, spec)[0]

@@ -2,8 +2,8 @@
 
 import pytest
 
-from bonobot.notices.models import Channel, Notice
-from bonobot.tenancy.roles import Role
+from bonobot.accounts.roles import Role
+from bonobot.notifications.models import Channel, Notice
 from tests import desk
 from tests.agents import casting
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from bonobot.lib.masking import MASK
-from bonobot.notices.models import Channel, Notice
-from bonobot.tenancy.roles import Role
+from bonobot.accounts.roles import Role
+from bonobot.core.text.masking import MASK
+from bonobot.notifications.models import Channel, Notice
 from tests import rest
 from tests.agents import casting
 

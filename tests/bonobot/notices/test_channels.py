@@ -2,11 +2,11 @@
 
 import pytest
 
+from bonobot.accounts.roles import Role
+from bonobot.core.problems import Problem
 from bonobot.ledger.models import AuditRow
-from bonobot.lib.problems import Problem
-from bonobot.notices.channels import ChannelSpec, remove_channel, save_channel
-from bonobot.notices.models import Channel
-from bonobot.tenancy.roles import Role
+from bonobot.notifications.models import Channel
+from bonobot.notifications.services import NotificationChannelSpec, remove_channel, save_channel
 from tests.agents import casting
 
 HOOK = "https://hooks.example.com/T0/B0/geheim"
@@ -20,21 +20,21 @@ def owner(acme):
 def refused(principal, **said):
     spec = {"name": "Pager", "kind": "webhook", "url": HOOK} | said
     with pytest.raises(Problem) as problem:
-        save_channel(principal, ChannelSpec(**spec))
+        save_channel(principal, NotificationChannelSpec(**spec))
     assert not Channel.objects.exists()
     return problem.value.code, problem.value.field
 
 
 def test_an_owner_makes_a_channel_whose_secret_is_told_once(owner):
-    channel, secret = save_channel(owner, ChannelSpec("Pager", "webhook", url=HOOK))
+    channel, secret = save_channel(owner, NotificationChannelSpec("Pager", "webhook", url=HOOK))
     assert len(secret) > 30
     assert channel.secret.open() == secret
-    again, made = save_channel(owner, ChannelSpec("Pager 2", "webhook"), channel)
+    again, made = save_channel(owner, NotificationChannelSpec("Pager 2", "webhook"), channel)
     assert (again.name, again.url.open(), made) == ("Pager 2", HOOK, "")
 
 
 def test_what_is_secret_of_a_webhook_is_in_no_audit(owner):
-    channel, secret = save_channel(owner, ChannelSpec("Pager", "webhook", url=HOOK))
+    channel, secret = save_channel(owner, NotificationChannelSpec("Pager", "webhook", url=HOOK))
     remove_channel(owner, channel)
     rows = AuditRow.objects.filter(resource_type="notice_channel")
     assert {row.action for row in rows} == {"notice_channel_added", "notice_channel_removed"}
@@ -74,16 +74,16 @@ def test_addresses_are_addresses(owner, settings, addresses):
 
 
 def test_a_name_is_taken_once(owner):
-    save_channel(owner, ChannelSpec("Pager", "webhook", url=HOOK))
+    save_channel(owner, NotificationChannelSpec("Pager", "webhook", url=HOOK))
     with pytest.raises(Problem) as problem:
-        save_channel(owner, ChannelSpec("Pager", "webhook", url=HOOK))
+        save_channel(owner, NotificationChannelSpec("Pager", "webhook", url=HOOK))
     assert problem.value.code == "name_taken"
 
 
 def test_a_channel_that_becomes_mail_forgets_its_webhook(owner, settings):
     settings.BONOBOT_EMAIL_URL = "smtp://mail.example.com"
-    channel, _ = save_channel(owner, ChannelSpec("Pager", "webhook", url=HOOK))
-    spec = ChannelSpec("Pager", "email", addresses=["ops@example.com"])
+    channel, _ = save_channel(owner, NotificationChannelSpec("Pager", "webhook", url=HOOK))
+    spec = NotificationChannelSpec("Pager", "email", addresses=["ops@example.com"])
     channel, _ = save_channel(owner, spec, channel)
     channel.refresh_from_db()
     assert (bool(channel.url), bool(channel.secret), channel.goes_to) == (

@@ -6,17 +6,17 @@ import threading
 import pytest
 from django.utils import translation
 
-from bonobot.lib import egress
-from bonobot.lib.seals import UnreadableSecret
-from bonobot.lib.translating import localized
-from bonobot.notices import outbox, webhooks
-from bonobot.notices.delivering import deliver_due, send_test
-from bonobot.notices.models import Channel, Notice
-from bonobot.notices.tasks import deliver_due as task
-from bonobot.notices.writing import Subject, notify
-from bonobot.tenancy.models import User
+from bonobot.accounts.models.organizations import User
+from bonobot.core.crypto.sealed_values import UnreadableSecret
+from bonobot.core.http import egress
+from bonobot.core.i18n.localization import localize_text
+from bonobot.notifications import delivery, webhooks
+from bonobot.notifications.delivery import send_due_notifications, send_test
+from bonobot.notifications.models import Channel, Notice
+from bonobot.notifications.notify import NotificationSubject, notify
+from bonobot.notifications.tasks import send_due_notifications as task
 
-WEB = Subject("mcp_server", "1", "web", "/admin/mcp_servers/")
+WEB = NotificationSubject("mcp_server", "1", "web", "/admin/mcp_servers/")
 
 
 def tell(acme, text="It is away.", subject=WEB):
@@ -47,7 +47,7 @@ def test_what_a_receiver_refuses_is_kept_and_tried_again(acme, webhook, hook, st
     hook.status, hook.answer = status, b"down \x1b[31m" + b"x" * 5_000
     hook.headers = {"Location": "http://169.254.169.254/"} if status == 302 else {}
     notice = tell(acme)
-    deliver_due()
+    send_due_notifications()
     notice.refresh_from_db()
     assert said in notice.error
     assert "geheimer-pfad" not in notice.error
@@ -55,7 +55,7 @@ def test_what_a_receiver_refuses_is_kept_and_tried_again(acme, webhook, hook, st
     assert (notice.state, notice.attempts) == (Notice.State.WAITING, 1)
     hook.status = 200
     Notice.objects.update(next_attempt_at=notice.created_at)
-    deliver_due()
+    send_due_notifications()
     notice.refresh_from_db()
     assert (notice.state, notice.error) == (Notice.State.SENT, "")
 
@@ -63,7 +63,7 @@ def test_what_a_receiver_refuses_is_kept_and_tried_again(acme, webhook, hook, st
 def test_an_endless_answer_is_not_read(acme, webhook, hook):
     hook.answer = b"x" * (webhooks.MAX_ANSWER * 4)
     notice = tell(acme)
-    deliver_due()
+    send_due_notifications()
     notice.refresh_from_db()
     assert "response_too_large" in notice.error
 
@@ -71,7 +71,7 @@ def test_an_endless_answer_is_not_read(acme, webhook, hook):
 def test_a_private_address_needs_the_permission_at_each_delivery(acme, webhook, hook):
     Channel.objects.update(allow_private=False)
     notice = tell(acme)
-    deliver_due()
+    send_due_notifications()
     notice.refresh_from_db()
     assert "private_address" in notice.error
     assert hook.got == []
@@ -81,9 +81,9 @@ def test_a_receiver_that_is_away_is_named_without_its_path(acme, webhook, hook, 
     async def refuse(*_args):
         raise OSError
 
-    monkeypatch.setattr(egress, "system_resolve", refuse)
+    monkeypatch.setattr(egress, "resolve_host", refuse)
     notice = tell(acme)
-    deliver_due()
+    send_due_notifications()
     notice.refresh_from_db()
     assert "can't be reached" in notice.error
     assert "geheimer-pfad" not in notice.error
@@ -95,7 +95,7 @@ def test_a_secret_that_cannot_be_read_is_the_notices_fault_alone(acme, webhook, 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(webhooks, "sign", broken)
         notify(acme.pk, "server_down", WEB, "Away.", topic="outage:1")
-        deliver_due()
+        send_due_notifications()
     states = dict(Notice.objects.values_list("channel__name", "state"))
     assert states == {"Pager": "waiting", "Operations": "sent"}
     assert row.notices.get().error
@@ -107,7 +107,7 @@ def broken(*_args):
 
 def test_mail_goes_to_every_address_as_plain_text(acme, by_mail, mailbox):
     tell(acme)
-    deliver_due()
+    send_due_notifications()
     [(to, message)] = mailbox.got
     assert to == ["ops@example.com", "cto@example.com"]
     assert message["Subject"] == "[Bonobot] A server doesn't answer: web"
@@ -119,8 +119,8 @@ def test_mail_goes_to_every_address_as_plain_text(acme, by_mail, mailbox):
 
 def test_a_servers_name_adds_no_header(acme, by_mail, mailbox):
     evil = "web\r\nBcc: everybody@example.com\r\n\r\nhello\u202e"
-    tell(acme, subject=Subject("mcp_server", "1", evil))
-    deliver_due()
+    tell(acme, subject=NotificationSubject("mcp_server", "1", evil))
+    send_due_notifications()
     [(to, message)] = mailbox.got
     assert to == ["ops@example.com", "cto@example.com"]
     assert message["Bcc"] is None
@@ -130,12 +130,12 @@ def test_a_servers_name_adds_no_header(acme, by_mail, mailbox):
 def test_a_mail_server_that_refuses_or_is_away_is_told(acme, by_mail, mailbox, settings):
     mailbox.refuses = True
     notice = tell(acme)
-    deliver_due()
+    send_due_notifications()
     notice.refresh_from_db()
     assert "refused" in notice.error
     settings.EMAIL_PORT = 1
     Notice.objects.update(next_attempt_at=notice.created_at)
-    deliver_due()
+    send_due_notifications()
     notice.refresh_from_db()
     assert "doesn't answer" in notice.error
 
@@ -143,7 +143,7 @@ def test_a_mail_server_that_refuses_or_is_away_is_told(acme, by_mail, mailbox, s
 def test_without_a_mail_server_a_notice_says_so(acme, by_mail, settings):
     settings.BONOBOT_EMAIL_URL = ""
     notice = tell(acme)
-    deliver_due()
+    send_due_notifications()
     notice.refresh_from_db()
     assert "BONOBOT_EMAIL_URL" in notice.error
 
@@ -153,7 +153,7 @@ def test_a_test_notice_goes_at_once_and_is_not_repeated(boss, webhook, hook):
     assert hook.last["event"] == "test"
     hook.status = 500
     assert send_test(boss, webhook).state == Notice.State.FAILED
-    assert outbox.claim_due() == []
+    assert delivery.claim_due() == []
 
 
 def test_receivers_do_not_wait_for_each_other(acme, boss, webhook, hook):
@@ -172,7 +172,7 @@ def test_receivers_do_not_wait_for_each_other(acme, boss, webhook, hook):
 
     hook.got = Waiting()
     notify(acme.pk, "server_down", WEB, "Away.", topic="outage:1")
-    deliver_due()
+    send_due_notifications()
     assert len(hook.got) == 2
 
 
@@ -181,7 +181,7 @@ def test_each_reader_gets_mail_in_the_language_of_their_account(acme, by_mail, m
     User.objects.create_user("gone", email="ops@example.com", language="de", is_active=False)
     text = "web hasn't answered since 2026-11-22 02:41 UTC (3 times). It is away."
     tell(acme, text)
-    deliver_due()
+    send_due_notifications()
     told = {to[0]: message for to, message in mailbox.got}
     assert told["ops@example.com"]["Subject"] == "[Bonobot] A server doesn't answer: web"
     assert text in told["ops@example.com"].get_content()
@@ -219,4 +219,4 @@ TOLD = {
 @pytest.mark.parametrize("text", TOLD)
 def test_what_notices_say_is_read_back_in_german(text):
     with translation.override("de"):
-        assert localized(text) == TOLD[text]
+        assert localize_text(text) == TOLD[text]

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bonobot.notices.events import CHOSEN, EVENTS, Severity, wanted
+from bonobot.notifications.events import CHOSEN, EVENTS, Severity, is_event_wanted
 
 WORDS = st.sampled_from([severity.word for severity in Severity])
 
@@ -12,13 +12,13 @@ WORDS = st.sampled_from([severity.word for severity in Severity])
 @given(st.sampled_from(CHOSEN), WORDS)
 def test_a_channel_without_events_is_told_of_all_that_is_grave_enough(code, minimum):
     event = EVENTS[code]
-    told = wanted(event, events=(), minimum=minimum)
+    told = is_event_wanted(event, events=(), minimum=minimum)
     assert told == (event.severity >= Severity[minimum.upper()])
 
 
 @given(st.sampled_from(CHOSEN), st.lists(st.sampled_from(CHOSEN), min_size=1))
 def test_a_channel_with_events_is_told_of_those_alone(code, chosen):
-    assert wanted(EVENTS[code], events=chosen, minimum="info") == (code in chosen)
+    assert is_event_wanted(EVENTS[code], events=chosen, minimum="info") == (code in chosen)
 
 
 @pytest.mark.parametrize("code", EVENTS)

@@ -5,39 +5,45 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from bonobot.lib.problems import Problem
-from bonobot.notices import outbox
-from bonobot.notices.channels import ChannelSpec, save_channel
-from bonobot.notices.models import Notice
-from bonobot.notices.tasks import prune_notices
-from bonobot.notices.writing import Subject, row
-from bonobot.tenancy.roles import Role
+from bonobot.accounts.roles import Role
+from bonobot.core.problems import Problem
+from bonobot.notifications import delivery
+from bonobot.notifications.models import Notice
+from bonobot.notifications.notify import NotificationSubject, build_notification
+from bonobot.notifications.services import NotificationChannelSpec, save_channel
+from bonobot.notifications.tasks import prune_notices
 from tests.agents import casting
 
 
 @pytest.fixture
 def notice(boss):
-    spec = ChannelSpec("Pager", "webhook", url="https://hooks.example.com/x")
-    made = row(save_channel(boss, spec)[0], "server_up", Subject("s", "1", "web"), "Up.", topic="t")
+    spec = NotificationChannelSpec("Pager", "webhook", url="https://hooks.example.com/x")
+    made = build_notification(
+        save_channel(boss, spec)[0],
+        "server_up",
+        NotificationSubject("s", "1", "web"),
+        "Up.",
+        topic="t",
+    )
     made.save()
     return made
 
 
 def test_a_due_notice_is_claimed_once(notice):
-    assert outbox.claim_due() == [notice]
-    assert outbox.claim_due() == []
-    assert not outbox.claim(notice)
+    assert delivery.claim_due() == [notice]
+    assert delivery.claim_due() == []
+    assert not delivery.claim(notice)
 
 
 def test_a_claim_whose_process_died_is_due_again(notice):
-    outbox.claim_due()
+    delivery.claim_due()
     Notice.objects.update(next_attempt_at=timezone.now())
-    [again] = outbox.claim_due()
+    [again] = delivery.claim_due()
     assert (again, again.attempts) == (notice, 2)
 
 
 def test_what_a_channel_that_is_off_waits_for_is_not_due(boss, notice):
-    spec = ChannelSpec("Pager", "webhook", enabled=False)
+    spec = NotificationChannelSpec("Pager", "webhook", enabled=False)
     save_channel(boss, spec, notice.channel)
     notice.refresh_from_db()
     assert notice.state == Notice.State.WITHDRAWN
@@ -45,43 +51,43 @@ def test_what_a_channel_that_is_off_waits_for_is_not_due(boss, notice):
 
 def test_a_failure_is_tried_again_later_each_time_and_then_given_up(notice):
     waits = []
-    for _ in range(outbox.MOST_ATTEMPTS):
+    for _ in range(delivery.MOST_ATTEMPTS):
         Notice.objects.update(next_attempt_at=timezone.now())
-        [mine] = outbox.claim_due()
-        outbox.settle(mine, "Nobody answers.")
+        [mine] = delivery.claim_due()
+        delivery.settle(mine, "Nobody answers.")
         waits.append(mine.next_attempt_at)
     assert waits[-1] is None
     assert waits[:-1] == sorted(waits[:-1])
     assert (mine.state, mine.error) == (Notice.State.FAILED, "Nobody answers.")
-    assert outbox.claim_due() == []
+    assert delivery.claim_due() == []
 
 
 def test_a_late_outcome_of_a_lost_lease_changes_nothing(notice):
-    [mine] = outbox.claim_due()
+    [mine] = delivery.claim_due()
     Notice.objects.update(next_attempt_at=timezone.now())
-    [theirs] = outbox.claim_due()
-    outbox.settle(mine, "too late")
-    outbox.settle(theirs, "")
+    [theirs] = delivery.claim_due()
+    delivery.settle(mine, "too late")
+    delivery.settle(theirs, "")
     notice.refresh_from_db()
     assert (notice.state, notice.error) == (Notice.State.SENT, "")
 
 
 def test_what_was_given_up_is_tried_again_on_request(boss, notice):
     Notice.objects.update(state=Notice.State.FAILED, attempts=8, next_attempt_at=None)
-    outbox.retry(boss, notice)
-    assert outbox.claim_due() == [notice]
+    delivery.retry(boss, notice)
+    assert delivery.claim_due() == [notice]
 
 
 def test_what_was_sent_is_not_tried_again(boss, notice):
     Notice.objects.update(state=Notice.State.SENT)
     with pytest.raises(Problem) as refused:
-        outbox.retry(boss, notice)
+        delivery.retry(boss, notice)
     assert refused.value.code == "nothing_to_retry"
 
 
 def test_an_auditor_does_not_retry(acme, notice):
     with pytest.raises(Problem) as refused:
-        outbox.retry(casting.person(acme, Role.AUDITOR), notice)
+        delivery.retry(casting.person(acme, Role.AUDITOR), notice)
     assert refused.value.code == "forbidden"
 
 

@@ -6,12 +6,18 @@ import pytest
 from django.db import transaction
 from django.utils import timezone
 
-from bonobot.notices.channels import ChannelSpec, save_channel
-from bonobot.notices.models import Channel, Notice
-from bonobot.notices.writing import Subject, cut, listening, notify, recover
+from bonobot.notifications.models import Channel, Notice
+from bonobot.notifications.notify import (
+    NotificationSubject,
+    cut,
+    list_listening_organizations,
+    notify,
+    recover,
+)
+from bonobot.notifications.services import NotificationChannelSpec, save_channel
 from tests.agents import casting
 
-WEB = Subject("mcp_server", "1", "web", "/admin/")
+WEB = NotificationSubject("mcp_server", "1", "web", "/admin/")
 
 
 @pytest.fixture
@@ -20,7 +26,7 @@ def pager(boss):
 
 
 def channel(boss, name, **more):
-    spec = ChannelSpec(name, "webhook", url="https://hooks.example.com/x", **more)
+    spec = NotificationChannelSpec(name, "webhook", url="https://hooks.example.com/x", **more)
     return save_channel(boss, spec)[0]
 
 
@@ -64,7 +70,7 @@ def test_the_next_outage_of_a_server_that_flaps_waits(acme, pager):
 
 def test_another_server_does_not_wait(acme, pager):
     down(acme, "outage:1")
-    down(acme, "outage:2", Subject("mcp_server", "2", "other"))
+    down(acme, "outage:2", NotificationSubject("mcp_server", "2", "other"))
     assert Notice.objects.due().count() == 2
 
 
@@ -92,7 +98,10 @@ def test_what_is_being_tried_is_not_withdrawn(acme, pager):
 
 
 def test_text_of_strangers_is_made_visible(acme, pager):
-    down(acme, subject=Subject("mcp_server", "1", "web\u202e\x00\r\nBcc: all@example.com"))
+    down(
+        acme,
+        subject=NotificationSubject("mcp_server", "1", "web\u202e\x00\r\nBcc: all@example.com"),
+    )
     assert "\u202e" not in Notice.objects.get().subject_name
     assert "\r" not in Notice.objects.get().subject_name
 
@@ -100,7 +109,7 @@ def test_text_of_strangers_is_made_visible(acme, pager):
 def test_other_organizations_are_not_told(acme, pager):
     other = casting.organization("other")
     assert down(other) == 0
-    assert listening("server_down", "server_up") == {acme.pk}
+    assert list_listening_organizations("server_down", "server_up") == {acme.pk}
 
 
 def test_a_long_topic_stays_distinct():

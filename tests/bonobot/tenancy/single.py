@@ -15,9 +15,9 @@ from django.conf import settings
 from django.test import Client
 from django.urls import reverse
 
-from bonobot.tenancy import providers
-from bonobot.tenancy.models import Organization, Provider, User
-from bonobot.tenancy.roles import Role
+from bonobot.accounts.models.organizations import Organization, Provider, User
+from bonobot.accounts.roles import Role
+from bonobot.accounts.sso import services as sso
 from tests.agents import casting
 from tests.parts import ROOT
 from tests.servers.provider import CLIENT, SECRET
@@ -42,7 +42,7 @@ def trust(where: Organization, url: str, **more: Any) -> Provider:
     """Let an organization's people sign in there."""
     said = {"name": "Login", "client_id": CLIENT, "client_secret": SECRET, "allow_private": True}
     said |= {"domains": ["example.com"]}
-    return providers.add(casting.administrator(where), url=url, **said | more)
+    return sso.add(casting.administrator(where), url=url, **said | more)
 
 
 def led(client: Client, page: Any) -> dict[str, str]:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from bonobot.tenancy.models import Issuer
-from bonobot.tenancy.roles import Role
+from bonobot.accounts.models.organizations import Issuer
+from bonobot.accounts.roles import Role
 from tests import desk
 from tests.agents import casting
 

@@ -2,10 +2,10 @@
 
 import pytest
 
+from bonobot.accounts.models.organizations import Token
+from bonobot.accounts.roles import Role
+from bonobot.accounts.tokens.services import issue
 from bonobot.ledger.models import AuditRow
-from bonobot.tenancy.models import Token
-from bonobot.tenancy.roles import Role
-from bonobot.tenancy.tokens import issue
 from tests import desk
 from tests.agents import casting
 

@@ -4,10 +4,10 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
+from bonobot.accounts.models.organizations import Membership, Organization, User
+from bonobot.accounts.roles import Role
+from bonobot.accounts.views.join_organization import NAMELESS
 from bonobot.ledger.models import AuditRow
-from bonobot.tenancy.models import Membership, Organization, User
-from bonobot.tenancy.roles import Role
-from bonobot.tenancy.screens.founding import NAMELESS
 from tests import desk
 from tests.agents import casting
 

@@ -8,14 +8,14 @@ import time_machine
 from django.utils import timezone
 
 from agents.models import Agent
+from bonobot.accounts.models.organizations import Membership, Organization, Token, User
+from bonobot.accounts.principals import Principal, build_user_principal
+from bonobot.accounts.roles import TABLE, Role, TokenScope, list_roles_within
+from bonobot.accounts.services import remove_member, update_member_role
+from bonobot.accounts.tokens import services as tokens
+from bonobot.accounts.tokens.cache import read_token
+from bonobot.core.problems import Conflict, Forbidden, InvalidInput
 from bonobot.ledger.models import AuditRow
-from bonobot.lib.problems import Conflict, Forbidden, Invalid
-from bonobot.tenancy import grants, tokens
-from bonobot.tenancy.members import change_role, remove_member
-from bonobot.tenancy.models import Membership, Organization, Token, User
-from bonobot.tenancy.passes import read_token
-from bonobot.tenancy.principals import Principal, principal_for_user
-from bonobot.tenancy.roles import TABLE, Role, Scope, within
 from tests.agents import casting
 
 pytestmark = pytest.mark.django_db
@@ -36,12 +36,12 @@ def olga(acme: Organization) -> User:
 
 
 def give(user: User, where: Organization, role: Role = Role.MEMBER, **more: object) -> Token:
-    said = {"resource": HERE, "client_id": "ide", "client": "IDE", "scopes": [Scope.TOOLS]}
-    return grants.give(user, where, role=role, **(said | more))  # type: ignore[arg-type]
+    said = {"resource": HERE, "client_id": "ide", "client": "IDE", "scopes": [TokenScope.TOOLS]}
+    return tokens.create_grant(user, where, role=role, **(said | more))  # type: ignore[arg-type]
 
 
 def fetched(token: Token) -> str:
-    text = grants.renew(token, first=True)
+    text = tokens.rotate_grant(token, first=True)
     assert text is not None
     return text
 
@@ -49,7 +49,7 @@ def fetched(token: Token) -> str:
 def opens(text: str) -> bool:
     try:
         read_token(text, "")
-    except tokens.BadToken:
+    except tokens.InvalidToken:
         return False
     return True
 
@@ -59,13 +59,13 @@ def test_a_program_acts_for_its_person_at_one_address(acme: Organization, olga: 
     assert known.is_for(HERE)
     assert not known.is_for("https://bonobot.example.com/mcp")
     assert known.principal.giver == olga.pk
-    assert (known.principal.role, known.principal.scopes) == (Role.MEMBER, {Scope.TOOLS})
+    assert (known.principal.role, known.principal.scopes) == (Role.MEMBER, {TokenScope.TOOLS})
     assert known.principal.label == "IDE (operator-acme)"
     assert not known.principal.platform_admin
 
 
 def test_it_is_never_for_rest(acme: Organization, olga: User) -> None:
-    with pytest.raises(tokens.BadToken):
+    with pytest.raises(tokens.InvalidToken):
         tokens.authenticate(fetched(give(olga, acme)))
 
 
@@ -79,17 +79,17 @@ def test_nothing_opens_before_the_first_text_is_fetched(acme: Organization, olga
 def test_whoever_fetches_late_or_second_gets_nothing(acme: Organization, olga: User) -> None:
     token = give(olga, acme)
     text = fetched(token)
-    assert grants.renew(token, first=True) is None
+    assert tokens.rotate_grant(token, first=True) is None
     assert opens(text)
     late = give(olga, acme)
     with time_machine.travel(timezone.now() + timedelta(seconds=61)):
-        assert grants.renew(late, first=True) is None
+        assert tokens.rotate_grant(late, first=True) is None
 
 
 def test_a_new_text_ends_the_one_before(acme: Organization, olga: User) -> None:
     token = give(olga, acme)
     before = fetched(token)
-    after = grants.renew(token, first=False)
+    after = tokens.rotate_grant(token, first=False)
     assert after is not None
     assert opens(after)
     assert not opens(before)
@@ -101,13 +101,13 @@ def test_a_text_is_good_for_an_hour_and_a_grant_for_a_month(acme: Organization, 
     with time_machine.travel(timezone.now() + timedelta(minutes=61)):
         assert not opens(text)
         token.refresh_from_db()
-        assert grants.renew(token, first=False) is not None
+        assert tokens.rotate_grant(token, first=False) is not None
     with time_machine.travel(timezone.now() + timedelta(days=31)):
-        assert grants.renew(token, first=False) is None
+        assert tokens.rotate_grant(token, first=False) is None
 
 
 def lower(acme: Organization, olga: User) -> None:
-    change_role(casting.administrator(acme), Membership.objects.get(user=olga), Role.AUDITOR)
+    update_member_role(casting.administrator(acme), Membership.objects.get(user=olga), Role.AUDITOR)
 
 
 def leave(acme: Organization, olga: User) -> None:
@@ -136,7 +136,7 @@ def test_it_ends_with_what_it_came_from(
     assert opens(text)
     ending(acme, olga)
     assert not opens(text)
-    assert grants.renew(token, first=False) is None
+    assert tokens.rotate_grant(token, first=False) is None
 
 
 @pytest.mark.parametrize("role", list(Role))
@@ -144,7 +144,7 @@ def test_nobody_gives_more_than_they_have(role: Role, acme: Organization) -> Non
     giver = casting.person(acme, role)
     user = User.objects.get(pk=giver.id)
     for other in Role:
-        if other in within(role):
+        if other in list_roles_within(role):
             assert TABLE[other] <= TABLE[role]
             assert opens(fetched(give(user, acme, other)))
         else:
@@ -159,7 +159,7 @@ def test_a_stranger_gives_nothing(acme: Organization, olga: User) -> None:
 
 @pytest.mark.parametrize("scopes", [[], ["api"], ["mcp:tools", "api"], ["nonsense"]])
 def test_no_program_is_let_into_rest(scopes: list[str], acme: Organization, olga: User) -> None:
-    with pytest.raises(Invalid):
+    with pytest.raises(InvalidInput):
         give(olga, acme, scopes=scopes)
 
 
@@ -167,7 +167,7 @@ def test_a_person_ends_what_they_gave_and_nobody_elses(acme: Organization, olga:
     mine, other = give(olga, acme), casting.person(acme, Role.MEMBER)
     with pytest.raises(Forbidden):
         tokens.revoke(other, mine)
-    tokens.revoke(principal_for_user(olga, acme), mine)
+    tokens.revoke(build_user_principal(olga, acme), mine)
     assert not Token.objects.living().exists()
 
 
@@ -176,26 +176,26 @@ def test_what_a_person_gave_is_bounded_by_others_but_not_widened(
 ) -> None:
     token, boss = give(olga, acme), casting.administrator(acme)
     with pytest.raises(Conflict) as refused:
-        tokens.alter(boss, token, scopes=["mcp:manage"])
+        tokens.update_token(boss, token, scopes=["mcp:manage"])
     assert refused.value.code == "grant_fixed"
     token.refresh_from_db()
-    tokens.alter(boss, token, networks=["10.0.0.0/8"])
+    tokens.update_token(boss, token, networks=["10.0.0.0/8"])
     known = Token.objects.get(pk=token.pk)
     assert known.networks == ["10.0.0.0/8"]
 
 
 def test_a_person_sees_what_they_let_in(acme: Organization, olga: User) -> None:
     token = give(olga, acme)
-    assert grants.given_by(olga.pk) == []  # nothing came of it yet
+    assert tokens.list_user_grants(olga.pk) == []  # nothing came of it yet
     fetched(token)
-    assert grants.given_by(olga.pk) == [token]
-    assert grants.given_by(User.objects.create(username="x").pk) == []
+    assert tokens.list_user_grants(olga.pk) == [token]
+    assert tokens.list_user_grants(User.objects.create(username="x").pk) == []
 
 
 def test_the_audit_tells_what_was_given_and_why_it_ended(acme: Organization, olga: User) -> None:
     token = give(olga, acme)
     text = fetched(token)
-    grants.end(token, why="refresh_reused")
+    tokens.end(token, why="refresh_reused")
     given, ended = AuditRow.objects.filter(resource_id=str(token.pk)).order_by("seq")
     assert (given.action, given.actor_id, ended.action) == (
         "grant_given",

@@ -11,12 +11,18 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import timezone, translation
 
+from bonobot.accounts import invitations
+from bonobot.accounts.attempt_limits import INVITE_EMAIL, TooManyAttempts, charge_attempt
+from bonobot.accounts.models.organizations import (
+    Attempts,
+    Invitation,
+    Membership,
+    Organization,
+    User,
+)
+from bonobot.accounts.roles import Role
+from bonobot.core.problems import Conflict, Forbidden, InvalidInput, NotFound
 from bonobot.ledger.models import AuditRow
-from bonobot.lib.problems import Conflict, Forbidden, Invalid, NotFound
-from bonobot.tenancy import invitations
-from bonobot.tenancy.attempts import INVITE_EMAIL, TooMany, attempt
-from bonobot.tenancy.models import Attempts, Invitation, Membership, Organization, User
-from bonobot.tenancy.roles import Role
 from tests import desk, rest
 from tests.agents import casting
 
@@ -80,7 +86,7 @@ def test_where_mail_is_set_up_the_link_is_mailed_and_not_shown(acme: Organizatio
     assert link
     assert link[1] not in page
     assert Invitation.objects.get().mailed_at is not None
-    assert invitations.opened(link[1])
+    assert invitations.get_invitation_by_link(link[1])
 
 
 @pytest.mark.usefixtures("_mail")
@@ -130,7 +136,7 @@ def test_what_is_wrong_with_an_account_is_said_and_uses_nothing_up(
     answer = opened(text).post(reverse("account_join"), ACCOUNT | changed)
     assert field in answer.context["form"].errors
     assert User.objects.count() == 1
-    assert invitations.opened(text)
+    assert invitations.get_invitation_by_link(text)
 
 
 def test_somebody_with_an_account_signs_in_and_joins(acme: Organization) -> None:
@@ -159,10 +165,10 @@ def test_it_expires_and_can_be_sent_again(acme: Organization) -> None:
     later = timezone.now() + timedelta(days=settings.BONOBOT_INVITATION_DAYS, seconds=1)
     with time_machine.travel(later, tick=False):
         with pytest.raises(NotFound):
-            invitations.opened(text)
+            invitations.get_invitation_by_link(text)
         row = Invitation.objects.get()
         posted = invitations.send_again(casting.administrator(acme), row)
-        assert invitations.opened(text_of(posted.link)).pk == row.pk
+        assert invitations.get_invitation_by_link(text_of(posted.link)).pk == row.pk
 
 
 def test_sending_again_ends_the_old_link(acme: Organization) -> None:
@@ -170,7 +176,7 @@ def test_sending_again_ends_the_old_link(acme: Organization) -> None:
     seat = desk.sit(acme, Role.OWNER)
     seat.post("tenancy_invitation_send", Invitation.objects.get().pk)
     with pytest.raises(NotFound):
-        invitations.opened(text)
+        invitations.get_invitation_by_link(text)
 
 
 def test_a_revoked_one_opens_nothing(acme: Organization) -> None:
@@ -178,7 +184,7 @@ def test_a_revoked_one_opens_nothing(acme: Organization) -> None:
     seat = desk.sit(acme, Role.OWNER)
     seat.post("tenancy_invitation_revoke", Invitation.objects.get().pk)
     with pytest.raises(NotFound):
-        invitations.opened(text)
+        invitations.get_invitation_by_link(text)
     with pytest.raises(Conflict) as refused:
         invitations.send_again(casting.administrator(acme), Invitation.objects.get())
     assert refused.value.code == "invitation_ended"
@@ -188,7 +194,7 @@ def test_a_revoked_one_opens_nothing(acme: Organization) -> None:
 def test_a_text_that_is_none_opens_nothing(acme: Organization, text: str) -> None:
     invited(acme)
     with pytest.raises(NotFound):
-        invitations.opened(text.replace("a", Invitation.objects.get().key))
+        invitations.get_invitation_by_link(text.replace("a", Invitation.objects.get().key))
 
 
 def test_inviting_tells_nothing_of_accounts(acme: Organization) -> None:
@@ -235,7 +241,7 @@ def test_only_owners_invite(acme: Organization, role: Role) -> None:
 
 @pytest.mark.parametrize("email", ["", "anna", "anna@", "a@b\nBcc: c@d.example", "x" * 300])
 def test_what_is_no_address_is_refused(acme: Organization, email: str) -> None:
-    with pytest.raises(Invalid) as refused:
+    with pytest.raises(InvalidInput) as refused:
         invitations.invite(casting.administrator(acme), email, Role.MEMBER)
     assert refused.value.field == "email"
 
@@ -257,7 +263,7 @@ def test_one_address_is_not_flooded(acme: Organization) -> None:
         invited(acme)
         for _ in range(INVITE_EMAIL.burst - 1):
             invitations.send_again(boss, Invitation.objects.get())
-        with pytest.raises(TooMany) as refused:
+        with pytest.raises(TooManyAttempts) as refused:
             invitations.send_again(boss, Invitation.objects.get())
     assert refused.value.retry_after
 
@@ -266,14 +272,14 @@ def test_an_attempt_is_counted_by_its_subject_and_forgotten_in_time() -> None:
     now = timezone.now()
     with time_machine.travel(now, tick=False):
         for _ in range(INVITE_EMAIL.burst):
-            attempt(INVITE_EMAIL, "acme", "anna")
-        with pytest.raises(TooMany):
-            attempt(INVITE_EMAIL, "acme", "anna")
-        attempt(INVITE_EMAIL, "acme", "bert")
+            charge_attempt(INVITE_EMAIL, "acme", "anna")
+        with pytest.raises(TooManyAttempts):
+            charge_attempt(INVITE_EMAIL, "acme", "anna")
+        charge_attempt(INVITE_EMAIL, "acme", "bert")
     with time_machine.travel(now + timedelta(hours=1), tick=False):
-        attempt(INVITE_EMAIL, "acme", "carl")
+        charge_attempt(INVITE_EMAIL, "acme", "carl")
         assert Attempts.objects.count() == 1
-        attempt(INVITE_EMAIL, "acme", "anna")
+        charge_attempt(INVITE_EMAIL, "acme", "anna")
 
 
 def test_a_member_is_given_another_role_and_removed_over_rest(acme: Organization) -> None:

@@ -4,11 +4,11 @@ import uuid
 
 import pytest
 
-from bonobot.lib.problems import Invalid
-from bonobot.tenancy.members import save_organization
-from bonobot.tenancy.models import Organization
-from bonobot.tenancy.roles import Role
-from mcp_servers.presets.folders import workspace
+from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.roles import Role
+from bonobot.accounts.services import save_organization
+from bonobot.core.problems import InvalidInput
+from mcp_servers.presets.allowed_folders import get_organization_folder
 from tests import desk
 from tests.agents import casting
 
@@ -22,12 +22,12 @@ def acme() -> Organization:
 
 
 def test_an_owner_does_not_come_to_anothers_files_by_another_slug(acme: Organization) -> None:
-    other, before = casting.organization("other"), workspace(acme.pk)
+    other, before = casting.organization("other"), get_organization_folder(acme.pk)
     acme.slug = str(other.pk)
-    with pytest.raises(Invalid) as refused:
+    with pytest.raises(InvalidInput) as refused:
         save_organization(casting.administrator(acme), acme, adding=False)
     assert (refused.value.code, refused.value.field) == ("slug_fixed", "slug")
-    assert workspace(acme.pk) == before
+    assert get_organization_folder(acme.pk) == before
 
 
 def test_the_form_of_an_organization_takes_no_other_slug(acme: Organization) -> None:

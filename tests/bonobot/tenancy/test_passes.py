@@ -9,15 +9,16 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from bonobot.ledger.heads import generation
+from bonobot.accounts.models.organizations import Organization, Token
+from bonobot.accounts.principals import Principal, build_cli_principal
+from bonobot.accounts.roles import Role
+from bonobot.accounts.tokens import cache as token_cache
+from bonobot.accounts.tokens import services as tokens
+from bonobot.accounts.tokens.cache import TooManyFailures, VerifiedToken, VerifiedTokenCache
+from bonobot.accounts.tokens.services import InvalidToken
+from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import AuditRow
-from bonobot.lib.runtime import runtime
-from bonobot.tenancy import passes, tokens
-from bonobot.tenancy.models import Organization, Token
-from bonobot.tenancy.passes import Pass, Passes, TooManyFailures
-from bonobot.tenancy.principals import Principal, cli_principal
-from bonobot.tenancy.roles import Role
-from bonobot.tenancy.tokens import BadToken
+from bonobot.ledger.queries import load_policy_generation
 from tests.eventually import eventually
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -27,20 +28,20 @@ HERE = "192.0.2.7"
 
 @pytest.fixture
 def boss() -> Principal:
-    return cli_principal(Organization.objects.create(name="Acme", slug="acme"))
+    return build_cli_principal(Organization.objects.create(name="Acme", slug="acme"))
 
 
 @pytest.fixture
-def cache() -> Passes:
-    return Passes()
+def cache() -> VerifiedTokenCache:
+    return VerifiedTokenCache()
 
 
 def issued(boss: Principal, **terms: object) -> tuple[Token, str]:
     return tokens.issue(boss, role=Role.OPERATOR, **({"name": "ci"} | terms))
 
 
-def known(cache: Passes, text: str, address: str = HERE) -> Pass:
-    return runtime().call(cache.known, text, address)
+def known(cache: VerifiedTokenCache, text: str, address: str = HERE) -> VerifiedToken:
+    return get_runtime().call(cache.known, text, address)
 
 
 def test_a_warm_pass_asks_no_database_and_computes_no_hmac(boss, cache, monkeypatch):
@@ -58,7 +59,7 @@ def test_a_cold_pass_is_one_query_and_knows_its_generation(boss, cache):
     with CaptureQueriesContext(connection) as queries:
         found = cache.read(text, HERE)
     assert len(queries) == 1
-    assert found.generation == generation(boss.organization_id) > 0
+    assert found.generation == load_policy_generation(boss.organization_id) > 0
     assert (found.principal.token_id, found.principal.role) == (token.pk, Role.OPERATOR)
 
 
@@ -69,7 +70,7 @@ def test_the_text_is_kept_nowhere(boss, cache):
 
 
 def test_the_pass_that_was_used_longest_ago_makes_room(boss):
-    cache = Passes(kept=2)
+    cache = VerifiedTokenCache(kept=2)
     texts = [issued(boss, name=str(n))[1] for n in range(3)]
     cache.read(texts[0], HERE)
     cache.read(texts[1], HERE)
@@ -78,10 +79,10 @@ def test_the_pass_that_was_used_longest_ago_makes_room(boss):
     assert [cache.cached(text, HERE) is not None for text in texts] == [True, False, True]
 
 
-def failing(cache: Passes, address: str) -> None:
+def failing(cache: VerifiedTokenCache, address: str) -> None:
     """Come with texts that open nothing until nobody looks them up any more."""
     for n in range(1_000):
-        with suppress(BadToken):
+        with suppress(InvalidToken):
             cache.read(f"bnb_{n}_nothing", address)
 
 
@@ -89,8 +90,8 @@ def test_what_opens_nothing_is_not_kept_and_not_looked_up_for_ever(boss, cache):
     _, text = issued(boss)
     with CaptureQueriesContext(connection) as queries, pytest.raises(TooManyFailures) as stopped:
         failing(cache, HERE)
-    assert len(queries) >= passes.FAILURES_AT_ONCE
-    assert len(queries) < 2 * passes.FAILURES_AT_ONCE
+    assert len(queries) >= token_cache.FAILURES_AT_ONCE
+    assert len(queries) < 2 * token_cache.FAILURES_AT_ONCE
     assert (stopped.value.status, stopped.value.retry_after) == (429, 1)
     assert not cache._kept
     # Who comes from elsewhere, and who is known already, notices nothing.
@@ -102,7 +103,7 @@ def test_a_whole_ipv6_network_counts_as_one(boss, cache):
     for address in ("2001:db8::1", "2001:db8::2"):
         with pytest.raises(TooManyFailures):
             failing(cache, address)
-    with pytest.raises(BadToken):
+    with pytest.raises(InvalidToken):
         cache.read("bnb_0_nothing", "2001:db8:0:1::1")
 
 
@@ -111,7 +112,7 @@ def test_a_pass_ends_with_its_token(boss, cache):
     assert known(cache, text).expires_at is not None
     with time_machine.travel(timezone.now() + timedelta(minutes=6), tick=False):
         assert cache.cached(text, HERE) is None
-        with pytest.raises(BadToken):
+        with pytest.raises(InvalidToken):
             cache.read(text, HERE)
     assert not cache._kept
 
@@ -119,27 +120,27 @@ def test_a_pass_ends_with_its_token(boss, cache):
 def test_a_warm_pass_opens_nothing_from_elsewhere(boss, cache):
     _, text = issued(boss, networks=["192.0.2.0/24"])
     assert known(cache, text).networks
-    with pytest.raises(BadToken):
+    with pytest.raises(InvalidToken):
         known(cache, text, "198.51.100.1")
     assert AuditRow.objects.filter(action="token_refused").count() == 1
 
 
 def test_a_use_is_written_beside_the_request_once_a_minute(boss, cache):
     token, text = issued(boss)
-    before = generation(boss.organization_id)
+    before = load_policy_generation(boss.organization_id)
     known(cache, text)
     used = lambda: Token.objects.get(pk=token.pk).last_used_at  # noqa: E731
     eventually(lambda: used() is not None, what="the last use")
     first = used()
     known(cache, text)
     assert used() == first
-    assert generation(boss.organization_id) == before
+    assert load_policy_generation(boss.organization_id) == before
 
 
 @pytest.mark.parametrize("way", ["save", "update", "bulk update", "delete", "revoke"])
 def test_what_is_current_is_read_again_after_any_change(boss, cache, way):
     token, text = issued(boss)
-    assert runtime().call(cache.current, text, HERE).principal.role == Role.OPERATOR
+    assert get_runtime().call(cache.current, text, HERE).principal.role == Role.OPERATOR
     rows = Token.objects.filter(pk=token.pk)
     token.role = Role.MEMBER
     if way == "save":
@@ -154,18 +155,18 @@ def test_what_is_current_is_read_again_after_any_change(boss, cache, way):
         tokens.revoke(boss, token)
     assert known(cache, text).principal.role == Role.OPERATOR
     if way in ("delete", "revoke"):
-        with pytest.raises(BadToken):
-            runtime().call(cache.current, text, HERE)
+        with pytest.raises(InvalidToken):
+            get_runtime().call(cache.current, text, HERE)
         assert not cache._kept
     else:
-        assert runtime().call(cache.current, text, HERE).principal.role == Role.MEMBER
+        assert get_runtime().call(cache.current, text, HERE).principal.role == Role.MEMBER
 
 
 def test_an_older_reading_does_not_replace_a_newer_one(boss, cache, monkeypatch):
     token, text = issued(boss)
-    older = passes.read_token(text, HERE)
+    older = token_cache.read_token(text, HERE)
     Token.objects.filter(pk=token.pk).update(role=Role.MEMBER)
     newer = cache.read(text, HERE)
-    monkeypatch.setattr(passes, "read_token", lambda *_: older)
+    monkeypatch.setattr(token_cache, "read_token", lambda *_: older)
     cache.read(text, HERE)
     assert cache.cached(text, HERE) is newer

@@ -12,9 +12,9 @@ from django.core.cache import cache
 from django.test import Client
 from django.urls import reverse
 
-from bonobot.tenancy.models import Organization, User
-from bonobot.tenancy.roles import Role
-from bonobot.tenancy.second_factor import has_second_factor
+from bonobot.accounts.models.organizations import Organization, User
+from bonobot.accounts.roles import Role
+from bonobot.accounts.second_factor import has_second_factor
 from tests.agents import casting
 from tests.bonobot.tenancy.passkeys import SecurityKey
 from tests.bonobot.tenancy.test_second_factor import PASSWORD

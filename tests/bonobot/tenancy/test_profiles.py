@@ -14,12 +14,12 @@ from django.urls import reverse
 from django.utils import translation
 from time_machine import travel
 
+from bonobot.accounts.models.organizations import Membership, Organization, Token, User
+from bonobot.accounts.password_reset import send_reset_emails
+from bonobot.accounts.roles import Role
+from bonobot.accounts.tokens.services import issue
+from bonobot.core.i18n import localization
 from bonobot.ledger.models import AuditRow
-from bonobot.lib import zones
-from bonobot.tenancy.models import Membership, Organization, Token, User
-from bonobot.tenancy.resets import mail_resets
-from bonobot.tenancy.roles import Role
-from bonobot.tenancy.tokens import issue
 from tests import rest
 from tests.agents import casting
 
@@ -109,9 +109,9 @@ def test_the_menu_chooses_the_same_language(anna: User) -> None:
 
 def test_letters_speak_the_persons_language(anna: User) -> None:
     with translation.override("en"):
-        mail_resets([anna.pk])
+        send_reset_emails([anna.pk])
         User.objects.filter(pk=anna.pk).update(language="de")
-        mail_resets([anna.pk])
+        send_reset_emails([anna.pk])
     assert [one.subject for one in mail.outbox] == [
         "A new password for Bonobot",
         "Ein neues Passwort für Bonobot",
@@ -229,7 +229,9 @@ def test_moments_follow_a_persons_time_zone_and_reports_do_not(
     assert at.isoformat() in told  # what programs read of the page
     assert marks(client.get(usage)) == before
     other = Client()
-    assert zones.written(at) == "2026-01-01 23:30 UTC"  # whoever this thread answers next
+    assert (
+        localization.format_datetime(at) == "2026-01-01 23:30 UTC"
+    )  # whoever this thread answers next
     assert other.get(reverse("admin:login")).status_code == 200
 
 

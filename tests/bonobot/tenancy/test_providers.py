@@ -5,13 +5,13 @@ from collections.abc import Iterator
 import pytest
 from django.core.management import call_command
 
+from bonobot.accounts.models.organizations import Organization, Provider
+from bonobot.accounts.principals import build_user_principal
+from bonobot.accounts.roles import Role
+from bonobot.accounts.sso import services as sso
+from bonobot.core.http.egress import EgressDenied
+from bonobot.core.problems import Conflict, Forbidden, InvalidInput
 from bonobot.ledger.models import AuditRow
-from bonobot.lib.egress import EgressDenied
-from bonobot.lib.problems import Conflict, Forbidden, Invalid
-from bonobot.tenancy import providers
-from bonobot.tenancy.models import Organization, Provider
-from bonobot.tenancy.principals import principal_for_user
-from bonobot.tenancy.roles import Role
 from tests import desk, rest
 from tests.agents import casting
 from tests.bonobot.tenancy.single import person, running
@@ -31,37 +31,37 @@ def acme() -> Organization:
 
 
 def test_owners_say_where_and_secrets_stay_sealed(acme: Organization, url: str) -> None:
-    boss = principal_for_user(person(acme, Role.OWNER), acme)
+    boss = build_user_principal(person(acme, Role.OWNER), acme)
     said = {"name": "Login", "client_id": "bonobot", "client_secret": "s3cret"}
     for wrong, error in (
         ({"url": "http://127.0.0.1:1", "allow_private": True}, Forbidden),
         ({"url": "http://login.example.com"}, EgressDenied),
-        ({"url": "https://login.example.com", "creates": True}, Invalid),
-        ({"url": "https://login.example.com", "role": ""}, Invalid),
-        ({"url": "https://login.example.com", "domains": ["no domain"]}, Invalid),
-        ({"url": "https://login.example.com", "strange": 1}, Invalid),
+        ({"url": "https://login.example.com", "creates": True}, InvalidInput),
+        ({"url": "https://login.example.com", "role": ""}, InvalidInput),
+        ({"url": "https://login.example.com", "domains": ["no domain"]}, InvalidInput),
+        ({"url": "https://login.example.com", "strange": 1}, InvalidInput),
     ):
         with pytest.raises(error):
-            providers.add(boss, **said | wrong)
-    provider = providers.add(boss, url="https://login.example.com", **said)
+            sso.add(boss, **said | wrong)
+    provider = sso.add(boss, url="https://login.example.com", **said)
     assert provider.client_secret.open() == "s3cret"
     assert "s3cret" not in str(AuditRow.objects.get(action="provider_added").__dict__)
     with pytest.raises(Conflict):
-        providers.add(boss, url="https://login.example.com", **said)
-    with pytest.raises(Invalid) as caught:
-        providers.alter(boss, provider, url="https://other.example.com")
+        sso.add(boss, url="https://login.example.com", **said)
+    with pytest.raises(InvalidInput) as caught:
+        sso.update_provider(boss, provider, url="https://other.example.com")
     assert caught.value.code == "credential_needed"  # one provider's is never sent to another
     provider.refresh_from_db()
-    providers.alter(boss, provider, url="https://other.example.com", client_secret="")
+    sso.update_provider(boss, provider, url="https://other.example.com", client_secret="")
     provider.refresh_from_db()
     assert not provider.client_secret
     operator = casting.person(acme, Role.OPERATOR, "otto")
     inner = casting.provider(acme, "http://127.0.0.1:1", "Inner", allow_private=True)
-    providers.alter(boss, inner, name="Ours")
+    sso.update_provider(boss, inner, name="Ours")
     with pytest.raises(Forbidden):
-        providers.alter(boss, inner, url="http://127.0.0.1:2")
+        sso.update_provider(boss, inner, url="http://127.0.0.1:2")
     with pytest.raises(Forbidden):
-        providers.add(operator, url="https://x.example.com", **said)
+        sso.add(operator, url="https://x.example.com", **said)
 
 
 def test_the_admin_adds_changes_and_removes_one(acme: Organization) -> None:

@@ -10,12 +10,12 @@ from django.urls import reverse
 from django.utils import timezone
 from time_machine import travel
 
+from bonobot.accounts import tasks as account_tasks
+from bonobot.accounts.models.organizations import Membership, Organization, User
+from bonobot.accounts.password_reset import link_of, send_reset_link
+from bonobot.accounts.roles import Role
+from bonobot.core.problems import Conflict, Forbidden
 from bonobot.ledger.models import AuditRow
-from bonobot.lib.problems import Conflict, Forbidden
-from bonobot.tenancy import tasks
-from bonobot.tenancy.models import Membership, Organization, User
-from bonobot.tenancy.resets import link_of, offer_reset
-from bonobot.tenancy.roles import Role
 from tests import desk, rest
 from tests.agents import casting
 
@@ -43,7 +43,9 @@ def queued(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """Set a mail server up, and keep what the worker is asked for."""
     found: list[list[str]] = []
     monkeypatch.setattr(settings, "BONOBOT_EMAIL_URL", "smtp://mail.example.com")
-    monkeypatch.setattr(tasks.mail_resets, "delay", lambda accounts: found.append(accounts))
+    monkeypatch.setattr(
+        account_tasks.send_password_resets, "delay", lambda accounts: found.append(accounts)
+    )
     return found
 
 
@@ -64,7 +66,7 @@ def test_the_answer_is_the_same_whether_there_is_an_account(
 
 def test_the_link_takes_a_new_password_one_time_and_ends_the_sessions(anna: User) -> None:
     seat = desk.Desk(anna)
-    assert tasks.mail_resets([str(anna.pk)]) == 1
+    assert account_tasks.send_password_resets([str(anna.pk)]) == 1
     (letter,) = mail.outbox
     assert letter.to == [EMAIL]
     found = re.search(r"https?://[^/]+(/admin/account/password/\S+)", str(letter.body))
@@ -111,9 +113,9 @@ def test_a_link_that_can_not_be_mailed_is_the_administrators(
 ) -> None:
     monkeypatch.setattr(settings, "BONOBOT_EMAIL_URL", "")
     with pytest.raises(Conflict) as refused:
-        offer_reset(casting.person(acme, Role.OWNER), anna)
+        send_reset_link(casting.person(acme, Role.OWNER), anna)
     assert refused.value.code == "mail_unset"
-    path = offer_reset(casting.administrator(acme), anna).partition("/admin")[2]
+    path = send_reset_link(casting.administrator(acme), anna).partition("/admin")[2]
     assert Client().get(f"/admin{path}").status_code == 302
 
 
@@ -124,7 +126,7 @@ def test_an_owner_sends_none_to_somebody_who_belongs_elsewhere(
         organization=casting.organization("other"), user=anna, role=Role.MEMBER
     )
     with pytest.raises(Forbidden):
-        offer_reset(casting.person(acme, Role.OWNER), anna)
+        send_reset_link(casting.person(acme, Role.OWNER), anna)
 
 
 def test_the_login_page_leads_there(anna: User) -> None:

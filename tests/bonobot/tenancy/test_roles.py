@@ -1,6 +1,6 @@
 """The one table of who may do what."""
 
-from bonobot.tenancy.roles import PLATFORM_ONLY, TABLE, Action, Role, may
+from bonobot.accounts.roles import PLATFORM_ONLY, TABLE, Action, Role, may
 
 
 def test_every_role_stands_in_the_table():

@@ -4,9 +4,9 @@ import uuid
 
 import pytest
 
-from bonobot.ledger.heads import generation
-from bonobot.lib.problems import NotFound
-from bonobot.tenancy.models import Organization
+from bonobot.accounts.models.organizations import Organization
+from bonobot.core.problems import NotFound
+from bonobot.ledger.queries import load_policy_generation
 from mcp_servers.models import Definition, Server
 
 pytestmark = pytest.mark.django_db
@@ -50,24 +50,24 @@ WRITES = {
 
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES.keys())
 def test_every_write_bumps_the_generation(server, write):
-    before = generation(server.organization_id)
+    before = load_policy_generation(server.organization_id)
     write(server)
-    assert generation(server.organization_id) > before
+    assert load_policy_generation(server.organization_id) > before
 
 
 def test_an_observation_bumps_nothing(server):
-    before = generation(server.organization_id)
+    before = load_policy_generation(server.organization_id)
     Server.objects.filter(pk=server.pk).update(status="connected", failures=3)
     server.latency_ms = 5
     server.save(update_fields=["latency_ms"])
-    assert generation(server.organization_id) == before
+    assert load_policy_generation(server.organization_id) == before
 
 
 def test_a_write_in_one_organization_leaves_the_others_alone(server):
     other = Organization.objects.create(name="Other", slug="other")
-    before = generation(other.pk)
+    before = load_policy_generation(other.pk)
     server.save()
-    assert generation(other.pk) == before
+    assert load_policy_generation(other.pk) == before
 
 
 @pytest.mark.parametrize("key", [uuid.UUID(int=1), "not-a-uuid", "", None])

@@ -11,13 +11,13 @@ from django.core.cache import cache
 from django.test import Client, TestCase
 from django.urls import reverse
 
+from bonobot.accounts.models.organizations import FactorSecret, Membership, Organization, User
+from bonobot.accounts.principals import build_user_principal
+from bonobot.accounts.roles import Role
+from bonobot.accounts.second_factor import has_second_factor, reset_second_factor
+from bonobot.core.crypto.encrypted_fields import list_sealed_fields
+from bonobot.core.problems import Forbidden
 from bonobot.ledger.models import AuditRow
-from bonobot.lib.problems import Forbidden
-from bonobot.lib.sealed import sealed_fields
-from bonobot.tenancy.models import FactorSecret, Membership, Organization, User
-from bonobot.tenancy.principals import principal_for_user
-from bonobot.tenancy.roles import Role
-from bonobot.tenancy.second_factor import has_second_factor, reset_second_factor
 from tests import rest
 from tests.agents import casting
 
@@ -106,7 +106,7 @@ def test_its_secrets_are_sealed(anna: User) -> None:
     assert secret not in rows
     assert FactorSecret.objects.count() == 2  # of the codes, and of the recovery codes
     assert FactorSecret.objects.filter(user=anna).exists()
-    assert FactorSecret._meta.get_field("secret") in sealed_fields()
+    assert FactorSecret._meta.get_field("secret") in list_sealed_fields()
 
 
 def test_setting_it_up_ends_the_other_sessions(anna: User) -> None:
@@ -136,7 +136,7 @@ def test_tokens_are_not_asked(acme: Organization) -> None:
 def test_an_owner_resets_a_lost_one(acme: Organization, anna: User) -> None:
     client = signed_in()
     set_up(client)
-    boss = principal_for_user(
+    boss = build_user_principal(
         User.objects.get(pk=casting.person(acme, Role.OWNER, "bert").id), acme
     )
     reset_second_factor(boss, anna)

@@ -17,12 +17,12 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from time_machine import travel
 
-from bonobot.lib.problems import Forbidden
-from bonobot.tenancy import tasks
-from bonobot.tenancy.models import Attempts, Organization, User
-from bonobot.tenancy.resets import link_of
-from bonobot.tenancy.roles import Role
-from bonobot.tenancy.second_factor import has_second_factor, reset_second_factor
+from bonobot.accounts import tasks as account_tasks
+from bonobot.accounts.models.organizations import Attempts, Organization, User
+from bonobot.accounts.password_reset import link_of
+from bonobot.accounts.roles import Role
+from bonobot.accounts.second_factor import has_second_factor, reset_second_factor
+from bonobot.core.problems import Forbidden
 from tests.agents import casting
 from tests.bonobot.tenancy.test_second_factor import PASSWORD, code, set_up, signed_in
 
@@ -55,7 +55,7 @@ def anna(acme: Organization) -> User:
 def mails(monkeypatch: pytest.MonkeyPatch) -> None:
     """Set a mail server up; the worker does what it is asked at once."""
     monkeypatch.setattr(settings, "BONOBOT_EMAIL_URL", "smtp://mail.example.com")
-    for task in (tasks.mail_resets, tasks.mail_factor_reset):
+    for task in (account_tasks.send_password_resets, account_tasks.mail_factor_reset):
         monkeypatch.setattr(task, "delay", task)
 
 
@@ -131,7 +131,9 @@ def test_asking_for_a_link_does_the_same_work_for_every_address(
         User.objects.filter(pk=user.pk).update(email=f"{user.username}@example.com")
     monkeypatch.setattr(settings, "BONOBOT_EMAIL_URL", "smtp://mail.example.com")
     queued: list[int] = []
-    monkeypatch.setattr(tasks.mail_resets, "delay", lambda accounts: queued.append(len(accounts)))
+    monkeypatch.setattr(
+        account_tasks.send_password_resets, "delay", lambda accounts: queued.append(len(accounts))
+    )
     told = {}
     for name, email in FORGOTTEN.items():
         Attempts.objects.all().delete()

@@ -12,12 +12,19 @@ from django.core.management import call_command
 from django.test import Client
 from django.urls import reverse
 
+from bonobot.accounts.models.organizations import (
+    Attempts,
+    Identity,
+    Membership,
+    Organization,
+    Provider,
+    User,
+)
+from bonobot.accounts.principals import build_user_principal
+from bonobot.accounts.roles import Role
+from bonobot.accounts.sso import services as sso
+from bonobot.core.problems import Conflict
 from bonobot.ledger.models import AuditRow
-from bonobot.lib.problems import Conflict
-from bonobot.tenancy import providers
-from bonobot.tenancy.models import Attempts, Identity, Membership, Organization, Provider, User
-from bonobot.tenancy.principals import principal_for_user
-from bonobot.tenancy.roles import Role
 from tests import rest
 from tests.agents import casting
 from tests.bonobot.tenancy.single import (
@@ -278,7 +285,7 @@ def test_a_session_reaches_the_providers_organization_alone(login: Provider) -> 
 def test_a_provider_that_is_switched_off_ends_its_sessions(login: Provider) -> None:
     client = Client()
     sign_in(client, login)
-    providers.alter(casting.administrator(login.organization), login, enabled=False)
+    sso.update_provider(casting.administrator(login.organization), login, enabled=False)
     assert not is_in(client)
     assert client.post(reverse("account_sso", args=[login.pk])).status_code == 404
 
@@ -302,7 +309,7 @@ def test_the_providers_second_factor_counts_or_ours_is_asked(
     client = Client()
     sign_in(client, login)
     assert is_in(client)
-    providers.alter(casting.administrator(acme), login, second_factor=True)
+    sso.update_provider(casting.administrator(acme), login, second_factor=True)
     assert not is_in(client)
     sign_in(client, login)
     answer = client.get(reverse("admin:index"), follow=True)
@@ -317,7 +324,7 @@ def test_the_providers_second_factor_counts_or_ours_is_asked(
 
 def test_where_it_is_required_passwords_open_nothing(acme: Organization, url: str) -> None:
     anna, login = person(acme, Role.OWNER), trust(acme, url)
-    boss = principal_for_user(anna, acme)
+    boss = build_user_principal(anna, acme)
     owner, asked = rest.as_role(acme, Role.OWNER), {"single_sign_on": True}
     assert owner.patch("organization", asked).code == "sso_untried"
     sign_in(Client(), login)
@@ -332,9 +339,9 @@ def test_where_it_is_required_passwords_open_nothing(acme: Organization, url: st
     sign_in(client, login)
     assert is_in(client)
     with pytest.raises(Conflict):
-        providers.alter(boss, login, enabled=False)
+        sso.update_provider(boss, login, enabled=False)
     with pytest.raises(Conflict):
-        providers.remove(boss, login)
+        sso.remove(boss, login)
 
 
 def test_the_host_lets_passwords_in_again(acme: Organization, url: str) -> None:

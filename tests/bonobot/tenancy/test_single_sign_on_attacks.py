@@ -11,8 +11,8 @@ from django.core.cache import cache
 from django.test import Client
 from django.urls import reverse
 
-from bonobot.tenancy.models import Identity, Organization, Provider, User
-from bonobot.tenancy.roles import Role
+from bonobot.accounts.models.organizations import Identity, Organization, Provider, User
+from bonobot.accounts.roles import Role
 from tests.agents import casting
 from tests.bonobot.tenancy.single import (
     ANNA,

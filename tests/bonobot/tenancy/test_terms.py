@@ -4,9 +4,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bonobot.lib.problems import Invalid
-from bonobot.tenancy.roles import SCOPES, TABLE, Action, Role, Scope, in_scope, scopes_with
-from bonobot.tenancy.terms import checked, inside, networks_of
+from bonobot.accounts.roles import (
+    SCOPES,
+    TABLE,
+    Action,
+    Role,
+    TokenScope,
+    is_action_in_scope,
+    list_scopes_with_action,
+)
+from bonobot.accounts.tokens.constraints import clean_constraints, is_in_networks, parse_networks
+from bonobot.core.problems import InvalidInput
 
 
 @pytest.mark.parametrize(
@@ -25,14 +33,16 @@ from bonobot.tenancy.terms import checked, inside, networks_of
     ],
 )
 def test_what_cannot_be_read_is_refused_by_its_name(terms, field):
-    with pytest.raises(Invalid) as refused:
-        checked(terms)
+    with pytest.raises(InvalidInput) as refused:
+        clean_constraints(terms)
     assert refused.value.field == field
     assert refused.value.remedy
 
 
 def test_terms_are_kept_in_one_order():
-    found = checked({"scopes": ["api", "mcp:tools", "api"], "networks": [" 10.0.0.0/8 ", "::1"]})
+    found = clean_constraints(
+        {"scopes": ["api", "mcp:tools", "api"], "networks": [" 10.0.0.0/8 ", "::1"]}
+    )
     assert found == {"scopes": ["mcp:tools", "api"], "networks": ["10.0.0.0/8", "::1/128"]}
 
 
@@ -48,16 +58,18 @@ def test_terms_are_kept_in_one_order():
     ],
 )
 def test_an_address_is_inside_of_its_networks_alone(address, expected):
-    assert inside(address, networks_of(["10.0.0.0/8", "2001:db8::/32"])) is expected
+    assert is_in_networks(address, parse_networks(["10.0.0.0/8", "2001:db8::/32"])) is expected
 
 
 @given(st.text())
 def test_no_networks_are_no_bounds_whatever_the_address_is(address):
-    assert inside(address, ())
+    assert is_in_networks(address, ())
 
 
 def test_no_scope_lets_a_model_say_yes_to_its_own_calls():
-    over_mcp = {action for scope in Scope if scope != Scope.API for action in SCOPES[scope]}
+    over_mcp = {
+        action for scope in TokenScope if scope != TokenScope.API for action in SCOPES[scope]
+    }
     assert not over_mcp & {
         Action.APPROVE_CALLS,
         Action.APPROVE_DEFINITIONS,
@@ -68,10 +80,10 @@ def test_no_scope_lets_a_model_say_yes_to_its_own_calls():
 
 def test_every_action_is_in_a_scope_and_named_in_a_refusal():
     for action in Action:
-        assert scopes_with(action)
-        assert all(in_scope({scope}, action) for scope in scopes_with(action))
-        assert in_scope(None, action)
-        assert not in_scope(frozenset(), action)
+        assert list_scopes_with_action(action)
+        assert all(is_action_in_scope({scope}, action) for scope in list_scopes_with_action(action))
+        assert is_action_in_scope(None, action)
+        assert not is_action_in_scope(frozenset(), action)
 
 
 def test_whoever_runs_agents_uses_their_tools():

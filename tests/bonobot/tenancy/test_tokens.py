@@ -6,18 +6,18 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from bonobot.ledger.heads import generation
-from bonobot.ledger.models import AuditRow
-from bonobot.lib.problems import Conflict, Forbidden
-from bonobot.tenancy import tokens
-from bonobot.tenancy.models import Organization, Token
-from bonobot.tenancy.principals import (
+from bonobot.accounts.models.organizations import Organization, Token
+from bonobot.accounts.principals import (
     InsufficientScope,
     Principal,
-    cli_principal,
-    principal_for_token,
+    build_cli_principal,
+    build_token_principal,
 )
-from bonobot.tenancy.roles import Action, Role, Scope
+from bonobot.accounts.roles import Action, Role, TokenScope
+from bonobot.accounts.tokens import services as tokens
+from bonobot.core.problems import Conflict, Forbidden
+from bonobot.ledger.models import AuditRow
+from bonobot.ledger.queries import load_policy_generation
 
 pytestmark = pytest.mark.django_db
 
@@ -29,7 +29,7 @@ def organization():
 
 @pytest.fixture
 def issued(organization):
-    return tokens.issue(cli_principal(organization), name="ci", role=Role.OPERATOR)
+    return tokens.issue(build_cli_principal(organization), name="ci", role=Role.OPERATOR)
 
 
 def test_the_text_opens_what_was_issued(issued):
@@ -46,25 +46,25 @@ def test_the_secret_is_nowhere_in_the_row(issued):
 
 @pytest.mark.parametrize("spoil", [lambda t: t[:-1], lambda t: "x" + t, lambda _: "", str.upper])
 def test_another_text_is_refused(issued, spoil):
-    with pytest.raises(tokens.BadToken):
+    with pytest.raises(tokens.InvalidToken):
         tokens.authenticate(spoil(issued[1]))
 
 
 def test_a_revoked_token_is_refused_at_once(organization, issued):
     token, text = issued
-    tokens.revoke(cli_principal(organization), token)
-    with pytest.raises(tokens.BadToken):
+    tokens.revoke(build_cli_principal(organization), token)
+    with pytest.raises(tokens.InvalidToken):
         tokens.authenticate(text)
 
 
 def test_an_expired_token_is_refused(organization):
     _, text = tokens.issue(
-        cli_principal(organization),
+        build_cli_principal(organization),
         name="old",
         role=Role.MEMBER,
         expires_at=timezone.now() - timedelta(seconds=1),
     )
-    with pytest.raises(tokens.BadToken):
+    with pytest.raises(tokens.InvalidToken):
         tokens.authenticate(text)
 
 
@@ -78,15 +78,15 @@ def test_a_role_that_may_not_make_tokens_makes_none(organization):
 
 
 def test_the_principal_of_a_token_has_its_role_and_organization(organization, issued):
-    principal = principal_for_token(issued[0])
+    principal = build_token_principal(issued[0])
     assert (principal.role, principal.organization_id) == (Role.OPERATOR, organization.pk)
     assert not principal.platform_admin
 
 
 def test_a_token_may_do_what_its_role_and_its_scopes_allow(organization):
-    boss = cli_principal(organization)
-    token, _ = tokens.issue(boss, name="ide", role=Role.OPERATOR, scopes=[Scope.TOOLS])
-    principal = principal_for_token(token)
+    boss = build_cli_principal(organization)
+    token, _ = tokens.issue(boss, name="ide", role=Role.OPERATOR, scopes=[TokenScope.TOOLS])
+    principal = build_token_principal(token)
     assert principal.may(Action.CALL_TOOLS)
     with pytest.raises(InsufficientScope) as refused:
         principal.require(Action.RUN_AGENTS)
@@ -99,14 +99,14 @@ def test_a_token_may_do_what_its_role_and_its_scopes_allow(organization):
 
 def test_a_scope_that_there_is_no_more_gives_nothing(organization, issued):
     Token.objects.update(scopes=["mcp:everything"])
-    principal = principal_for_token(Token.objects.get())
+    principal = build_token_principal(Token.objects.get())
     assert not any(principal.may(action) for action in Action)
 
 
 def test_a_token_is_changed_and_keeps_its_text(organization, issued):
     token, text = issued
-    tokens.alter(
-        cli_principal(organization), token, name="pipeline", scopes=["api"], networks=["::1"]
+    tokens.update_token(
+        build_cli_principal(organization), token, name="pipeline", scopes=["api"], networks=["::1"]
     )
     changed = tokens.authenticate(text, "::1")
     assert (changed.name, changed.scopes, changed.networks) == ("pipeline", ["api"], ["::1/128"])
@@ -115,36 +115,36 @@ def test_a_token_is_changed_and_keeps_its_text(organization, issued):
 
 
 def test_a_change_that_changes_nothing_is_not_written(organization, issued):
-    before = generation(organization.pk)
-    tokens.alter(cli_principal(organization), issued[0], name="ci", scopes=[])
-    assert generation(organization.pk) == before
+    before = load_policy_generation(organization.pk)
+    tokens.update_token(build_cli_principal(organization), issued[0], name="ci", scopes=[])
+    assert load_policy_generation(organization.pk) == before
     assert not AuditRow.objects.filter(action="token_changed").exists()
 
 
 def test_a_revoked_token_is_not_changed(organization, issued):
     token, _ = issued
-    tokens.revoke(cli_principal(organization), token)
+    tokens.revoke(build_cli_principal(organization), token)
     token.refresh_from_db()
     with pytest.raises(Conflict) as refused:
-        tokens.alter(cli_principal(organization), token, expires_at=None, name="again")
+        tokens.update_token(build_cli_principal(organization), token, expires_at=None, name="again")
     assert refused.value.code == "token_revoked"
 
 
 def test_whoever_may_not_manage_tokens_changes_none(organization, issued):
-    operator = principal_for_token(issued[0])
+    operator = build_token_principal(issued[0])
     with pytest.raises(Forbidden):
-        tokens.alter(operator, issued[0], name="mine")
+        tokens.update_token(operator, issued[0], name="mine")
 
 
 @pytest.mark.django_db(transaction=True)
 def test_a_token_used_from_elsewhere_is_refused_like_a_bad_one_and_written_down(organization):
-    boss = cli_principal(organization)
+    boss = build_cli_principal(organization)
     token, text = tokens.issue(boss, name="ci", role=Role.MEMBER, networks=["192.0.2.0/24"])
     assert tokens.authenticate(text, "192.0.2.7").pk == token.pk
     for address in ("198.51.100.1", ""):
-        with pytest.raises(tokens.BadToken) as elsewhere:
+        with pytest.raises(tokens.InvalidToken) as elsewhere:
             tokens.authenticate(text, address)
-    with pytest.raises(tokens.BadToken) as unknown:
+    with pytest.raises(tokens.InvalidToken) as unknown:
         tokens.authenticate("bnb_0_0")
     assert elsewhere.value.as_dict() == unknown.value.as_dict()
     row = AuditRow.objects.get(action="token_refused")

@@ -11,13 +11,13 @@ from django.core.management import call_command
 from django.utils import timezone
 from pytest_django import DjangoAssertNumQueries
 
-from bonobot import usage_screen
-from bonobot.ledger import counting, summing
+from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.roles import Role
+from bonobot.core.problems import InvalidInput, Problem
+from bonobot.ledger.admin import usage as admin_usage
 from bonobot.ledger.models import TOOK, Counted, Rollup
-from bonobot.lib.problems import Invalid, Problem
-from bonobot.tenancy.models import Organization
-from bonobot.tenancy.roles import Role
-from bonobot.tenancy.usage import GROUPS, Asked, usage
+from bonobot.ledger.usage import build_rollups
+from bonobot.ledger.usage.report import GROUPS, UsageQuery, build_usage_report
 from tests import crowd, desk, rest
 from tests.agents import casting
 
@@ -29,8 +29,8 @@ def acme() -> Organization:
     made = casting.organization()
     agent = casting.agent(made)
     crowd.call(made, agent, [desk.web_server(made, "web")], 40)
-    counting.count(made.pk)
-    turn = dict.fromkeys((*counting.SUMS, *TOOK), 0) | {"calls": 3, "input_tokens": 90}
+    build_rollups.count(made.pk)
+    turn = dict.fromkeys((*build_rollups.SUMS, *TOOK), 0) | {"calls": 3, "input_tokens": 90}
     for grain in ("hour", "day"):
         begins = timezone.now().replace(minute=0, second=0, microsecond=0)
         Rollup.objects.create(
@@ -46,37 +46,45 @@ def acme() -> Organization:
             **turn | {"cost_microusd": 2_000_000},
         )
     Counted.objects.update(summed_since=None)
-    summing.catch_up()
+    build_rollups.sum_missing_days()
     return made
 
 
 def test_every_grouping_comes_to_the_same_total(acme: Organization) -> None:
     boss = casting.administrator(acme)
     for by in ("organization", "agent", "day"):
-        report = usage(boss, Asked(by=by))
+        report = build_usage_report(boss, UsageQuery(by=by))
         assert (report.total.calls, report.total.turns, report.total.cost_microusd) == (
             40,
             3,
             2_000_000,
         )
         assert sum(entry.line.calls for entry in report.entries) == 40
-    assert sum(one.line.calls for one in usage(boss, Asked(by="tool")).entries) == 40
-    assert [one.name for one in usage(boss, Asked(by="server")).entries] == ["web"]
-    assert [one.line.tokens for one in usage(boss, Asked(by="model")).entries] == [90]
+    assert (
+        sum(one.line.calls for one in build_usage_report(boss, UsageQuery(by="tool")).entries) == 40
+    )
+    assert [one.name for one in build_usage_report(boss, UsageQuery(by="server")).entries] == [
+        "web"
+    ]
+    assert [
+        one.line.tokens for one in build_usage_report(boss, UsageQuery(by="model")).entries
+    ] == [90]
 
 
 def test_a_report_is_narrowed_and_looks_at_whole_days(acme: Organization) -> None:
     boss, now = casting.administrator(acme), timezone.now()
-    assert usage(boss, Asked(server="web")).total.turns == 0
-    assert usage(boss, Asked(server="other")).total.calls == 0
-    some = usage(boss, Asked(by="tool", tool="search_issues_0"))
+    assert build_usage_report(boss, UsageQuery(server="web")).total.turns == 0
+    assert build_usage_report(boss, UsageQuery(server="other")).total.calls == 0
+    some = build_usage_report(boss, UsageQuery(by="tool", tool="search_issues_0"))
     assert [one.name for one in some.entries] == ["search_issues_0"]
-    old = usage(boss, Asked(since=now - timedelta(days=9), until=now - timedelta(days=8)))
+    old = build_usage_report(
+        boss, UsageQuery(since=now - timedelta(days=9), until=now - timedelta(days=8))
+    )
     assert (old.total.calls, old.since.hour, old.until.hour) == (0, 0, 0)
-    hour = usage(boss, Asked(since=now - timedelta(hours=2)))
+    hour = build_usage_report(boss, UsageQuery(since=now - timedelta(hours=2)))
     assert 0 < hour.total.calls < 40
-    with pytest.raises(Invalid):
-        usage(boss, Asked(since=now, until=now - timedelta(days=1)))
+    with pytest.raises(InvalidInput):
+        build_usage_report(boss, UsageQuery(since=now, until=now - timedelta(days=1)))
 
 
 def test_a_report_takes_few_queries(
@@ -85,18 +93,20 @@ def test_a_report_takes_few_queries(
     boss = casting.administrator(acme)
     for by in GROUPS:
         with django_assert_max_num_queries(6):
-            usage(boss, Asked(by=by))
+            build_usage_report(boss, UsageQuery(by=by))
 
 
 def test_only_a_platform_administrator_sees_other_organizations(acme: Organization) -> None:
     other = casting.organization("other")
     crowd.call(other, casting.agent(other), [desk.web_server(other)], 10)
-    counting.count(other.pk)
+    build_rollups.count(other.pk)
     boss, owner = casting.administrator(acme), casting.person(acme, Role.OWNER)
-    assert len(usage(boss, Asked(by="organization")).entries) == 2
-    assert [one.name for one in usage(owner, Asked(by="organization")).entries] == [acme.name]
+    assert len(build_usage_report(boss, UsageQuery(by="organization")).entries) == 2
+    assert [
+        one.name for one in build_usage_report(owner, UsageQuery(by="organization")).entries
+    ] == [acme.name]
     with pytest.raises(Problem, match="may not"):
-        usage(casting.person(acme, Role.MEMBER), Asked())
+        build_usage_report(casting.person(acme, Role.MEMBER), UsageQuery())
 
 
 def test_the_three_twins_say_the_same(acme: Organization, capsys: Any) -> None:
@@ -127,7 +137,7 @@ def test_no_cell_of_the_table_is_a_formula(acme: Organization, capsys: Any) -> N
 def test_the_page_shows_the_busiest_and_the_table_has_them_all(
     acme: Organization, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(usage_screen, "SHOWN", 5)
+    monkeypatch.setattr(admin_usage, "SHOWN", 5)
     seat = desk.sit(acme, Role.AUDITOR)
     page = seat.get("usage", by="tool")
     lines = "/admin/ledger/auditrow/?"

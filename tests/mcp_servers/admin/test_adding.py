@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from bonobot.lib.masking import MASK
-from bonobot.tenancy.models import Organization
-from bonobot.tenancy.roles import Role
-from mcp_servers.configuration import ServerSpec
+from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.roles import Role
+from bonobot.core.text.masking import MASK
 from mcp_servers.models import Preset, Secret, Server
-from mcp_servers.registration import add
+from mcp_servers.server_config import ServerSpec
+from mcp_servers.services import add
 from tests import desk
 from tests.agents import casting
 

@@ -4,12 +4,12 @@ import json
 
 import pytest
 
+from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.roles import Role
 from bonobot.ledger.models import AuditRow
-from bonobot.tenancy.models import Organization
-from bonobot.tenancy.roles import Role
-from mcp_servers.configuration import ServerSpec
 from mcp_servers.models import Secret, Server
-from mcp_servers.registration import add
+from mcp_servers.server_config import ServerSpec
+from mcp_servers.services import add
 from tests import desk
 from tests.agents import casting
 

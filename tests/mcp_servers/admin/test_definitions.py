@@ -2,10 +2,10 @@
 
 import pytest
 
-from bonobot.tenancy.models import Organization
-from bonobot.tenancy.roles import Role
-from mcp_servers.approval import approve
-from mcp_servers.digests import digest
+from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.roles import Role
+from bonobot.core.text.canonical_json import compute_json_digest
+from mcp_servers.definition_reviews import approve
 from mcp_servers.models import Definition, Server
 from tests import desk
 from tests.agents import casting
@@ -31,7 +31,7 @@ def seat(acme: Organization) -> desk.Desk:
 def alter(row: Definition, **declared: object) -> None:
     row.payload = row.payload | declared
     row.description = str(row.payload.get("description", ""))
-    row.digest = digest(row.payload)
+    row.digest = compute_json_digest(row.payload)
     row.save()
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from bonobot.accounts.roles import Role
 from bonobot.ledger.models import AuditRow
-from bonobot.tenancy.roles import Role
 from mcp_servers.models import Launcher
 from tests import desk
 from tests.agents import casting

@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from bonobot.tenancy.models import Organization
-from bonobot.tenancy.roles import Role
+from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.roles import Role
 from mcp_servers.models import Server
 from tests import desk
 from tests.agents import casting

@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from bonobot.tenancy.models import Organization
-from bonobot.tenancy.roles import Role
-from mcp_servers.configuration import ServerSpec
+from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.roles import Role
 from mcp_servers.models import Preset, Server
 from mcp_servers.presets.availability import enable
-from mcp_servers.presets.own import PresetSpec, add_preset
-from mcp_servers.registration import add
+from mcp_servers.presets.services import PresetSpec, add_preset
+from mcp_servers.server_config import ServerSpec
+from mcp_servers.services import add
 from tests import desk
 from tests.agents import casting
 

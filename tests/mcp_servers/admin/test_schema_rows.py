@@ -7,7 +7,7 @@ from django.utils.translation import override
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_servers.admin.schema_rows import MOST_ROWS, example, rows
+from mcp_servers.admin.json_schema_table import MOST_ROWS, build_example, build_schema_rows
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
@@ -22,7 +22,7 @@ WORDS = st.sampled_from(
 
 
 def test_members_are_listed_with_type_need_and_purpose() -> None:
-    [row] = rows(
+    [row] = build_schema_rows(
         {
             "properties": {"city": {"type": "string", "description": "Where", "minLength": 2}},
             "required": ["city"],
@@ -34,7 +34,7 @@ def test_members_are_listed_with_type_need_and_purpose() -> None:
 
 def test_nested_members_stand_below_their_parent() -> None:
     schema = {"properties": {"a": {"type": "array", "items": {"properties": {"b": {}}}}}}
-    assert [(row.depth, row.name) for row in rows(schema)] == [(0, "a"), (1, "b")]
+    assert [(row.depth, row.name) for row in build_schema_rows(schema)] == [(0, "a"), (1, "b")]
 
 
 @pytest.mark.parametrize(
@@ -49,11 +49,11 @@ def test_nested_members_stand_below_their_parent() -> None:
     ],
 )
 def test_a_type_is_said_in_words(schema: dict[str, Any], text: str) -> None:
-    assert rows({"properties": {"x": schema}})[0].type == text
+    assert build_schema_rows({"properties": {"x": schema}})[0].type == text
 
 
 def test_hidden_characters_in_a_schema_are_visible() -> None:
-    [row] = rows({"properties": {"a\u200b": {"description": "b\u202ec"}}})
+    [row] = build_schema_rows({"properties": {"a\u200b": {"description": "b\u202ec"}}})
     assert "⟨U+200B⟩" in row.name
     assert "⟨U+202E⟩" in row.description
 
@@ -61,14 +61,14 @@ def test_hidden_characters_in_a_schema_are_visible() -> None:
 def test_what_a_member_must_be_is_told_in_the_readers_language() -> None:
     member = {"type": "array", "minItems": 2, "default": []}
     with override("de"):
-        [row] = rows({"properties": {"tags": member | {"items": {"enum": ["a"]}}}})
+        [row] = build_schema_rows({"properties": {"tags": member | {"items": {"enum": ["a"]}}}})
     assert row.type == "Liste aus: eins einer Liste"
     assert row.bounds == ("Vorgabe []", "mindestens 2 Einträge")
 
 
 def test_a_long_schema_is_cut() -> None:
     schema = {"properties": {f"p{number}": {} for number in range(MOST_ROWS + 50)}}
-    assert len(rows(schema)) == MOST_ROWS
+    assert len(build_schema_rows(schema)) == MOST_ROWS
 
 
 def test_an_example_has_what_is_required_and_defaults() -> None:
@@ -85,13 +85,13 @@ def test_an_example_has_what_is_required_and_defaults() -> None:
         },
         "required": ["n", "deep"],
     }
-    assert example(schema) == {"zone": "UTC", "n": 0, "deep": {"x": "left"}}
+    assert build_example(schema) == {"zone": "UTC", "n": 0, "deep": {"x": "left"}}
 
 
 @given(st.dictionaries(WORDS, JSON, max_size=4))
 def test_no_schema_breaks_the_page(schema: dict[str, Any]) -> None:
-    assert all(row.type for row in rows(schema))
-    assert isinstance(example(schema), dict)
+    assert all(row.type for row in build_schema_rows(schema))
+    assert isinstance(build_example(schema), dict)
 
 
 def test_references_and_alternatives_are_followed_once_on_each_way() -> None:
@@ -108,7 +108,7 @@ def test_references_and_alternatives_are_followed_once_on_each_way() -> None:
         },
         "$defs": {"Node": node},
     }
-    found = rows(schema)
+    found = build_schema_rows(schema)
     assert [(row.depth, row.name, row.type) for row in found] == [
         (0, "tree", "Node"),
         (1, "label", "string"),

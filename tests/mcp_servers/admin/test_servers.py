@@ -5,24 +5,24 @@ from typing import Any
 
 import pytest
 
-from agents.bindings import bind
+from agents.services import bind
+from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.roles import Role
+from bonobot.core.problems import Problem
 from bonobot.ledger.models import AuditRow
-from bonobot.lib.problems import Problem
-from bonobot.tenancy.models import Organization
-from bonobot.tenancy.roles import Role
-from mcp_servers.admin import contact as contacts
-from mcp_servers.admin import overview
+from mcp_servers.admin import server_details
+from mcp_servers.admin import servers as contacts
 from mcp_servers.admin import servers as listing
-from mcp_servers.admin.contact import Contact
-from mcp_servers.configuration import ServerSpec
-from mcp_servers.discovery import Discovered
+from mcp_servers.admin.servers import DiscoveryAttempt
+from mcp_servers.discovery import DiscoveryResult
 from mcp_servers.models import Definition, Server
-from mcp_servers.registration import add
+from mcp_servers.server_config import ServerSpec
+from mcp_servers.services import add
 from tests import desk
 from tests.agents import casting
 
 pytestmark = pytest.mark.django_db
-FOUND = Discovered(
+FOUND = DiscoveryResult(
     tools=("add",), new=1, changed=0, gone=0, waiting=1, refused=0, latency_ms=7, notices=()
 )
 
@@ -115,9 +115,12 @@ def test_testing_many_says_what_came_of_each(
 ) -> None:
     good, bad = desk.web_server(acme, "good"), desk.web_server(acme, "bad")
     problem = Problem("Nobody answers.", code="server_unreachable", remedy="Start it.")
-    outcomes = {good.pk: Contact(good, found=FOUND), bad.pk: Contact(bad, problem=problem)}
+    outcomes = {
+        good.pk: DiscoveryAttempt(good, found=FOUND),
+        bad.pk: DiscoveryAttempt(bad, problem=problem),
+    }
     monkeypatch.setattr(
-        listing, "contact", lambda servers, **how: [outcomes[one.pk] for one in servers]
+        listing, "discover_servers", lambda servers, **how: [outcomes[one.pk] for one in servers]
     )
     page = act(seat, "test_chosen", good, bad)
     assert "good: 1 tool, answered in 7 ms, 1 new, 1 wait for approval." in page
@@ -204,7 +207,11 @@ def test_connecting_answers_with_a_piece_of_the_page(
     acme: Organization, seat: desk.Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = desk.web_server(acme)
-    monkeypatch.setattr(overview, "contact", lambda servers, **how: [Contact(server, found=FOUND)])
+    monkeypatch.setattr(
+        server_details,
+        "discover_servers",
+        lambda servers, **how: [DiscoveryAttempt(server, found=FOUND)],
+    )
     page = seat.post("mcp_servers_server_connect", server.pk)
     assert "1 tool, answered in 7 ms" in page
     assert "Read and approve" in page
@@ -215,12 +222,12 @@ def test_connecting_answers_with_a_piece_of_the_page(
 def test_a_server_that_is_removed_while_it_is_asked_is_told_as_missing(
     acme: Organization, seat: desk.Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def removed(servers: list[Server], **how: Any) -> list[Contact]:
+    def removed(servers: list[Server], **how: Any) -> list[DiscoveryAttempt]:
         Server.objects.filter(pk=servers[0].pk).delete()
-        return contacts.contact(servers, **how)
+        return contacts.discover_servers(servers, **how)
 
     server = desk.web_server(acme)
-    monkeypatch.setattr(overview, "contact", removed)
+    monkeypatch.setattr(server_details, "discover_servers", removed)
     assert "<code>not_found</code>" in seat.post(
         "mcp_servers_server_connect", server.pk, status=404
     )
@@ -236,8 +243,10 @@ def test_a_failed_connection_leads_to_what_is_to_be_corrected(
         ("needs_reauth", "bearer_token", "credentials"),
     ):
         Server.objects.update(auth_type=auth)
-        failed = Contact(server, problem=Problem("no", code=code))
-        monkeypatch.setattr(overview, "contact", lambda *_, failed=failed, **__: [failed])
+        failed = DiscoveryAttempt(server, problem=Problem("no", code=code))
+        monkeypatch.setattr(
+            server_details, "discover_servers", lambda *_, failed=failed, **__: [failed]
+        )
         page = seat.post("mcp_servers_server_connect", server.pk)
         assert desk.links(page, desk.url(f"mcp_servers_server_{tab}", server.pk))
 
@@ -245,13 +254,15 @@ def test_a_failed_connection_leads_to_what_is_to_be_corrected(
 def test_a_failure_of_one_server_disturbs_no_other(
     acme: Organization, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def ask(server_id: object, **how: object) -> Discovered:
+    async def ask(server_id: object, **how: object) -> DiscoveryResult:
         if server_id == servers[0].pk:
             raise Problem("no", code="server_unreachable")
         return FOUND
 
     servers = [Server(name="bad"), Server(name="good")]
     monkeypatch.setattr(contacts, "discover", ask)
-    first, second = contacts.contact(servers, actor=casting.administrator(acme).actor, kind="test")
+    first, second = contacts.discover_servers(
+        servers, actor=casting.administrator(acme).actor, kind="test"
+    )
     assert first.problem is not None
     assert second.found == FOUND

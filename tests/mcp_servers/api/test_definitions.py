@@ -2,8 +2,8 @@
 
 import pytest
 
-from bonobot.tenancy.models import Organization
-from bonobot.tenancy.roles import Role
+from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.roles import Role
 from mcp_servers.models import Definition, Server
 from tests import rest
 from tests.agents import casting

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from bonobot.tenancy.roles import Role
-from mcp_servers.configuration import ServerSpec
+from bonobot.accounts.roles import Role
 from mcp_servers.models import Server
-from mcp_servers.registration import add
+from mcp_servers.server_config import ServerSpec
+from mcp_servers.services import add
 from tests import rest
 from tests.agents import casting
 

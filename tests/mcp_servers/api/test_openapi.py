@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from bonobot.tenancy.roles import Role
+from bonobot.accounts.roles import Role
 from mcp_servers.models import ApiDocument, Server
 from tests import rest
 from tests.agents import casting

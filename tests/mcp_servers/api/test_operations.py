@@ -2,7 +2,7 @@
 
 import pytest
 
-from bonobot.tenancy.roles import Role
+from bonobot.accounts.roles import Role
 from mcp_servers.models import Server
 from tests import rest
 from tests.agents import casting

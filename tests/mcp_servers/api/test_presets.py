@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.roles import Role
 from bonobot.ledger.models import AuditRow
-from bonobot.tenancy.models import Organization
-from bonobot.tenancy.roles import Role
 from mcp_servers.models import Preset, Server
 from tests import rest
 from tests.agents import casting

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
+from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.roles import Role
+from bonobot.core.text.masking import MASK
 from bonobot.ledger.models import AuditRow
-from bonobot.lib.masking import MASK
-from bonobot.tenancy.models import Organization
-from bonobot.tenancy.roles import Role
 from mcp_servers.models import Definition, Launcher, Secret, Server
 from tests import rest
 from tests.agents import casting

@@ -9,9 +9,9 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from mcp_servers.connections.endpoint import Endpoint
-from mcp_servers.connections.errors import UpstreamError
-from mcp_servers.connections.pool import Connections
+from mcp_servers.client.endpoint import ServerEndpoint
+from mcp_servers.client.errors import UpstreamError
+from mcp_servers.client.pool import ConnectionPool
 
 SERVERS = Path(__file__).parents[2] / "servers"
 ORGANIZATION = UUID(int=1)
@@ -43,7 +43,7 @@ async def failure(asked: Awaitable[Any]) -> UpstreamError:
     return error.value
 
 
-def http(url: str, **more: Any) -> Endpoint:
+def http(url: str, **more: Any) -> ServerEndpoint:
     """Return the endpoint of a server on the loopback."""
     fields: dict[str, Any] = {
         "server_id": uuid4(),
@@ -53,10 +53,10 @@ def http(url: str, **more: Any) -> Endpoint:
         "connect_s": 5,
         "read_s": 10,
     }
-    return Endpoint(transport="http", url=url, **(fields | more))
+    return ServerEndpoint(transport="http", url=url, **(fields | more))
 
 
-def stdio(command: str, *args: str, **more: Any) -> Endpoint:
+def stdio(command: str, *args: str, **more: Any) -> ServerEndpoint:
     """Return the endpoint of a command."""
     fields: dict[str, Any] = {
         "server_id": uuid4(),
@@ -64,17 +64,17 @@ def stdio(command: str, *args: str, **more: Any) -> Endpoint:
         "organization_id": ORGANIZATION,
         "read_s": 10,
     }
-    return Endpoint(transport="stdio", command=command, args=args, **(fields | more))
+    return ServerEndpoint(transport="stdio", command=command, args=args, **(fields | more))
 
 
-def scripted(way: str = "both", catalogue: str = "tools", **more: Any) -> Endpoint:
+def scripted(way: str = "both", catalogue: str = "tools", **more: Any) -> ServerEndpoint:
     """Return the endpoint of `tests/servers/scripted.py`."""
     script = str(SERVERS / "scripted.py")
     return stdio(sys.executable, script, f"--era={way}", f"--catalogue={catalogue}", **more)
 
 
 async def call(
-    connections: Connections, endpoint: Endpoint, tool: str, /, **options: Any
+    connections: ConnectionPool, endpoint: ServerEndpoint, tool: str, /, **options: Any
 ) -> dict[str, Any]:
     """Call a tool; what isn't an option of `request` is an argument of the tool."""
     known = ("holder", "timeout_s", "on_progress", "input_schema", "host")
@@ -85,7 +85,7 @@ async def call(
     )
 
 
-def starts(connections: Connections, endpoint: Endpoint) -> int:
+def starts(connections: ConnectionPool, endpoint: ServerEndpoint) -> int:
     """Count how often the server's latest connection started a child."""
     return connections.stderr_tail(endpoint.server_id).count("started")
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from mcp_servers.connections.endpoint import Endpoint
-from mcp_servers.connections.pool import Connections
+from mcp_servers.client.endpoint import ServerEndpoint
+from mcp_servers.client.pool import ConnectionPool
 from tests.mcp_servers.connections.asking import SERVERS, Clock, until
 from tests.mcp_servers.connections.hearing import Ears
 
@@ -20,8 +20,8 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-async def connections(clock: Clock) -> AsyncIterator[Connections]:
-    made = Connections(clock=clock)
+async def connections(clock: Clock) -> AsyncIterator[ConnectionPool]:
+    made = ConnectionPool(clock=clock)
     yield made
     await made.close()
 
@@ -34,11 +34,11 @@ async def ears() -> AsyncIterator[Ears]:
 
 
 @pytest.fixture
-async def listening_to(ears: Ears) -> AsyncIterator[Callable[[Endpoint], Any]]:
+async def listening_to(ears: Ears) -> AsyncIterator[Callable[[ServerEndpoint], Any]]:
     """Return a function that listens until the test is over, and returns when granted."""
     tasks = []
 
-    async def begin(endpoint: Endpoint) -> asyncio.Task[None]:
+    async def begin(endpoint: ServerEndpoint) -> asyncio.Task[None]:
         task = asyncio.create_task(ears.listen(endpoint))
         tasks.append(task)
         await until(lambda: ears.granted or task.done())

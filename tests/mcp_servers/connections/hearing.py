@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 from uuid import UUID
 
-from mcp_servers.connections.changes import ChangeNotice
-from mcp_servers.connections.endpoint import Endpoint
-from mcp_servers.connections.pool import Connections
+from mcp_servers.client.change_notifications import ChangeNotification
+from mcp_servers.client.endpoint import ServerEndpoint
+from mcp_servers.client.pool import ConnectionPool
 from tests.mcp_servers.connections.asking import Clock, http
 from tests.servers import raw_http
 from tests.servers.raw_http import Asked
@@ -22,18 +22,18 @@ class Ears:
     """Connections whose notices are kept, and one stream at a time."""
 
     def __init__(self) -> None:
-        self.heard: list[tuple[UUID, ChangeNotice]] = []
+        self.heard: list[tuple[UUID, ChangeNotification]] = []
         self.granted: list[frozenset[str]] = []
-        self.connections = Connections(clock=Clock(), on_notice=self._hear)
+        self.connections = ConnectionPool(clock=Clock(), on_notice=self._hear)
 
-    def _hear(self, server_id: UUID, notice: ChangeNotice) -> None:
+    def _hear(self, server_id: UUID, notice: ChangeNotification) -> None:
         self.heard.append((server_id, notice))
 
     @property
-    def notices(self) -> list[ChangeNotice]:
+    def notices(self) -> list[ChangeNotification]:
         return [notice for _, notice in self.heard]
 
-    async def listen(self, endpoint: Endpoint, holder: str = WATCH) -> None:
+    async def listen(self, endpoint: ServerEndpoint, holder: str = WATCH) -> None:
         async def opened(granted: frozenset[str]) -> None:
             self.granted.append(granted)
 
@@ -44,7 +44,7 @@ def discovered(**capabilities: Any) -> dict[str, Any]:
     return {"capabilities": capabilities or TOLD}
 
 
-def modern_http(url: str, **capabilities: Any) -> Endpoint:
+def modern_http(url: str, **capabilities: Any) -> ServerEndpoint:
     return http(url, era="modern", discovery=discovered(**capabilities))
 
 

@@ -5,9 +5,9 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mcp_servers.connections.endpoint import Endpoint
-from mcp_servers.connections.pool import Connections
-from mcp_servers.schema_worker import judge_all
+from mcp_servers.client.endpoint import ServerEndpoint
+from mcp_servers.client.pool import ConnectionPool
+from mcp_servers.schemas.subprocess_pool import classify_schemas
 from tests.mcp_servers.connections.asking import http, scripted, stdio
 from tests.mcp_servers.connections.hostility import DEADLINE_S
 
@@ -16,7 +16,7 @@ LATE, GONE = ("call_timeout",), ("server_unreachable",)
 BROKEN, LARGE, CRASHED = ("protocol_error",), ("response_too_large",), ("server_crashed",)
 FINE = ("",)
 
-Meet = Callable[[Connections, Endpoint, str], Awaitable[Any]]
+Meet = Callable[[ConnectionPool, ServerEndpoint, str], Awaitable[Any]]
 
 
 @dataclass(frozen=True)
@@ -26,18 +26,18 @@ class Case:
     name: str
     codes: tuple[str, ...]
     meet: Meet
-    endpoint: Callable[[str], Endpoint]
+    endpoint: Callable[[str], ServerEndpoint]
     told: str = ""
     deadline_s: float = DEADLINE_S
     warm: bool = False
 
 
-async def good_call(connections: Connections, endpoint: Endpoint) -> Any:
+async def good_call(connections: ConnectionPool, endpoint: ServerEndpoint) -> Any:
     params = {"name": "echo", "arguments": {}}
     return await connections.request(endpoint, "tools/call", params, holder="session:neighbour")
 
 
-async def prepare(connections: Connections, case: Case, url: str) -> Endpoint:
+async def prepare(connections: ConnectionPool, case: Case, url: str) -> ServerEndpoint:
     """Return the endpoint of a case; one that is to be met in the middle has greeted."""
     endpoint = case.endpoint(url)
     if case.warm:
@@ -46,7 +46,7 @@ async def prepare(connections: Connections, case: Case, url: str) -> Endpoint:
 
 
 def calling(tool: str, deadline_s: float, **arguments: Any) -> Meet:
-    async def meet(connections: Connections, endpoint: Endpoint, holder: str) -> None:
+    async def meet(connections: ConnectionPool, endpoint: ServerEndpoint, holder: str) -> None:
         await connections.request(
             endpoint,
             "tools/call",
@@ -59,7 +59,7 @@ def calling(tool: str, deadline_s: float, **arguments: Any) -> Meet:
 
 
 def surveying(deadline_s: float) -> Meet:
-    async def meet(connections: Connections, endpoint: Endpoint, holder: str) -> str:
+    async def meet(connections: ConnectionPool, endpoint: ServerEndpoint, holder: str) -> str:
         survey = await connections.survey(endpoint, timeout_s=deadline_s)
         assert len(survey.items) <= endpoint.max_definitions + 1  # the instructions
         return f"{len(survey.items)} definitions; {' '.join(survey.notices)}"
@@ -67,11 +67,11 @@ def surveying(deadline_s: float) -> Meet:
     return meet
 
 
-async def judging(connections: Connections, endpoint: Endpoint, holder: str) -> str:
+async def judging(connections: ConnectionPool, endpoint: ServerEndpoint, holder: str) -> str:
     """Discover schemas like bombs, and judge them as a discovery does."""
     survey = await connections.survey(endpoint)
     tools = [item.payload for item in survey.items]
-    verdicts = await judge_all([tool["inputSchema"] for tool in tools])
+    verdicts = await classify_schemas([tool["inputSchema"] for tool in tools])
     told = {tool["name"]: one.verdict for tool, one in zip(tools, verdicts, strict=True)}
     return " ".join(f"{name}={verdict}" for name, verdict in sorted(told.items()))
 
@@ -109,7 +109,7 @@ def over_stdio(
 
 
 def starting(name: str, codes: tuple[str, ...], told: str, *command: str) -> Case:
-    async def meet(connections: Connections, endpoint: Endpoint, holder: str) -> None:
+    async def meet(connections: ConnectionPool, endpoint: ServerEndpoint, holder: str) -> None:
         await connections.greet(endpoint, holder=holder, timeout_s=LONG_S)
 
     return Case(

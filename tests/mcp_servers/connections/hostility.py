@@ -160,13 +160,13 @@ async def proof(call: Callable[[], Awaitable[Any]]) -> Measured:
 
 async def run(names: list[str], tell: Callable[[Measured], None]) -> None:
     """Meet the cases that `names` begin, or all, and the proof; the first told is the control."""
-    from mcp_servers.connections.errors import UpstreamError
-    from mcp_servers.connections.pool import Connections
+    from mcp_servers.client.errors import UpstreamError
+    from mcp_servers.client.pool import ConnectionPool
     from tests.mcp_servers.connections.asking import http
     from tests.mcp_servers.connections.hostile_cases import CASES, good_call, prepare
 
     (bad, url), (good, good_url) = start(), start()
-    connections = Connections(children=200)
+    connections = ConnectionPool(children=200)
     neighbour = http(f"{good_url}/good", era="modern", name="the neighbour", read_s=60)
 
     async def call() -> None:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID, uuid4
 
-from mcp_servers.connections.endpoint import Endpoint
-from mcp_servers.connections.pool import Connections
+from mcp_servers.client.endpoint import ServerEndpoint
+from mcp_servers.client.pool import ConnectionPool
 
 TINY = Path(__file__).parents[2] / "servers" / "tiny.sh"
 AT_ONCE = 8
@@ -23,11 +23,11 @@ GONE_WITHIN_S = 5.0
 
 WORKER = """
 import asyncio, sys
-from mcp_servers.connections.pool import Connections
+from mcp_servers.client.pool import ConnectionPool
 from tests.mcp_servers.connections.leaks import opened
 
 async def main():
-    connections = Connections()
+    connections = ConnectionPool()
     for number in range(int(sys.argv[2])):
         await opened(connections, sys.argv[1], f"session:{number}")
     print("ready", flush=True)
@@ -49,9 +49,9 @@ class Left:
     descriptors: int
 
 
-async def opened(connections: Connections, token: str, holder: str) -> None:
+async def opened(connections: ConnectionPool, token: str, holder: str) -> None:
     """Open one server, and have it leave processes behind."""
-    endpoint = Endpoint(
+    endpoint = ServerEndpoint(
         server_id=UUID(int=1),
         name="tiny",
         organization_id=UUID(int=1),
@@ -67,7 +67,7 @@ async def opened(connections: Connections, token: str, holder: str) -> None:
 async def open_many(times: int, workers: int) -> Left:
     """Open servers `times` times here, and in `workers` processes that are killed with theirs."""
     token = f"bonobot-leak-{uuid4().hex}"
-    connections = Connections()
+    connections = ConnectionPool()
     await opened(connections, token, "session:first")
     seen = len(processes(token))
     await connections.release("session:first")

@@ -9,10 +9,15 @@ from typing import Any
 
 import pytest
 
-from mcp_servers.connections.deadlines import Deadline
-from mcp_servers.connections.endpoint import Endpoint
-from mcp_servers.connections.host import Host, Onlooker, Rejected, declared
-from mcp_servers.connections.pool import Connections
+from mcp_servers.client.endpoint import ServerEndpoint
+from mcp_servers.client.host import (
+    DiscoveryHost,
+    Host,
+    HostRequestRejected,
+    build_declared_capabilities,
+)
+from mcp_servers.client.jsonrpc import RequestDeadline
+from mcp_servers.client.pool import ConnectionPool
 from tests.mcp_servers.connections.asking import (
     HOLDER,
     SERVERS,
@@ -36,10 +41,12 @@ class Person(Host):
         self.given_up = asyncio.Event()
         self._answer = answer or {"action": "accept", "content": {"name": "Ada"}}
 
-    def capabilities(self, endpoint: Endpoint) -> Mapping[str, Any]:
-        return declared(endpoint)
+    def capabilities(self, endpoint: ServerEndpoint) -> Mapping[str, Any]:
+        return build_declared_capabilities(endpoint)
 
-    async def elicitation(self, endpoint: Endpoint, params: Mapping[str, Any]) -> dict[str, Any]:
+    async def elicitation(
+        self, endpoint: ServerEndpoint, params: Mapping[str, Any]
+    ) -> dict[str, Any]:
         self.asked.append(params)
         try:
             await self.may_answer.wait()
@@ -48,19 +55,19 @@ class Person(Host):
             raise
         return self._answer
 
-    async def elicited(self, endpoint: Endpoint, elicitation_id: str) -> None:
+    async def elicited(self, endpoint: ServerEndpoint, elicitation_id: str) -> None:
         self.done.append(elicitation_id)
 
-    async def sampling(self, endpoint: Endpoint, params: Mapping[str, Any]) -> dict[str, Any]:
-        raise Rejected("A person said no.", code="approval_denied")
+    async def sampling(self, endpoint: ServerEndpoint, params: Mapping[str, Any]) -> dict[str, Any]:
+        raise HostRequestRejected("A person said no.", code="approval_denied")
 
-    async def roots(self, endpoint: Endpoint) -> dict[str, Any]:
+    async def roots(self, endpoint: ServerEndpoint) -> dict[str, Any]:
         return {"roots": [{"uri": "file:///work", "name": "work"}]}
 
 
 @pytest.mark.npm
 async def test_a_server_of_npm_gets_its_answers_and_declares_by_what_it_may_ask(
-    connections: Connections, node_server: Callable[[str], str]
+    connections: ConnectionPool, node_server: Callable[[str], str]
 ) -> None:
     # The answer comes long after the call's own time is over: while it waits for us, it stands.
     endpoint = stdio(node_server("mcp-server-everything"), may_ask=ALL, read_s=2)
@@ -96,7 +103,7 @@ async def test_a_server_of_npm_gets_its_answers_and_declares_by_what_it_may_ask(
 
 @pytest.mark.npm
 async def test_what_a_server_may_not_ask_for_is_not_declared(
-    connections: Connections, node_server: Callable[[str], str]
+    connections: ConnectionPool, node_server: Callable[[str], str]
 ) -> None:
     endpoint = stdio(node_server("mcp-server-everything"), may_ask=frozenset({"roots"}))
     survey = await connections.survey(endpoint)
@@ -106,10 +113,10 @@ async def test_what_a_server_may_not_ask_for_is_not_declared(
 
 
 @pytest.fixture
-def asker(tmp_path: Path) -> Callable[[str], Endpoint]:
+def asker(tmp_path: Path) -> Callable[[str], ServerEndpoint]:
     """Return a function that makes the endpoint of `tests/servers/asker.py` in an era."""
 
-    def make(era: str) -> Endpoint:
+    def make(era: str) -> ServerEndpoint:
         env = {"ASKER_FILE": str(tmp_path / "asker")}
         return stdio(sys.executable, str(SERVERS / "asker.py"), era, may_ask=ALL, env=env)
 
@@ -117,7 +124,7 @@ def asker(tmp_path: Path) -> Callable[[str], Endpoint]:
 
 
 async def test_a_server_takes_back_what_it_asked(
-    connections: Connections, asker: Callable[[str], Endpoint]
+    connections: ConnectionPool, asker: Callable[[str], ServerEndpoint]
 ) -> None:
     host = Person()
     requests = [{"method": "elicitation/create", "params": {"message": "?"}}]
@@ -131,10 +138,10 @@ async def test_a_server_takes_back_what_it_asked(
 
 
 async def test_a_task_is_an_answer_only_where_tasks_were_declared(
-    connections: Connections, asker: Callable[[str], Endpoint]
+    connections: ConnectionPool, asker: Callable[[str], ServerEndpoint]
 ) -> None:
     endpoint, states = asker("modern"), [{"status": "working"}]
-    given = await call(connections, endpoint, "task", states=states, host=Onlooker())
+    given = await call(connections, endpoint, "task", states=states, host=DiscoveryHost())
     assert given["taskId"] == "task-1"
     await connections.release(HOLDER)
     error = await failure(call(connections, endpoint, "task", states=states))
@@ -146,13 +153,13 @@ async def test_a_deadline_stands_still_only_while_it_is_held() -> None:
         await asyncio.wait({never}, timeout=seconds)
 
     never = asyncio.ensure_future(asyncio.Event().wait())
-    deadline = Deadline(0.05)
+    deadline = RequestDeadline(0.05)
     async with deadline.running():
         with deadline.held(), deadline.held():
             await pass_by(0.1)
     with deadline.held():  # long over: nothing to hold
         pass
-    late = Deadline(0.05)
+    late = RequestDeadline(0.05)
 
     async def too_slow() -> None:
         async with late.running():

@@ -9,8 +9,8 @@ from dataclasses import replace
 import httpx2
 import pytest
 
-from mcp_servers.connections import wire
-from mcp_servers.connections.pool import Connections
+from mcp_servers.client import jsonrpc
+from mcp_servers.client.pool import ConnectionPool
 from tests.mcp_servers.connections.asking import HOLDER, call, failure, http, text_of
 from tests.servers import raw_http
 from tests.servers.raw_http import Asked, RawHttp, modern
@@ -23,7 +23,7 @@ Events = AsyncIterator[bytes]
 
 
 @pytest.mark.parametrize("status", [401, 403])
-async def test_refused_credentials_need_a_sign_in(connections: Connections, status: int):
+async def test_refused_credentials_need_a_sign_in(connections: ConnectionPool, status: int):
     challenge = 'Bearer resource_metadata="https://a.example/x"'
     answer = raw_http.response(status, WWW_Authenticate=challenge)
     async with RawHttp(lambda asked: answer).listening() as server:
@@ -33,13 +33,15 @@ async def test_refused_credentials_need_a_sign_in(connections: Connections, stat
     assert "credentials" in error.remedy
 
 
-async def test_a_server_that_is_not_there_is_unreachable(connections: Connections, free_port: int):
+async def test_a_server_that_is_not_there_is_unreachable(
+    connections: ConnectionPool, free_port: int
+):
     endpoint = http(f"http://127.0.0.1:{free_port}/mcp", era="modern")
     error = await failure(call(connections, endpoint, "x"))
     assert (error.code, error.sent, error.retryable) == ("server_unreachable", False, True)
 
 
-async def test_a_server_is_used_again_once_it_is_back(connections: Connections):
+async def test_a_server_is_used_again_once_it_is_back(connections: ConnectionPool):
     server = modern(raw_http.text)
     async with server.listening():
         endpoint = http(server.url, era="modern")
@@ -48,7 +50,7 @@ async def test_a_server_is_used_again_once_it_is_back(connections: Connections):
         assert text_of(await call(connections, endpoint, "x")) == "ok"
 
 
-async def test_a_busy_server_says_when_to_come_back(connections: Connections):
+async def test_a_busy_server_says_when_to_come_back(connections: ConnectionPool):
     answer = raw_http.response(429, Retry_After="7")
     async with RawHttp(lambda asked: answer).listening() as server:
         error = await failure(call(connections, http(server.url, era="modern"), "x"))
@@ -61,7 +63,7 @@ async def test_a_busy_server_says_when_to_come_back(connections: Connections):
         assert len(server.asked) == 3
 
 
-async def test_a_broken_server_is_quoted(connections: Connections):
+async def test_a_broken_server_is_quoted(connections: ConnectionPool):
     answer = raw_http.response(500, b"no disk\x1b[31m", "text/plain")
     async with RawHttp(lambda asked: answer).listening() as server:
         error = await failure(call(connections, http(server.url, era="modern"), "x"))
@@ -69,7 +71,7 @@ async def test_a_broken_server_is_quoted(connections: Connections):
     assert "no disk⟨U+001B⟩" in str(error)
 
 
-async def test_a_redirect_is_refused_and_named(connections: Connections):
+async def test_a_redirect_is_refused_and_named(connections: ConnectionPool):
     answer = raw_http.response(307, Location="http://169.254.169.254/")
     async with RawHttp(lambda asked: answer).listening() as server:
         error = await failure(call(connections, http(server.url, era="modern"), "x"))
@@ -77,7 +79,7 @@ async def test_a_redirect_is_refused_and_named(connections: Connections):
     assert error.extra["location"] == "http://169.254.169.254/"
 
 
-async def test_a_private_address_without_permission_is_refused(connections: Connections):
+async def test_a_private_address_without_permission_is_refused(connections: ConnectionPool):
     async with modern(raw_http.text).listening() as server:
         endpoint = http(server.url, allow_private=False)
         error = await failure(connections.survey(endpoint))
@@ -90,7 +92,7 @@ async def test_a_private_address_without_permission_is_refused(connections: Conn
     "headers", [{"X-Key": "sec\nret"}, {"X-Key": "secr\u0435t"}, {"bad name": "secret"}]
 )
 async def test_headers_that_can_not_be_sent_are_told_without_their_values(
-    connections: Connections, headers: dict[str, str]
+    connections: ConnectionPool, headers: dict[str, str]
 ):
     async with modern(raw_http.text).listening() as server:
         error = await failure(call(connections, http(server.url, headers=headers), "x"))
@@ -99,7 +101,7 @@ async def test_headers_that_can_not_be_sent_are_told_without_their_values(
     assert "sec" not in str(error)
 
 
-async def test_credentials_go_out_in_every_era(connections: Connections):
+async def test_credentials_go_out_in_every_era(connections: ConnectionPool):
     async with modern(raw_http.text).listening() as server:
         endpoint = http(server.url, headers={"Authorization": "Bearer abc"})
         await call(connections, endpoint, "x")
@@ -125,7 +127,7 @@ async def test_credentials_go_out_in_every_era(connections: Connections):
     ],
 )
 async def test_what_is_no_answer_is_a_protocol_error(
-    connections: Connections, answer: Callable[[Asked], bytes], why: str
+    connections: ConnectionPool, answer: Callable[[Asked], bytes], why: str
 ):
     async with RawHttp(answer).listening() as server:
         error = await failure(call(connections, http(server.url, era="modern"), "x"))
@@ -133,7 +135,7 @@ async def test_what_is_no_answer_is_a_protocol_error(
     assert why in str(error)
 
 
-async def test_a_compressed_body_is_refused_unread(connections: Connections):
+async def test_a_compressed_body_is_refused_unread(connections: ConnectionPool):
     answer = raw_http.response(200, bytes(1000), Content_Encoding="gzip")
     async with RawHttp(lambda asked: answer).listening() as server:
         error = await failure(call(connections, http(server.url, era="modern"), "x"))
@@ -141,7 +143,7 @@ async def test_a_compressed_body_is_refused_unread(connections: Connections):
     assert "gzip" in str(error)
 
 
-async def test_a_body_over_the_bound_is_refused(connections: Connections):
+async def test_a_body_over_the_bound_is_refused(connections: ConnectionPool):
     def respond(asked: Asked) -> bytes:
         return raw_http.text(asked, "x" * 5000)
 
@@ -157,7 +159,7 @@ def streaming(events: Callable[[Asked], Events]) -> RawHttp:
     return RawHttp(lambda asked: events(asked))
 
 
-async def test_events_beside_the_answer_are_no_answer(connections: Connections):
+async def test_events_beside_the_answer_are_no_answer(connections: ConnectionPool):
     async def events(asked: Asked) -> Events:
         yield raw_http.STREAM + b": a comment\n\n"
         yield raw_http.event({"jsonrpc": "2.0", "id": 99, "result": {}})
@@ -174,7 +176,7 @@ async def test_events_beside_the_answer_are_no_answer(connections: Connections):
         assert len(server.asked) == 1
 
 
-async def test_an_event_over_the_bound_ends_the_call(connections: Connections):
+async def test_an_event_over_the_bound_ends_the_call(connections: ConnectionPool):
     async def events(asked: Asked) -> Events:
         yield raw_http.STREAM
         while True:
@@ -185,7 +187,7 @@ async def test_an_event_over_the_bound_ends_the_call(connections: Connections):
         assert (await failure(call(connections, endpoint, "x"))).code == "response_too_large"
 
 
-async def test_a_stream_over_its_bound_ends_the_call(connections: Connections):
+async def test_a_stream_over_its_bound_ends_the_call(connections: ConnectionPool):
     async def events(asked: Asked) -> Events:
         yield raw_http.STREAM
         while True:
@@ -196,7 +198,7 @@ async def test_a_stream_over_its_bound_ends_the_call(connections: Connections):
         assert (await failure(call(connections, endpoint, "x"))).code == "response_too_large"
 
 
-async def test_a_drip_of_comments_ends_at_the_deadline_and_hangs_up(connections: Connections):
+async def test_a_drip_of_comments_ends_at_the_deadline_and_hangs_up(connections: ConnectionPool):
     async with streaming(lambda _: raw_http.drip(b": still here\n\n")).listening() as server:
         endpoint = http(server.url, era="modern")
         began = time.monotonic()
@@ -208,7 +210,7 @@ async def test_a_drip_of_comments_ends_at_the_deadline_and_hangs_up(connections:
         assert server.gone == 1
 
 
-async def test_a_stream_that_breaks_off_is_not_asked_again(connections: Connections):
+async def test_a_stream_that_breaks_off_is_not_asked_again(connections: ConnectionPool):
     async def events(asked: Asked) -> Events:
         yield raw_http.STREAM + raw_http.event("", id="7", retry="1")
 
@@ -218,7 +220,7 @@ async def test_a_stream_that_breaks_off_is_not_asked_again(connections: Connecti
         assert len(server.asked) == 1
 
 
-async def test_a_listing_that_breaks_off_is_asked_once_more(connections: Connections):
+async def test_a_listing_that_breaks_off_is_asked_once_more(connections: ConnectionPool):
     async def events(asked: Asked) -> Events:
         yield raw_http.STREAM
 
@@ -233,13 +235,13 @@ async def test_a_listing_that_breaks_off_is_asked_once_more(connections: Connect
 
 
 async def test_a_deadline_before_the_connection_says_that_nothing_was_sent(
-    connections: Connections, monkeypatch: pytest.MonkeyPatch
+    connections: ConnectionPool, monkeypatch: pytest.MonkeyPatch
 ):
     async def never(host: str, port: int) -> list[str]:
         await asyncio.Event().wait()
         raise AssertionError
 
-    monkeypatch.setattr("bonobot.lib.egress.system_resolve", never)
+    monkeypatch.setattr("bonobot.core.http.egress.resolve_host", never)
     endpoint = http("http://slow.example/mcp", era="modern")
     error = await failure(call(connections, endpoint, "x", timeout_s=LIMIT_S))
     assert (error.code, error.sent) == ("server_unreachable", False)
@@ -248,7 +250,7 @@ async def test_a_deadline_before_the_connection_says_that_nothing_was_sent(
     assert (error.code, error.sent) == ("server_unreachable", False)
 
 
-async def test_a_server_that_hangs_delays_no_other(connections: Connections, modern_url: str):
+async def test_a_server_that_hangs_delays_no_other(connections: ConnectionPool, modern_url: str):
     async def silent(asked: Asked) -> Events:
         yield raw_http.STREAM
         await asyncio.Event().wait()
@@ -269,4 +271,4 @@ async def test_a_server_that_hangs_delays_no_other(connections: Connections, mod
 def test_the_http_errors_of_the_client_are_all_foreseen():
     assert issubclass(httpx2.SSEError, httpx2.TransportError)
     assert issubclass(httpx2.TransportError, httpx2.HTTPError)
-    assert json.loads(wire.encode({"a": "\ud800ü"})) == {"a": "\ud800ü"}
+    assert json.loads(jsonrpc.encode({"a": "\ud800ü"})) == {"a": "\ud800ü"}

@@ -14,11 +14,18 @@ import pytest
 from hypothesis import given
 from hypothesis.strategies import binary, integers, lists
 
-from mcp_servers.connections import children, containment, stdio
-from mcp_servers.connections.children import Lines, Overlong, Tail
-from mcp_servers.connections.containment import DEATH_SIGNAL, GROUP, NAMESPACE, Containment
-from mcp_servers.connections.endpoint import Endpoint
-from mcp_servers.connections.pool import Connections
+from mcp_servers.client import child_process, stdio
+from mcp_servers.client.child_process import (
+    DEATH_SIGNAL,
+    GROUP,
+    NAMESPACE,
+    LineSplitter,
+    OverlongLine,
+    ProcessContainment,
+    StderrTail,
+)
+from mcp_servers.client.endpoint import ServerEndpoint
+from mcp_servers.client.pool import ConnectionPool
 from tests.mcp_servers.connections.asking import HOLDER, SERVERS, call, scripted, text_of, until
 
 CANARIES = {
@@ -58,9 +65,9 @@ async def alive(token: str, count: int) -> None:
     await until(lambda: len(processes(token)) >= count)
 
 
-def marked(token: str) -> Endpoint:
+def marked(token: str) -> ServerEndpoint:
     endpoint = scripted()
-    return Endpoint(**{**vars(endpoint), "args": (*endpoint.args, f"--token={token}")})
+    return ServerEndpoint(**{**vars(endpoint), "args": (*endpoint.args, f"--token={token}")})
 
 
 @pytest.fixture
@@ -69,13 +76,13 @@ def token() -> str:
 
 
 @pytest.fixture(params=["namespace", "death-signal", "group"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Containment:
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> ProcessContainment:
     """Each way to contain a child that works on this machine."""
     wanted = {"namespace": NAMESPACE, "death-signal": DEATH_SIGNAL, "group": GROUP}[request.param]
-    found = GROUP if wanted is GROUP else containment._working(wanted)
+    found = GROUP if wanted is GROUP else child_process._resolve_containment(wanted)
     if found is None:
         pytest.skip(f"`{request.param}` does not work on this machine")
-    monkeypatch.setattr(children, "containment", lambda: found)
+    monkeypatch.setattr(child_process, "choose_containment", lambda: found)
     return found
 
 
@@ -86,7 +93,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Cont
 def test_lines_are_cut_the_same_however_they_arrive(written: list[bytes], size: int):
     expected = [line.replace(b"\n", b"") for line in written]
     data = b"".join(line + b"\n" for line in expected)
-    lines = Lines(limit=64)
+    lines = LineSplitter(limit=64)
     pieces = [data[start : start + size] for start in range(0, len(data), size)]
     assert [line for piece in pieces for line in lines.feed(piece)] == expected
 
@@ -94,31 +101,31 @@ def test_lines_are_cut_the_same_however_they_arrive(written: list[bytes], size: 
 @given(binary(min_size=101, max_size=2000), integers(1, 300))
 def test_of_a_line_over_the_bound_both_ends_are_kept(written: bytes, size: int):
     written = written.replace(b"\n", b"x")
-    lines = Lines(limit=100)
+    lines = LineSplitter(limit=100)
     data = written + b"\nnext\n"
     found = [
         line
         for start in range(0, len(data), size)
         for line in lines.feed(data[start : start + size])
-        if not (isinstance(line, Overlong) and line.hopeless)
+        if not (isinstance(line, OverlongLine) and line.hopeless)
     ]
     first, second = found
     assert second == b"next"
-    assert isinstance(first, Overlong)
+    assert isinstance(first, OverlongLine)
     assert written.startswith(first.head)
     assert written.endswith(first.tail[-min(256, len(written)) :])
 
 
 def test_a_line_far_over_the_bound_is_hopeless_and_never_held():
-    lines = Lines(limit=1000)
+    lines = LineSplitter(limit=1000)
     found = [line for _ in range(200) for line in lines.feed(b"x" * 100)]
     assert found
-    assert all(isinstance(line, Overlong) and line.hopeless for line in found)
+    assert all(isinstance(line, OverlongLine) and line.hopeless for line in found)
     assert lines._parts == []
 
 
 def test_the_tail_keeps_the_end():
-    tail = Tail()
+    tail = StderrTail()
     for _ in range(100):
         tail.add(b"a" * 1000)
     tail.add("ü\xff".encode("latin-1"))
@@ -130,7 +137,7 @@ def test_the_tail_keeps_the_end():
 
 
 async def test_a_child_sees_its_declared_environment_and_the_least_more(
-    connections: Connections, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    connections: ConnectionPool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     for name, value in CANARIES.items():
         monkeypatch.setenv(name, value)
@@ -141,7 +148,7 @@ async def test_a_child_sees_its_declared_environment_and_the_least_more(
     assert seen.pop("cwd") == str(tmp_path)
     assert seen["TZ"] == "Asia/Tokyo"
     assert not [value for value in seen.values() if "canary" in value]
-    allowed = {*containment.INHERITED, "LC_CTYPE", "PWD", "_"}  # Python itself sets LC_CTYPE
+    allowed = {*child_process.INHERITED, "LC_CTYPE", "PWD", "_"}  # Python itself sets LC_CTYPE
     assert set(seen) <= allowed
 
 
@@ -149,10 +156,10 @@ def test_declared_variables_win_and_our_own_commands_come_last_on_the_path(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setenv("PATH", "/somewhere")
-    given_path = containment.environment({"HOME": "/elsewhere"})
+    given_path = child_process.build_environment({"HOME": "/elsewhere"})
     assert given_path["HOME"] == "/elsewhere"
     assert given_path["PATH"] == f"/somewhere{os.pathsep}{Path(sys.executable).parent}"
-    assert containment.environment({"PATH": "/only"})["PATH"] == "/only"
+    assert child_process.build_environment({"PATH": "/only"})["PATH"] == "/only"
 
 
 def test_commands_are_found_where_the_child_would_look(tmp_path: Path):
@@ -160,17 +167,17 @@ def test_commands_are_found_where_the_child_would_look(tmp_path: Path):
     script.write_text("#!/bin/sh\n")
     script.chmod(0o755)
     env = {"PATH": str(tmp_path)}
-    assert containment.find_command("tool", env, None) == str(script)
-    assert containment.find_command("./tool", {}, str(tmp_path)) == str(script)
-    assert containment.find_command(str(script), {}, "/") == str(script)
-    assert containment.find_command("no-such-tool", env, None) is None
+    assert child_process.find_command("tool", env, None) == str(script)
+    assert child_process.find_command("./tool", {}, str(tmp_path)) == str(script)
+    assert child_process.find_command(str(script), {}, "/") == str(script)
+    assert child_process.find_command("no-such-tool", env, None) is None
 
 
 # --- how a child ends
 
 
 async def test_a_child_and_what_it_started_are_gone_after_release(
-    connections: Connections, way: Containment, token: str
+    connections: ConnectionPool, way: ProcessContainment, token: str
 ):
     endpoint = marked(token)
     await call(connections, endpoint, "grandchild", token=token)
@@ -187,10 +194,13 @@ async def test_a_child_and_what_it_started_are_gone_after_release(
 
 
 async def test_a_child_that_ignores_its_end_is_killed(
-    connections: Connections, way: Containment, token: str, monkeypatch: pytest.MonkeyPatch
+    connections: ConnectionPool,
+    way: ProcessContainment,
+    token: str,
+    monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setattr(stdio, "EOF_GRACE_S", 0.1)
-    monkeypatch.setattr(children, "TERM_GRACE_S", 0.1)
+    monkeypatch.setattr(child_process, "TERM_GRACE_S", 0.1)
     code = (
         "import json, signal, sys, time\n"
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
@@ -199,7 +209,7 @@ async def test_a_child_that_ignores_its_end_is_killed(
         "print(json.dumps({'jsonrpc': '2.0', 'id': asked['id'], 'result': found}), flush=True)\n"
         "time.sleep(600)\n"
     )
-    endpoint = Endpoint(
+    endpoint = ServerEndpoint(
         **{**vars(scripted()), "args": ("-c", code, token)},
     )
     await connections.greet(endpoint, holder=HOLDER)
@@ -209,7 +219,7 @@ async def test_a_child_that_ignores_its_end_is_killed(
 
 
 async def test_an_exit_is_seen_though_a_grandchild_holds_the_output_open(
-    connections: Connections, way: Containment, token: str
+    connections: ConnectionPool, way: ProcessContainment, token: str
 ):
     endpoint = scripted()
     await call(connections, endpoint, "grandchild", token=token, holds_output=True)
@@ -224,14 +234,14 @@ async def test_an_exit_is_seen_though_a_grandchild_holds_the_output_open(
 WORKER = """
 import asyncio, sys
 from uuid import UUID
-from mcp_servers.connections.endpoint import Endpoint
-from mcp_servers.connections.pool import Connections
+from mcp_servers.client.endpoint import ServerEndpoint
+from mcp_servers.client.pool import ConnectionPool
 
 async def main():
-    endpoint = Endpoint(server_id=UUID(int=1), name="a", organization_id=UUID(int=1),
+    endpoint = ServerEndpoint(server_id=UUID(int=1), name="a", organization_id=UUID(int=1),
                         transport="stdio", command=sys.executable, args=tuple(sys.argv[1:]))
     params = {"name": "grandchild", "arguments": {"token": sys.argv[-1]}}
-    await Connections().request(endpoint, "tools/call", params, holder="session:1")
+    await ConnectionPool().request(endpoint, "tools/call", params, holder="session:1")
     print("ready", flush=True)
     await asyncio.Event().wait()
 
@@ -255,7 +265,7 @@ async def worker(token: str) -> AsyncIterator[Callable[[], None]]:
 async def test_children_and_grandchildren_die_with_a_killed_owner(
     worker: Callable[[], None], token: str
 ):
-    if containment.containment().name != "namespace":
+    if child_process.choose_containment().name != "namespace":
         pytest.skip("needs process namespaces, which this machine doesn't allow")
     await alive(token, 3)
     worker()
@@ -263,7 +273,7 @@ async def test_children_and_grandchildren_die_with_a_killed_owner(
 
 
 async def test_no_process_and_no_descriptor_is_left_after_many_children(
-    connections: Connections, token: str
+    connections: ConnectionPool, token: str
 ):
     endpoint = marked(token)
     await call(connections, endpoint, "echo")
@@ -280,20 +290,20 @@ async def test_no_process_and_no_descriptor_is_left_after_many_children(
 
 
 def test_what_works_is_found_once():
-    found = containment.containment()
+    found = child_process.choose_containment()
     assert found.name in ("namespace", "death-signal", "group")
     assert found.promise
-    assert found is containment.containment()
+    assert found is child_process.choose_containment()
 
 
 def test_without_the_tools_there_is_the_group(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(containment.shutil, "which", lambda name: None)
-    assert containment.containment.__wrapped__() is GROUP
+    monkeypatch.setattr(child_process.shutil, "which", lambda name: None)
+    assert child_process.choose_containment.__wrapped__() is GROUP
 
 
 def test_elsewhere_than_on_linux_there_is_the_group(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(containment.sys, "platform", "darwin")
-    assert containment.containment.__wrapped__() is GROUP
+    monkeypatch.setattr(child_process.sys, "platform", "darwin")
+    assert child_process.choose_containment.__wrapped__() is GROUP
 
 
 @pytest.mark.parametrize("trouble", [OSError("no"), subprocess.TimeoutExpired("x", 1)])
@@ -301,11 +311,11 @@ def test_a_tool_that_fails_is_not_used(monkeypatch: pytest.MonkeyPatch, trouble:
     def run(*args: object, **kwargs: object) -> None:
         raise trouble
 
-    monkeypatch.setattr(containment.subprocess, "run", run)
-    assert containment.containment.__wrapped__() is GROUP
+    monkeypatch.setattr(child_process.subprocess, "run", run)
+    assert child_process.choose_containment.__wrapped__() is GROUP
 
 
 def test_signalling_a_group_that_is_gone_is_quiet():
     process = subprocess.Popen(["true"], start_new_session=True)
     process.wait()
-    containment.signal_group(process.pid, signal.SIGKILL)
+    child_process.send_group_signal(process.pid, signal.SIGKILL)

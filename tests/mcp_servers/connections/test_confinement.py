@@ -13,10 +13,16 @@ from uuid import uuid4
 
 import pytest
 
-from mcp_servers.connections import confinement
-from mcp_servers.connections.confinement import Confinement, Kind, Network, Unavailable, fault
-from mcp_servers.connections.endpoint import Endpoint
-from mcp_servers.connections.pool import Connections
+from mcp_servers.client import sandbox_modes
+from mcp_servers.client.endpoint import ServerEndpoint
+from mcp_servers.client.pool import ConnectionPool
+from mcp_servers.client.sandbox_modes import (
+    Kind,
+    Network,
+    ServerSandbox,
+    ServerSandboxUnavailable,
+    find_sandbox_problem,
+)
 from tests.mcp_servers.connections.asking import HOLDER, SERVERS, call, failure, stdio, text_of
 from tests.mcp_servers.connections.test_children import alive, gone, processes
 
@@ -24,14 +30,14 @@ NETWORK = "sorted(name for _, name in socket.if_nameindex())"
 LOOPBACK = "socket.create_server(('127.0.0.1', 0)).getsockname()[0]"
 
 
-def confined(folder: Path, kind: Kind, network: Network = "host", **more: object) -> Endpoint:
+def confined(folder: Path, kind: Kind, network: Network = "host", **more: object) -> ServerEndpoint:
     """Return the scripted server in its own folder, confined."""
     script = shutil.copy(SERVERS / "scripted.py", folder)
-    box = Confinement(kind=kind, network=network, hidden=tuple(more.pop("hidden", ())))  # type: ignore[call-overload]
+    box = ServerSandbox(kind=kind, network=network, hidden=tuple(more.pop("hidden", ())))  # type: ignore[call-overload]
     return replace(stdio(sys.executable, script, **more), confinement=box, cwd=str(folder))
 
 
-async def told(connections: Connections, endpoint: Endpoint, expression: str) -> str:
+async def told(connections: ConnectionPool, endpoint: ServerEndpoint, expression: str) -> str:
     return text_of(await call(connections, endpoint, "attempt", expression=expression))
 
 
@@ -45,7 +51,7 @@ def kind(request: pytest.FixtureRequest) -> Kind:
 
 @pytest.mark.sandbox
 async def test_a_server_without_network_has_its_own_loopback_and_nothing_else(
-    connections: Connections, kind: Kind, tmp_path: Path
+    connections: ConnectionPool, kind: Kind, tmp_path: Path
 ):
     endpoint = confined(tmp_path, kind, "none")
     assert await told(connections, endpoint, NETWORK) == '["lo"]'
@@ -60,7 +66,7 @@ async def test_a_server_without_network_has_its_own_loopback_and_nothing_else(
 
 @pytest.mark.sandbox
 async def test_a_server_with_network_reaches_what_we_reach(
-    connections: Connections, kind: Kind, tmp_path: Path
+    connections: ConnectionPool, kind: Kind, tmp_path: Path
 ):
     endpoint = confined(tmp_path, kind)
     with socket.create_server(("127.0.0.1", 0)) as listening:
@@ -71,7 +77,7 @@ async def test_a_server_with_network_reaches_what_we_reach(
 
 @pytest.mark.sandbox
 async def test_our_environment_can_not_be_read(
-    connections: Connections, kind: Kind, tmp_path: Path
+    connections: ConnectionPool, kind: Kind, tmp_path: Path
 ):
     endpoint = confined(tmp_path, kind)
     ours = f"open('/proc/{os.getpid()}/environ', 'rb').read().hex()"
@@ -82,7 +88,7 @@ async def test_our_environment_can_not_be_read(
 
 @pytest.mark.sandbox
 async def test_a_confined_server_has_no_privileges(
-    connections: Connections, kind: Kind, tmp_path: Path
+    connections: ConnectionPool, kind: Kind, tmp_path: Path
 ):
     endpoint = confined(tmp_path, kind)
     status = "[l for l in open('/proc/self/status') if l.startswith(('CapEff', 'NoNewPrivs'))]"
@@ -93,7 +99,7 @@ async def test_a_confined_server_has_no_privileges(
 
 @pytest.mark.sandbox
 async def test_a_bubblewrapped_server_writes_to_its_folder_alone(
-    connections: Connections, tmp_path: Path
+    connections: ConnectionPool, tmp_path: Path
 ):
     (own := tmp_path / "own").mkdir()
     (ours := tmp_path / "ours").mkdir()
@@ -116,7 +122,7 @@ async def test_a_bubblewrapped_server_writes_to_its_folder_alone(
 
 @pytest.mark.sandbox
 async def test_our_folder_stays_hidden_inside_a_working_folder(
-    connections: Connections, tmp_path: Path
+    connections: ConnectionPool, tmp_path: Path
 ):
     (ours := tmp_path / "var").mkdir()
     (ours / "key").write_text("canary")
@@ -126,10 +132,10 @@ async def test_our_folder_stays_hidden_inside_a_working_folder(
 
 @pytest.mark.sandbox
 async def test_a_bubblewrapped_server_without_a_folder_starts_in_an_empty_one(
-    connections: Connections,
+    connections: ConnectionPool,
 ):
     code = "import os, sys; sys.exit(os.getcwd() + str(os.listdir()))"
-    box = Confinement(kind="bubblewrap")
+    box = ServerSandbox(kind="bubblewrap")
     endpoint = replace(stdio("/usr/bin/env", "python3", "-c", code), confinement=box)
     error = await failure(connections.greet(endpoint, holder=HOLDER))
     assert "/tmp[" in str(error)
@@ -140,17 +146,17 @@ async def test_a_bubblewrapped_server_without_a_folder_starts_in_an_empty_one(
 WORKER = """
 import asyncio, sys
 from uuid import UUID
-from mcp_servers.connections.confinement import Confinement
-from mcp_servers.connections.endpoint import Endpoint
-from mcp_servers.connections.pool import Connections
+from mcp_servers.client.sandbox_modes import ServerSandbox
+from mcp_servers.client.endpoint import ServerEndpoint
+from mcp_servers.client.pool import ConnectionPool
 
 async def main():
     folder, kind, token = sys.argv[1:]
-    endpoint = Endpoint(server_id=UUID(int=1), name="a", organization_id=UUID(int=1),
+    endpoint = ServerEndpoint(server_id=UUID(int=1), name="a", organization_id=UUID(int=1),
                         transport="stdio", command=sys.executable, cwd=folder,
-                        args=("scripted.py", "--token", token), confinement=Confinement(kind=kind))
+                        args=("scripted.py", "--token", token), confinement=ServerSandbox(kind=kind))
     params = {"name": "grandchild", "arguments": {"token": token}}
-    await Connections().request(endpoint, "tools/call", params, holder="session:1")
+    await ConnectionPool().request(endpoint, "tools/call", params, holder="session:1")
     print("ready", flush=True)
     await asyncio.Event().wait()
 
@@ -183,14 +189,14 @@ async def test_a_grandchild_in_a_session_of_its_own_dies_with_a_killed_worker(
 
 @pytest.fixture
 def untried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(confinement, "_working", set())
+    monkeypatch.setattr(sandbox_modes, "_working", set())
 
 
 async def test_a_server_is_not_started_in_a_weaker_box(
-    connections: Connections, kind: Kind, untried: None, monkeypatch: pytest.MonkeyPatch
+    connections: ConnectionPool, kind: Kind, untried: None, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(confinement, "trial", lambda *_: "Operation not permitted")
-    endpoint = replace(stdio("sleep", "60"), confinement=Confinement(kind=kind))
+    monkeypatch.setattr(sandbox_modes, "try_command", lambda *_: "Operation not permitted")
+    endpoint = replace(stdio("sleep", "60"), confinement=ServerSandbox(kind=kind))
     error = await failure(connections.greet(endpoint, holder=HOLDER))
     assert (error.code, error.sent, error.field) == (
         "confinement_unavailable",
@@ -213,18 +219,18 @@ def test_a_missing_tool_names_its_package(
     kind: Kind, absent: str, package: str, untried: None, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(
-        confinement.shutil, "which", lambda tool: None if tool == absent else f"/bin/{tool}"
+        sandbox_modes.shutil, "which", lambda tool: None if tool == absent else f"/bin/{tool}"
     )
-    problem = fault(kind)
-    assert isinstance(problem, Unavailable)
+    problem = find_sandbox_problem(kind)
+    assert isinstance(problem, ServerSandboxUnavailable)
     assert package in problem.remedy
 
 
 def test_elsewhere_than_on_linux_nothing_can_be_confined(
     untried: None, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(confinement.sys, "platform", "darwin")
-    assert "Linux" in str(fault("bubblewrap"))
+    monkeypatch.setattr(sandbox_modes.sys, "platform", "darwin")
+    assert "Linux" in str(find_sandbox_problem("bubblewrap"))
 
 
 @pytest.mark.parametrize(
@@ -245,9 +251,9 @@ def test_the_switch_that_refuses_is_named(
 ):
     (tmp_path / switch).parent.mkdir(parents=True)
     (tmp_path / switch).write_text(f"{value}\n")
-    monkeypatch.setattr(confinement, "SYSCTLS", tmp_path)
-    monkeypatch.setattr(confinement, "path_of", lambda tool: shutil.which("false"))
-    problem = fault("namespaces")
+    monkeypatch.setattr(sandbox_modes, "SYSCTLS", tmp_path)
+    monkeypatch.setattr(sandbox_modes, "path_of", lambda tool: shutil.which("false"))
+    problem = find_sandbox_problem("namespaces")
     assert problem is not None
     assert remedy in problem.remedy
 
@@ -259,12 +265,12 @@ def test_a_tool_that_fails_is_told(
     def run(*args: object, **kwargs: object) -> None:
         raise trouble
 
-    monkeypatch.setattr(confinement.subprocess, "run", run)
-    assert type(trouble).__name__ in str(fault("namespaces"))
+    monkeypatch.setattr(sandbox_modes.subprocess, "run", run)
+    assert type(trouble).__name__ in str(find_sandbox_problem("namespaces"))
 
 
 @pytest.mark.sandbox
 def test_what_works_is_tried_once(kind: Kind, monkeypatch: pytest.MonkeyPatch):
-    assert fault(kind) is None
-    monkeypatch.setattr(confinement, "trial", lambda *_: "again")
-    assert fault(kind) is None
+    assert find_sandbox_problem(kind) is None
+    monkeypatch.setattr(sandbox_modes, "try_command", lambda *_: "again")
+    assert find_sandbox_problem(kind) is None

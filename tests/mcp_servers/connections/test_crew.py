@@ -5,14 +5,14 @@ import logging
 
 import pytest
 
-from mcp_servers.connections.crew import Crew
+from mcp_servers.client.background_tasks import TaskSet
 
 
 async def test_a_failure_in_the_background_is_logged(caplog: pytest.LogCaptureFixture):
     async def fail() -> None:
         raise ValueError("broken")
 
-    crew = Crew()
+    crew = TaskSet()
     task = crew.spawn(fail(), name="a job")
     with caplog.at_level(logging.ERROR):
         await asyncio.wait({task})
@@ -30,7 +30,7 @@ async def test_closing_cancels_and_waits():
         finally:
             ended.append(True)
 
-    crew = Crew()
+    crew = TaskSet()
     crew.spawn(work(), name="work")
     await asyncio.sleep(0)
     await crew.close()
@@ -38,5 +38,5 @@ async def test_closing_cancels_and_waits():
 
 
 async def test_a_task_may_close_its_own_crew():
-    crew = Crew()
+    crew = TaskSet()
     await crew.spawn(crew.close(), name="close")

@@ -5,10 +5,10 @@ from uuid import UUID
 
 import pytest
 
-from mcp_servers.connections.endpoint import Endpoint
-from mcp_servers.connections.errors import UpstreamError, needs_reauth, quote
+from mcp_servers.client.endpoint import ServerEndpoint
+from mcp_servers.client.errors import UpstreamError, needs_reauth, quote
 
-ENDPOINT = Endpoint(
+ENDPOINT = ServerEndpoint(
     server_id=UUID(int=7),
     name="files",
     organization_id=UUID(int=1),

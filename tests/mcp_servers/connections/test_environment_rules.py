@@ -2,8 +2,8 @@
 
 import pytest
 
-from mcp_servers.connections.environment_rules import danger_of, without_exception
-from mcp_servers.presets.catalogue import load
+from mcp_servers.client.environment_rules import danger_of, without_exception
+from mcp_servers.presets.catalog import load
 
 DANGEROUS = """
 NODE_OPTIONS NODE_PATH NODE_EXTRA_CA_CERTS NODE_TLS_REJECT_UNAUTHORIZED LD_PRELOAD LD_LIBRARY_PATH

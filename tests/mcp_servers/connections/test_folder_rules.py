@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_servers.connections.folder_rules import FolderRule, mounted_folders
+from mcp_servers.client.folder_rules import FolderRule, mounted_folders
 
 SYSTEM = (
     *("/", "/etc", "/etc/ssl", "/proc", "/proc/self", "/sys", "/dev", "/dev/shm", "/usr"),

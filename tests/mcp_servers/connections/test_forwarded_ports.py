@@ -2,7 +2,7 @@
 
 import pytest
 
-from mcp_servers.connections.forwarded_ports import (
+from mcp_servers.client.forwarded_ports import (
     MAX_HOSTS,
     find_forwarded_ports,
     replace_addresses,

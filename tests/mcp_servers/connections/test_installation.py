@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from mcp_servers.connections import installation
-from mcp_servers.connections.endpoint import Endpoint
-from mcp_servers.connections.installation import find_program, installation_of, installed
-from mcp_servers.connections.packages import Package
-from mcp_servers.connections.pool import Connections
+from mcp_servers.client import package_installation
+from mcp_servers.client.endpoint import ServerEndpoint
+from mcp_servers.client.launcher_packages import Package
+from mcp_servers.client.package_installation import find_program, installation_of, installed
+from mcp_servers.client.pool import ConnectionPool
 from tests.eventually import eventually
 from tests.mcp_servers.connections.asking import call, failure, stdio, text_of
 from tests.parts import ROOT
@@ -40,7 +40,7 @@ def packages(tmp_path: Path) -> Path:
 
 def wanted(
     registry: Registry, packages: Path, spec: str = f"{NAME}@1.0.0", **more: Any
-) -> Endpoint:
+) -> ServerEndpoint:
     """Return a server that npx would fetch from the registry."""
     env = {
         "NPM_CONFIG_REGISTRY": registry.url,
@@ -58,12 +58,12 @@ def left_in(packages: Path) -> list[str]:
 
 
 async def test_a_server_is_installed_once_and_then_started_without_the_network(
-    connections: Connections, registry: Registry, packages: Path
+    connections: ConnectionPool, registry: Registry, packages: Path
 ) -> None:
     endpoint = wanted(registry, packages)
-    assert installation_of(endpoint) == installation.Installation("needed")
+    assert installation_of(endpoint) == package_installation.Installation("needed")
     assert text_of(await call(connections, endpoint, "hello")) == "hello you"
-    assert installation_of(endpoint) == installation.Installation("installed")
+    assert installation_of(endpoint) == package_installation.Installation("installed")
     asked = len(registry.asked)
     again = replace(
         endpoint, args=("-y", f"{NAME}@1.0.0", "other"), server_id=endpoint.organization_id
@@ -75,11 +75,11 @@ async def test_a_server_is_installed_once_and_then_started_without_the_network(
 
 
 async def test_a_start_does_not_wait_for_ever_and_is_told_what_goes_on(
-    connections: Connections, registry: Registry, packages: Path
+    connections: ConnectionPool, registry: Registry, packages: Path
 ) -> None:
     registry.sends.clear()
     told: list[Any] = []
-    installation.on_late_installation.append(told.append)
+    package_installation.on_late_installation.append(told.append)
     try:
         endpoint = wanted(registry, packages, start_s=1)
         error = await failure(call(connections, endpoint, "hello"))
@@ -92,7 +92,7 @@ async def test_a_start_does_not_wait_for_ever_and_is_told_what_goes_on(
         await asyncio.sleep(0)
         assert told == [endpoint.server_id]
     finally:
-        installation.on_late_installation.remove(told.append)
+        package_installation.on_late_installation.remove(told.append)
 
 
 async def test_starts_at_once_share_one_installation(registry: Registry, packages: Path) -> None:
@@ -159,7 +159,7 @@ django.setup()
 from pathlib import Path
 from tests.mcp_servers.connections.test_installation import wanted
 from tests.servers.npm_registry import Registry
-from mcp_servers.connections.installation import installed
+from mcp_servers.client.package_installation import installed
 endpoint = wanted(Registry(url=sys.argv[1]), Path(sys.argv[2]), patience_s=60)
 asyncio.run(installed(endpoint))
 """

@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis.strategies import integers, lists, sampled_from
 
-from mcp_servers.connections import last_words
-from mcp_servers.connections.children import RING, Tail
-from mcp_servers.connections.last_words import CLOSED, Words
-from mcp_servers.connections.pool import Connections
+from mcp_servers.client import child_process
+from mcp_servers.client.child_process import CLOSED, RING, StderrSnapshot, StderrTail
+from mcp_servers.client.pool import ConnectionPool
 from tests.mcp_servers.connections.asking import HOLDER, call, failure, scripted, stdio, until
 
 SECRET = "tok-0123456789-abcdef"
@@ -20,10 +19,10 @@ class Book:
     """Keeps what it is handed, as rows would be."""
 
     def __init__(self) -> None:
-        self.words: list[Words] = []
+        self.words: list[StderrSnapshot] = []
         self.failing = False
 
-    async def __call__(self, words: Words) -> None:
+    async def __call__(self, words: StderrSnapshot) -> None:
         if self.failing:
             raise OSError("the database is away")
         self.words.append(words)
@@ -35,16 +34,16 @@ def book() -> Book:
 
 
 @pytest.fixture
-async def connections(book: Book) -> AsyncIterator[Connections]:
-    made = Connections(keep=book)
+async def connections(book: Book) -> AsyncIterator[ConnectionPool]:
+    made = ConnectionPool(keep=book)
     yield made
     await made.close()
 
 
 async def test_a_child_that_writes_is_kept_now_and_then_and_at_its_end(
-    connections: Connections, book: Book, monkeypatch: pytest.MonkeyPatch
+    connections: ConnectionPool, book: Book, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(last_words, "EVERY_S", 0.01)
+    monkeypatch.setattr(child_process, "EVERY_S", 0.01)
     endpoint = scripted()
     await call(connections, endpoint, "echo")
     await until(lambda: book.words)
@@ -57,7 +56,7 @@ async def test_a_child_that_writes_is_kept_now_and_then_and_at_its_end(
     assert {words.server_id for words in book.words} == {endpoint.server_id}
 
 
-async def test_a_flood_is_not_a_flood_of_writes(connections: Connections, book: Book):
+async def test_a_flood_is_not_a_flood_of_writes(connections: ConnectionPool, book: Book):
     endpoint = scripted()
     for _ in range(20):
         await call(connections, endpoint, "complain", size=100_000)
@@ -66,14 +65,14 @@ async def test_a_flood_is_not_a_flood_of_writes(connections: Connections, book: 
     assert len(book.words[0].text) == RING
 
 
-async def test_a_crash_is_kept_with_how_it_ended(connections: Connections, book: Book):
+async def test_a_crash_is_kept_with_how_it_ended(connections: ConnectionPool, book: Book):
     await failure(call(connections, scripted(), "crash"))
     await connections.release(HOLDER)
     assert "out of cheese" in book.words[-1].text
     assert "exited with status 3" in book.words[-1].ended
 
 
-async def test_a_child_that_was_never_there_leaves_why(connections: Connections, book: Book):
+async def test_a_child_that_was_never_there_leaves_why(connections: ConnectionPool, book: Book):
     await failure(connections.greet(stdio("no-such-command"), holder=HOLDER))
     await connections.close()
     [words] = book.words
@@ -82,7 +81,7 @@ async def test_a_child_that_was_never_there_leaves_why(connections: Connections,
 
 
 async def test_who_can_not_keep_it_disturbs_nobody(
-    connections: Connections, book: Book, caplog: pytest.LogCaptureFixture
+    connections: ConnectionPool, book: Book, caplog: pytest.LogCaptureFixture
 ):
     book.failing = True
     await call(connections, scripted(), "echo")
@@ -92,10 +91,10 @@ async def test_who_can_not_keep_it_disturbs_nobody(
 
 
 def test_what_a_process_keeps_with_is_said_once():
-    before = last_words.keeper()
+    before = child_process.find_stderr_keeper()
     assert before is not None
-    last_words.keep_with(before)
-    assert last_words.keeper() is before
+    child_process.keep_with(before)
+    assert child_process.find_stderr_keeper() is before
 
 
 # --- what is shown of it
@@ -107,7 +106,7 @@ def test_what_a_process_keeps_with_is_said_once():
     integers(3_000, 30_000),
 )
 def test_no_part_of_a_secret_is_shown_wherever_output_is_cut(said: list[str], size: int):
-    tail = Tail((SECRET,))
+    tail = StderrTail((SECRET,))
     data = "".join(said).encode()
     for start in range(0, len(data), size):
         tail.add(data[start : start + size])
@@ -119,12 +118,12 @@ def test_no_part_of_a_secret_is_shown_wherever_output_is_cut(said: list[str], si
 
 
 def test_terminal_sequences_are_gone_and_what_hides_is_seen():
-    tail = Tail()
+    tail = StderrTail()
     tail.add(b"\x1b[31mred\x1b[0m \x1b]0;title\x07\xe2\x80\xae 10%\r100%\r\n\x00")
     assert tail.text() == "red ⟨U+202E⟩ 10%\n100%\n⟨U+0000⟩"
 
 
 def test_a_secret_does_not_hide_behind_a_terminal_sequence():
-    tail = Tail((SECRET,))
+    tail = StderrTail((SECRET,))
     tail.add(f"{SECRET[:5]}\x1b[0m{SECRET[5:]}\n".encode())
     assert "tok-" not in tail.text()

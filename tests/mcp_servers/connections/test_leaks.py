@@ -2,12 +2,12 @@
 
 import pytest
 
-from mcp_servers.connections.containment import containment
+from mcp_servers.client.child_process import choose_containment
 from tests.mcp_servers.connections.leaks import open_many
 
 
 async def test_no_process_no_zombie_and_no_descriptor_is_left():
-    if containment().name != "namespace":
+    if choose_containment().name != "namespace":
         pytest.skip("needs process namespaces, which this machine doesn't allow")
     left = await open_many(12, workers=1)
     assert left.seen > 5

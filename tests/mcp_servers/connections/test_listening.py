@@ -5,15 +5,13 @@ from uuid import uuid4
 
 import pytest
 
-from mcp_servers.connections import listening
-from mcp_servers.connections.changes import ChangeNotice, notice_in, notifiable
-from tests.mcp_servers.connections.asking import (
-    call,
-    failure,
-    http,
-    stdio,
-    until,
+from mcp_servers.client import change_notifications
+from mcp_servers.client.change_notifications import (
+    ChangeNotification,
+    list_notifying_topics,
+    parse_change_notification,
 )
+from tests.mcp_servers.connections.asking import call, failure, http, stdio, until
 from tests.mcp_servers.connections.hearing import (
     CHANGED,
     WATCH,
@@ -35,7 +33,7 @@ async def test_a_modern_server_tells_that_its_tools_changed(ears, listening_to, 
     assert ears.granted == [{"tools"}]
     await call(ears.connections, endpoint, "alter", description=f"Another one: {uuid4()}.")
     await until(lambda: ears.heard)
-    assert ears.heard == [(endpoint.server_id, ChangeNotice("tools"))]
+    assert ears.heard == [(endpoint.server_id, ChangeNotification("tools"))]
 
 
 async def test_only_what_discovery_says_is_asked_for(ears, listening_to):
@@ -68,7 +66,7 @@ async def test_notices_that_were_not_granted_or_are_not_ours_are_dropped(ears):
     )
     async with RawHttp(parts).listening() as server:
         await ears.listen(modern_http(server.url))
-    assert ears.notices == [ChangeNotice("tools")]
+    assert ears.notices == [ChangeNotification("tools")]
 
 
 async def test_a_resource_that_changed_is_handed_on(ears):
@@ -81,7 +79,7 @@ async def test_a_resource_that_changed_is_handed_on(ears):
     )
     async with RawHttp(parts).listening() as server:
         await ears.listen(modern_http(server.url, resources={"listChanged": True}))
-    assert ears.notices == [ChangeNotice("resources", "test://a")]
+    assert ears.notices == [ChangeNotification("resources", "test://a")]
 
 
 async def test_an_end_in_order_returns_and_a_stream_that_breaks_off_raises(ears):
@@ -127,7 +125,7 @@ async def test_refused_credentials_are_named(ears):
 
 
 async def test_a_flood_waits_at_the_server(ears, monkeypatch):
-    monkeypatch.setattr(listening, "BREATH_S", 0.002)
+    monkeypatch.setattr(change_notifications, "BREATH_S", 0.002)
 
     async def flood(asked: Asked) -> Events:
         yield raw_http.STREAM + acknowledgement(asked)
@@ -164,9 +162,9 @@ async def test_what_on_open_raises_ends_the_stream(ears):
     + [{"method": "notifications/resources/updated", "params": p} for p in (None, [], {"uri": ""})],
 )
 def test_other_messages_are_no_notices(message):
-    assert notice_in(message) is None
+    assert parse_change_notification(message) is None
 
 
 @pytest.mark.parametrize("capabilities", [None, [], {"tools": True}, {"tools": {"listChanged": 1}}])
 def test_only_a_clear_declaration_counts(capabilities):
-    assert notifiable(capabilities) == set()
+    assert list_notifying_topics(capabilities) == set()

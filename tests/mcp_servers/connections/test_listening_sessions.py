@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from mcp_servers.connections import listening
-from mcp_servers.connections.changes import ChangeNotice
-from mcp_servers.connections.pool import Connections
+from mcp_servers.client import change_notifications
+from mcp_servers.client.change_notifications import ChangeNotification
+from mcp_servers.client.pool import ConnectionPool
 from tests.mcp_servers.connections.asking import (
     HOLDER,
     SERVERS,
@@ -23,14 +23,7 @@ from tests.mcp_servers.connections.asking import (
     text_of,
     until,
 )
-from tests.mcp_servers.connections.hearing import (
-    TOLD,
-    WATCH,
-    Events,
-    discovered,
-    notice,
-    stream,
-)
+from tests.mcp_servers.connections.hearing import TOLD, WATCH, Events, discovered, notice, stream
 from tests.servers import raw_http
 from tests.servers.raw_http import Asked, HandshakeHttp, RawHttp, SseHttp
 
@@ -53,7 +46,7 @@ async def test_a_handshake_server_is_heard_in_a_session_of_its_own(ears, listeni
     async with server.listening():
         task = await listening_to(http(server.url, era="handshake", discovery=discovered()))
         await until(lambda: ears.heard)
-        assert ears.notices == [ChangeNotice("tools", holder=WATCH)]
+        assert ears.notices == [ChangeNotification("tools", holder=WATCH)]
         await ears.connections.sweep()  # an open stream is in use
         assert era.known == {"s1"}
         task.cancel()
@@ -71,7 +64,7 @@ async def test_a_handshake_server_that_has_no_stream_says_so(ears):
 
 
 async def test_a_stream_without_headers_counts_as_open(ears, listening_to, monkeypatch):
-    monkeypatch.setattr(listening, "SILENT_OPENING_S", 0.05)
+    monkeypatch.setattr(change_notifications, "SILENT_OPENING_S", 0.05)
 
     async def silent(asked: Asked) -> Events:
         await asyncio.Event().wait()
@@ -90,7 +83,7 @@ async def test_a_session_that_lives_anyway_is_heard(ears):
         server.respond = _declaring(server.respond)
         await call(ears.connections, endpoint, "x")
         await until(lambda: ears.heard)
-    assert ears.notices == [ChangeNotice("tools", holder=HOLDER)]
+    assert ears.notices == [ChangeNotification("tools", holder=HOLDER)]
 
 
 def _declaring(respond: Callable[[Asked], Any]) -> Callable[[Asked], Any]:
@@ -109,7 +102,7 @@ async def test_a_notice_on_the_stream_of_a_call_is_heard(ears):
     era = HandshakeHttp(stream(notice(), lambda asked: answer))
     async with RawHttp(era).listening() as server:
         await call(ears.connections, http(server.url, era="handshake"), "x")
-    assert ears.notices == [ChangeNotice("tools", holder=HOLDER)]
+    assert ears.notices == [ChangeNotification("tools", holder=HOLDER)]
 
 
 async def test_a_server_of_the_oldest_wire_is_heard_until_it_hangs_up(ears, listening_to):
@@ -120,7 +113,7 @@ async def test_a_server_of_the_oldest_wire_is_heard_until_it_hangs_up(ears, list
         [events] = era.streams.values()
         events.put_nowait(notice("notifications/prompts/list_changed")(server.asked[0]))
         await until(lambda: ears.heard)
-        assert ears.notices == [ChangeNotice("prompts", holder=WATCH)]
+        assert ears.notices == [ChangeNotification("prompts", holder=WATCH)]
         era.hang_up()
         assert (await failure(task)).code == "server_unreachable"
 
@@ -144,7 +137,7 @@ async def test_server_everything_is_heard_over_http(ears, listening_to, node_ser
         assert ears.granted == [{"tools", "prompts", "resources"}]
         data = {"name": "x.gz", "data": "data:text/plain;base64,aGVsbG8="}
         await call(ears.connections, endpoint, "gzip-file-as-resource", **data)
-        await until(lambda: ChangeNotice("resources", holder=HOLDER) in ears.notices)
+        await until(lambda: ChangeNotification("resources", holder=HOLDER) in ears.notices)
     finally:
         server.terminate()
         server.wait(5)
@@ -159,7 +152,7 @@ async def test_a_modern_child_is_heard_as_long_as_it_runs(ears):
     assert text_of(await call(ears.connections, endpoint, "echo", text="a")) == "a"
     await call(ears.connections, endpoint, "change", words="Another one.")
     await until(lambda: ears.heard)
-    assert ears.heard == [(endpoint.server_id, ChangeNotice("tools", holder=HOLDER))]
+    assert ears.heard == [(endpoint.server_id, ChangeNotification("tools", holder=HOLDER))]
     survey = await ears.connections.survey(endpoint, of=HOLDER)
     [echo] = [item for item in survey.items if item.name == "echo"]
     assert echo.payload["description"] == "Another one."
@@ -169,7 +162,7 @@ async def test_a_modern_child_is_heard_as_long_as_it_runs(ears):
 
 async def test_listening_keeps_no_child_alive():
     clock = Clock()
-    connections = Connections(clock=clock, on_notice=lambda *_: None)
+    connections = ConnectionPool(clock=clock, on_notice=lambda *_: None)
     endpoint = stdio(sys.executable, WORKSHOP, env={"WORKSHOP_CHANGES": "1"})
     await call(connections, endpoint, "echo", text="a")
     clock.now += 301
@@ -183,4 +176,4 @@ async def test_server_everything_is_heard_over_stdio(ears, node_server):
     endpoint = stdio("node", node_server("mcp-server-everything"), "stdio")
     data = {"name": "x.gz", "data": "data:text/plain;base64,aGVsbG8="}
     await call(ears.connections, endpoint, "gzip-file-as-resource", **data)
-    await until(lambda: ChangeNotice("resources", holder=HOLDER) in ears.notices)
+    await until(lambda: ChangeNotification("resources", holder=HOLDER) in ears.notices)

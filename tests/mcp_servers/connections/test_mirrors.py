@@ -13,8 +13,9 @@ from mcp.shared.inbound import (
     x_mcp_header_map,
 )
 
-from mcp_servers.connections.mirrors import annotation_fault, encoded, routing_headers
-from mcp_servers.connections.wire import Request
+from mcp_servers.client.http_channel import build_routing_headers, validate_header_annotations
+from mcp_servers.client.http_channel import encode_header_value as encoded
+from mcp_servers.client.jsonrpc import McpRequest
 
 STRING = {"type": "string"}
 
@@ -32,15 +33,15 @@ def test_a_lone_surrogate_does_not_break_the_header():
 @pytest.mark.parametrize(
     ("request_", "name"),
     [
-        (Request("tools/call", {"name": "t", "uri": "u"}), "t"),
-        (Request("prompts/get", {"name": "p"}), "p"),
-        (Request("resources/read", {"uri": "a://ü"}), "=?base64?YTovL8O8?="),
-        (Request("tools/list", {"name": "t"}), None),
-        (Request("tools/call", {"name": 7}), None),
+        (McpRequest("tools/call", {"name": "t", "uri": "u"}), "t"),
+        (McpRequest("prompts/get", {"name": "p"}), "p"),
+        (McpRequest("resources/read", {"uri": "a://ü"}), "=?base64?YTovL8O8?="),
+        (McpRequest("tools/list", {"name": "t"}), None),
+        (McpRequest("tools/call", {"name": 7}), None),
     ],
 )
-def test_the_name_is_mirrored_for_what_has_one(request_: Request, name: str | None):
-    headers = routing_headers(request_)
+def test_the_name_is_mirrored_for_what_has_one(request_: McpRequest, name: str | None):
+    headers = build_routing_headers(request_)
     assert headers.get("Mcp-Name") == name
     assert headers["Mcp-Method"] == request_.method
     assert headers["MCP-Protocol-Version"] == "2026-07-28"
@@ -77,7 +78,7 @@ SCHEMAS: list[Any] = [
 
 @pytest.mark.parametrize("schema", SCHEMAS)
 def test_annotations_are_judged_as_the_sdk_does(schema: Any):
-    assert bool(annotation_fault(schema)) == bool(find_invalid_x_mcp_header(schema))
+    assert bool(validate_header_annotations(schema)) == bool(find_invalid_x_mcp_header(schema))
 
 
 @pytest.mark.parametrize(
@@ -98,7 +99,7 @@ def test_arguments_are_mirrored_as_the_sdk_does(arguments: dict[str, Any]):
     schema = {
         "properties": {"a": {**STRING, "x-mcp-header": "A"}, "b": {"properties": inner}, "e": {}}
     }
-    request = Request("tools/call", {"name": "t", "arguments": arguments}, input_schema=schema)
-    headers = routing_headers(request)
+    request = McpRequest("tools/call", {"name": "t", "arguments": arguments}, input_schema=schema)
+    headers = build_routing_headers(request)
     mirrored = {name: value for name, value in headers.items() if name.startswith("Mcp-Param-")}
     assert mirrored == mcp_param_headers(x_mcp_header_map(schema), arguments)

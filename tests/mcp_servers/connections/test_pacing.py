@@ -8,29 +8,29 @@ import pytest
 from hypothesis import given
 from hypothesis.strategies import floats, integers
 
-from mcp_servers.connections import channel, pacing
-from mcp_servers.connections.pacing import (
+from mcp_servers.client import background_tasks, http_channel
+from mcp_servers.client.background_tasks import (
     GRACE_S,
     LONGEST_S,
     PER_READ_S,
     SHARE,
     STREAM_SHARE,
-    Pace,
+    ReadThrottle,
 )
-from mcp_servers.connections.pool import Connections
-from mcp_servers.connections.wire import decode
+from mcp_servers.client.jsonrpc import decode
+from mcp_servers.client.pool import ConnectionPool
 from tests.mcp_servers.connections.asking import HOLDER, call, failure, http, scripted, text_of
 from tests.servers import raw_http
 
 
 def test_ordinary_answers_are_never_waited_for():
-    pace = Pace()
+    pace = ReadThrottle()
     assert all(pace.spent(0.001, now=second) == 0 for second in range(1000))
 
 
 @given(floats(0.0001, 0.05), integers(50, 300))
 def test_who_talks_without_end_gets_its_share(seconds: float, reads: int):
-    pace, now, worked = Pace(), 1_000.0, 0.0
+    pace, now, worked = ReadThrottle(), 1_000.0, 0.0
     for _ in range(reads):
         now += seconds
         worked += seconds
@@ -41,7 +41,7 @@ def test_who_talks_without_end_gets_its_share(seconds: float, reads: int):
 
 
 async def test_a_child_over_its_share_is_left_waiting_and_read_on_later(
-    connections: Connections, monkeypatch: pytest.MonkeyPatch
+    connections: ConnectionPool, monkeypatch: pytest.MonkeyPatch
 ):
     endpoint = scripted("modern", era="modern")
     await call(connections, endpoint, "echo")
@@ -49,15 +49,15 @@ async def test_a_child_over_its_share_is_left_waiting_and_read_on_later(
     assert child._process is not None
     pipe = child._process.get_pipe_transport(1)
     assert isinstance(pipe, asyncio.ReadTransport)
-    monkeypatch.setattr(pacing, "GRACE_S", 0.0)
-    monkeypatch.setattr(pacing, "SHARE", 0.001)
+    monkeypatch.setattr(background_tasks, "GRACE_S", 0.0)
+    monkeypatch.setattr(background_tasks, "SHARE", 0.001)
     assert text_of(await call(connections, endpoint, "echo", a=1)) == '{"a": 1}'
     assert not pipe.is_reading()
     assert text_of(await call(connections, endpoint, "echo", a=2)) == '{"a": 2}'
 
 
 async def test_a_stream_of_events_without_end_leaves_the_loop_to_others(
-    connections: Connections, monkeypatch: pytest.MonkeyPatch
+    connections: ConnectionPool, monkeypatch: pytest.MonkeyPatch
 ):
     """Its events are there already: nothing else would make the loop turn to anybody."""
     many = raw_http.event({"jsonrpc": "2.0", "method": "notifications/message", "params": {}}) * 500
@@ -72,7 +72,7 @@ async def test_a_stream_of_events_without_end_leaves_the_loop_to_others(
         while True:
             yield many
 
-    monkeypatch.setattr(channel, "decode", counting)
+    monkeypatch.setattr(http_channel, "decode", counting)
     async with raw_http.RawHttp(lambda asked: flood()).listening() as server:
         began = time.perf_counter()
         error = await failure(call(connections, http(server.url, era="modern"), "x", timeout_s=1.5))
@@ -84,7 +84,7 @@ async def test_a_stream_of_events_without_end_leaves_the_loop_to_others(
 
 
 async def test_what_a_chatty_server_says_before_its_answer_is_not_held_up(
-    connections: Connections,
+    connections: ConnectionPool,
 ):
     note = {"jsonrpc": "2.0", "method": "notifications/message", "params": {}}
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from mcp_servers.connections.packages import package_of
-from mcp_servers.presets.catalogue import load
+from mcp_servers.client.launcher_packages import package_of
+from mcp_servers.presets.catalog import load
 
 
 @pytest.mark.parametrize(

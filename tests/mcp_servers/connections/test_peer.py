@@ -8,34 +8,34 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from mcp_servers.connections.children import Overlong
-from mcp_servers.connections.crew import Crew
-from mcp_servers.connections.errors import UpstreamError, unreachable
-from mcp_servers.connections.host import NoHost
-from mcp_servers.connections.peer import Peer
-from mcp_servers.connections.wire import Request
+from mcp_servers.client.background_tasks import TaskSet
+from mcp_servers.client.child_process import OverlongLine
+from mcp_servers.client.errors import UpstreamError, build_unreachable_error
+from mcp_servers.client.host import NullHost
+from mcp_servers.client.jsonrpc import McpRequest
+from mcp_servers.client.stream_peer import StreamPeer
 from tests.mcp_servers.connections.asking import scripted
 
 
-def peer() -> tuple[Peer, list[dict[str, Any]]]:
+def peer() -> tuple[StreamPeer, list[dict[str, Any]]]:
     """Return a peer and the messages that it writes."""
     written: list[dict[str, Any]] = []
-    made = Peer(scripted(), written.append, NoHost(), Crew())
+    made = StreamPeer(scripted(), written.append, NullHost(), TaskSet())
     return made, written
 
 
-async def asked(made: Peer, count: int) -> list[asyncio.Future[Any]]:
+async def asked(made: StreamPeer, count: int) -> list[asyncio.Future[Any]]:
     """Make `count` requests that wait for their answers."""
-    tasks = [asyncio.ensure_future(made.request(Request("x"), {})) for _ in range(count)]
+    tasks = [asyncio.ensure_future(made.request(McpRequest("x"), {})) for _ in range(count)]
     await asyncio.sleep(0)
     return tasks
 
 
 async def test_a_peer_that_has_failed_sends_nothing_more():
     made, written = peer()
-    made.fail(unreachable(scripted(), "gone"))
-    made.fail(unreachable(scripted(), "gone again"))
-    request = Request("x")
+    made.fail(build_unreachable_error(scripted(), "gone"))
+    made.fail(build_unreachable_error(scripted(), "gone again"))
+    request = McpRequest("x")
     with pytest.raises(UpstreamError, match=r"gone\.$") as error:
         await made.request(request, {})
     assert (written, request.sent, error.value.sent) == ([], False, False)
@@ -43,7 +43,7 @@ async def test_a_peer_that_has_failed_sends_nothing_more():
 
 async def test_initialize_is_never_cancelled():
     made, written = peer()
-    task = asyncio.ensure_future(made.request(Request("initialize"), {}))
+    task = asyncio.ensure_future(made.request(McpRequest("initialize"), {}))
     await asyncio.sleep(0)
     task.cancel()
     await asyncio.wait({task})
@@ -54,12 +54,12 @@ async def test_initialize_is_never_cancelled():
 @pytest.mark.parametrize(
     ("line", "failed"),
     [
-        (Overlong(b'{"jsonrpc":"2.0","id":2,"result":{"a":"x', b'x"}}'), [2]),
-        (Overlong(b'{"id": 1, "result":', b"}}"), [1]),
-        (Overlong(b'{"result":{"a":"x', b'x"},"jsonrpc":"2.0","id":3}'), [3]),
-        (Overlong(b'{"result":{"id":2,"a":"x', b'x"}}'), [1, 2, 3]),
-        (Overlong(b'{"jsonrpc":"2.0","id":77,"result":', b"}}"), [1, 2, 3]),
-        (Overlong(b'{"jsonrpc":"2.0","method":"notifications/x","params":{', b"}}"), []),
+        (OverlongLine(b'{"jsonrpc":"2.0","id":2,"result":{"a":"x', b'x"}}'), [2]),
+        (OverlongLine(b'{"id": 1, "result":', b"}}"), [1]),
+        (OverlongLine(b'{"result":{"a":"x', b'x"},"jsonrpc":"2.0","id":3}'), [3]),
+        (OverlongLine(b'{"result":{"id":2,"a":"x', b'x"}}'), [1, 2, 3]),
+        (OverlongLine(b'{"jsonrpc":"2.0","id":77,"result":', b"}}"), [1, 2, 3]),
+        (OverlongLine(b'{"jsonrpc":"2.0","method":"notifications/x","params":{', b"}}"), []),
         (b'{"jsonrpc":"2.0","id":2,"result":NaN}', [2]),
         (b'  {"unfinished": ', [1, 2, 3]),
         (b"chatter", []),
@@ -68,7 +68,7 @@ async def test_initialize_is_never_cancelled():
     ],
 )
 async def test_an_unreadable_answer_fails_the_request_it_was_for(
-    line: bytes | Overlong, failed: list[int]
+    line: bytes | OverlongLine, failed: list[int]
 ):
     made, _ = peer()
     tasks = await asked(made, 3)

@@ -9,27 +9,19 @@ from typing import Any
 
 import pytest
 
-from bonobot.lib.runtime import close, runtime
-from mcp_servers.connections import pool
-from mcp_servers.connections.endpoint import Endpoint
-from mcp_servers.connections.errors import UpstreamError
-from mcp_servers.connections.host import Host, NotSupported
-from mcp_servers.connections.pool import Connections
-from mcp_servers.connections.pool import connections as of_process
-from tests.mcp_servers.connections.asking import (
-    HOLDER,
-    Clock,
-    call,
-    http,
-    scripted,
-    text_of,
-    until,
-)
+from bonobot.core.runtime import close, get_runtime
+from mcp_servers.client import pool as client_pool
+from mcp_servers.client.endpoint import ServerEndpoint
+from mcp_servers.client.errors import UpstreamError
+from mcp_servers.client.host import Host, HostRequestUnsupported
+from mcp_servers.client.pool import ConnectionPool
+from mcp_servers.client.pool import get_connection_pool as of_process
+from tests.mcp_servers.connections.asking import HOLDER, Clock, call, http, scripted, text_of, until
 from tests.servers import raw_http
 from tests.servers.raw_http import Asked, RawHttp
 
 
-def children(connections: Connections) -> int:
+def children(connections: ConnectionPool) -> int:
     return len(connections._seats._seats)
 
 
@@ -45,7 +37,7 @@ def handshake(asked: Asked) -> bytes:
 # --- who shares what
 
 
-async def test_each_holder_has_a_child_of_its_own(connections: Connections):
+async def test_each_holder_has_a_child_of_its_own(connections: ConnectionPool):
     endpoint = scripted()
     await asyncio.gather(
         *(call(connections, endpoint, "echo", holder=f"session:{n % 3}") for n in range(9))
@@ -53,7 +45,7 @@ async def test_each_holder_has_a_child_of_its_own(connections: Connections):
     assert children(connections) == 3
 
 
-async def test_releasing_a_holder_closes_its_children_only(connections: Connections):
+async def test_releasing_a_holder_closes_its_children_only(connections: ConnectionPool):
     one, other = scripted(), scripted()
     for endpoint in (one, other):
         for holder in ("session:a", "session:b"):
@@ -63,7 +55,7 @@ async def test_releasing_a_holder_closes_its_children_only(connections: Connecti
     await connections.release("session:unknown")
 
 
-async def test_forgetting_a_server_closes_all_of_it(connections: Connections):
+async def test_forgetting_a_server_closes_all_of_it(connections: ConnectionPool):
     async with RawHttp(handshake).listening() as server:
         remote = http(server.url, era="handshake")
         local = replace(scripted(), server_id=remote.server_id)
@@ -79,7 +71,7 @@ async def test_forgetting_a_server_closes_all_of_it(connections: Connections):
     assert connections.stderr_tail(kept.server_id)
 
 
-async def test_another_configuration_gets_another_child(connections: Connections):
+async def test_another_configuration_gets_another_child(connections: ConnectionPool):
     endpoint = scripted()
     await call(connections, endpoint, "echo")
     changed = replace(endpoint, env={"A": "b"})
@@ -87,7 +79,7 @@ async def test_another_configuration_gets_another_child(connections: Connections
     assert children(connections) == 1
 
 
-async def test_closing_ends_everything_and_what_waits_for_it(connections: Connections):
+async def test_closing_ends_everything_and_what_waits_for_it(connections: ConnectionPool):
     endpoint = scripted()
     await call(connections, endpoint, "echo")
     waiting = asyncio.ensure_future(call(connections, endpoint, "hang"))
@@ -101,7 +93,7 @@ async def test_closing_ends_everything_and_what_waits_for_it(connections: Connec
     assert text_of(await call(connections, endpoint, "echo")) == "{}"
 
 
-async def test_closing_while_a_child_is_being_started_leaves_nothing(connections: Connections):
+async def test_closing_while_a_child_is_being_started_leaves_nothing(connections: ConnectionPool):
     for turns in range(0, 60, 3):
         starting = asyncio.ensure_future(call(connections, scripted(), "echo"))
         for _ in range(turns):
@@ -115,7 +107,9 @@ async def test_closing_while_a_child_is_being_started_leaves_nothing(connections
 # --- idle ones
 
 
-async def test_an_idle_child_is_closed_after_five_minutes(connections: Connections, clock: Clock):
+async def test_an_idle_child_is_closed_after_five_minutes(
+    connections: ConnectionPool, clock: Clock
+):
     endpoint = scripted()
     await call(connections, endpoint, "echo")
     clock.now += 299
@@ -127,7 +121,7 @@ async def test_an_idle_child_is_closed_after_five_minutes(connections: Connectio
     assert text_of(await call(connections, endpoint, "echo")) == "{}"
 
 
-async def test_a_child_at_work_is_not_idle(connections: Connections, clock: Clock):
+async def test_a_child_at_work_is_not_idle(connections: ConnectionPool, clock: Clock):
     endpoint = scripted()
     await call(connections, endpoint, "echo")
     working = asyncio.ensure_future(call(connections, endpoint, "hang", timeout_s=1))
@@ -142,7 +136,7 @@ async def test_a_child_at_work_is_not_idle(connections: Connections, clock: Cloc
     assert children(connections) == 1
 
 
-async def test_idle_sessions_and_pools_are_closed(connections: Connections, clock: Clock):
+async def test_idle_sessions_and_pools_are_closed(connections: ConnectionPool, clock: Clock):
     async with RawHttp(handshake).listening() as server:
         endpoint = http(server.url, era="handshake")
         await call(connections, endpoint, "x", holder="session:a")
@@ -159,8 +153,8 @@ async def test_idle_sessions_and_pools_are_closed(connections: Connections, cloc
 
 
 async def test_sweeping_goes_on_by_itself(clock: Clock, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(pool, "SWEEP_S", 0.01)
-    connections = Connections(clock=clock)
+    monkeypatch.setattr(client_pool, "SWEEP_S", 0.01)
+    connections = ConnectionPool(clock=clock)
     await call(connections, scripted(), "echo")
     clock.now += 301
     await until(lambda: not children(connections))
@@ -172,7 +166,9 @@ async def test_sweeping_goes_on_by_itself(clock: Clock, monkeypatch: pytest.Monk
 DAY_S = 86_400
 
 
-async def test_an_old_child_is_replaced_between_two_calls(connections: Connections, clock: Clock):
+async def test_an_old_child_is_replaced_between_two_calls(
+    connections: ConnectionPool, clock: Clock
+):
     endpoint, holder = scripted(), "server:1:somebody"
     await call(connections, endpoint, "echo", holder=holder)
     first = connections._seats._seats[endpoint.server_id, holder].connection
@@ -186,7 +182,7 @@ async def test_an_old_child_is_replaced_between_two_calls(connections: Connectio
     await until(lambda: not first.alive)
 
 
-async def test_an_old_child_at_work_is_not_interrupted(connections: Connections, clock: Clock):
+async def test_an_old_child_at_work_is_not_interrupted(connections: ConnectionPool, clock: Clock):
     endpoint, holder = scripted(), "server:1:somebody"
     await call(connections, endpoint, "echo", holder=holder)
     first = connections._seats._seats[endpoint.server_id, holder].connection
@@ -206,7 +202,7 @@ async def test_an_old_child_at_work_is_not_interrupted(connections: Connections,
 
 
 async def test_a_child_that_gave_up_its_place_still_counts(clock: Clock):
-    connections = Connections(clock=clock, children=1)
+    connections = ConnectionPool(clock=clock, children=1)
     endpoint, holder = scripted(), "server:1:somebody"
     await call(connections, endpoint, "echo", holder=holder)
     working = asyncio.ensure_future(call(connections, endpoint, "hang", holder=holder))
@@ -223,7 +219,9 @@ async def test_a_child_that_gave_up_its_place_still_counts(clock: Clock):
     await connections.close()
 
 
-async def test_a_sessions_child_is_never_replaced_under_it(connections: Connections, clock: Clock):
+async def test_a_sessions_child_is_never_replaced_under_it(
+    connections: ConnectionPool, clock: Clock
+):
     endpoint = scripted()
     await call(connections, endpoint, "echo")
     first = connections._seats._seats[endpoint.server_id, HOLDER].connection
@@ -241,7 +239,7 @@ async def test_a_sessions_child_is_never_replaced_under_it(connections: Connecti
 
 
 async def test_with_all_places_taken_the_longest_idle_child_makes_room(clock: Clock):
-    connections = Connections(children=2, clock=clock)
+    connections = ConnectionPool(children=2, clock=clock)
     endpoint = scripted()
     for holder in ("session:a", "session:b", "session:c"):
         clock.now += 1
@@ -251,7 +249,7 @@ async def test_with_all_places_taken_the_longest_idle_child_makes_room(clock: Cl
 
 
 async def test_with_all_children_at_work_no_more_are_started():
-    connections = Connections(children=1)
+    connections = ConnectionPool(children=1)
     endpoint = scripted()
     await call(connections, endpoint, "echo")
     working = asyncio.ensure_future(call(connections, endpoint, "hang"))
@@ -264,9 +262,9 @@ async def test_with_all_children_at_work_no_more_are_started():
 
 
 async def test_last_words_are_kept_of_a_bounded_number_of_servers(
-    connections: Connections, monkeypatch: pytest.MonkeyPatch
+    connections: ConnectionPool, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("mcp_servers.connections.seats.TAILS", 2)
+    monkeypatch.setattr("mcp_servers.client.stdio.TAILS", 2)
     endpoints = [scripted() for _ in range(3)]
     for endpoint in endpoints:
         await call(connections, endpoint, "echo")
@@ -286,22 +284,22 @@ class Helpful(Host):
     def capabilities(self, endpoint) -> Mapping[str, Any]:
         return {"sampling": {}, "roots": {}}
 
-    async def sampling(self, endpoint: Endpoint, params: Mapping[str, Any]) -> dict[str, Any]:
+    async def sampling(self, endpoint: ServerEndpoint, params: Mapping[str, Any]) -> dict[str, Any]:
         return {"role": "assistant", "params": dict(params)}
 
-    async def roots(self, endpoint: Endpoint) -> dict[str, Any]:
+    async def roots(self, endpoint: ServerEndpoint) -> dict[str, Any]:
         raise UpstreamError("no model", code="call_timeout", server="x")
 
 
 async def asked_back(
-    connections: Connections, method: str, host: Host | None = None
+    connections: ConnectionPool, method: str, host: Host | None = None
 ) -> dict[str, Any]:
     result = await call(connections, scripted("handshake"), "ask_back", method=method, host=host)
     answer: dict[str, Any] = json.loads(text_of(result))
     return answer
 
 
-async def test_a_ping_is_answered(connections: Connections):
+async def test_a_ping_is_answered(connections: ConnectionPool):
     assert (await asked_back(connections, "ping"))["result"] == {}
 
 
@@ -309,33 +307,33 @@ async def test_a_ping_is_answered(connections: Connections):
     "method", ["sampling/createMessage", "elicitation/create", "roots/list", "no/such"]
 )
 async def test_without_a_host_every_question_is_refused_politely(
-    connections: Connections, method: str
+    connections: ConnectionPool, method: str
 ):
     assert (await asked_back(connections, method))["error"]["code"] == -32601
 
 
-async def test_a_host_answers_for_its_session(connections: Connections):
+async def test_a_host_answers_for_its_session(connections: ConnectionPool):
     answer = await asked_back(connections, "sampling/createMessage", Helpful())
     assert answer["result"] == {"role": "assistant", "params": {"p": 1}}
 
 
-async def test_a_problem_of_the_host_is_an_error_to_the_server(connections: Connections):
+async def test_a_problem_of_the_host_is_an_error_to_the_server(connections: ConnectionPool):
     answer = await asked_back(connections, "roots/list", Helpful())
     assert (answer["error"]["code"], answer["error"]["message"]) == (-32603, "no model")
     assert answer["error"]["data"] == {"code": "call_timeout"}
 
 
 async def test_a_server_that_asks_too_much_at_a_time_gets_some_answers_only(
-    connections: Connections,
+    connections: ConnectionPool,
 ):
     asked, enough = 0, asyncio.Event()
 
     class Slow(Host):
-        async def roots(self, endpoint: Endpoint) -> dict[str, Any]:
+        async def roots(self, endpoint: ServerEndpoint) -> dict[str, Any]:
             nonlocal asked
             asked += 1
             await enough.wait()
-            raise NotSupported("no")
+            raise HostRequestUnsupported("no")
 
     endpoint, options = scripted("handshake"), {"method": "roots/list", "times": 100}
     asking = asyncio.ensure_future(call(connections, endpoint, "ask_back", host=Slow(), **options))
@@ -349,7 +347,7 @@ async def test_a_server_that_asks_too_much_at_a_time_gets_some_answers_only(
 # --- the one of the process
 
 
-async def test_the_capabilities_of_the_host_are_declared(connections: Connections):
+async def test_the_capabilities_of_the_host_are_declared(connections: ConnectionPool):
     async with RawHttp(lambda asked: raw_http.text(asked)).listening() as server:
         await call(connections, http(server.url, era="modern"), "x", host=Helpful())
     meta = server.asked[0].message["params"]["_meta"]
@@ -357,7 +355,7 @@ async def test_the_capabilities_of_the_host_are_declared(connections: Connection
     assert meta["io.modelcontextprotocol/clientInfo"]["name"] == "bonobot"
 
 
-async def test_reserved_members_of_meta_do_not_travel_on(connections: Connections):
+async def test_reserved_members_of_meta_do_not_travel_on(connections: ConnectionPool):
     theirs = {
         "io.modelcontextprotocol/clientInfo": {"name": "somebody"},
         "progressToken": "theirs",
@@ -379,7 +377,7 @@ def test_a_process_has_one_pool_on_its_runtimes_loop(modern_url: str):
         assert first is of_process()
         endpoint = http(modern_url, era="modern")
         params = {"name": "add", "arguments": {"a": 1, "b": 2}}
-        result = runtime().call(first.request, endpoint, "tools/call", params, holder=HOLDER)
+        result = get_runtime().call(first.request, endpoint, "tools/call", params, holder=HOLDER)
         assert result["structuredContent"] == {"result": 3}
     finally:
         close()

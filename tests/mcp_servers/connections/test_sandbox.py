@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from mcp_servers.connections import egress_proxy, sandbox
-from mcp_servers.connections.confinement import Network, Unavailable
-from mcp_servers.connections.endpoint import Endpoint
-from mcp_servers.connections.pool import Connections
-from mcp_servers.connections.sandbox import Sandbox, folders_among
+from mcp_servers.client import egress_proxy, sandbox
+from mcp_servers.client.endpoint import ServerEndpoint
+from mcp_servers.client.pool import ConnectionPool
+from mcp_servers.client.sandbox import Sandbox, folders_among
+from mcp_servers.client.sandbox_modes import Network, ServerSandboxUnavailable
 from tests.mcp_servers.connections.asking import HOLDER, SERVERS, call, failure, stdio, text_of
 
 CANARY = "canary-of-this-machine"
@@ -32,7 +32,7 @@ def own(tmp_path: Path) -> Path:
     return folder
 
 
-def sandboxed(own: Path, network: Network = "egress", **more: bool) -> Endpoint:
+def sandboxed(own: Path, network: Network = "egress", **more: bool) -> ServerEndpoint:
     """Return the scripted server in the sandbox of an organization."""
     var = own.parents[1]
     box = Sandbox(
@@ -46,7 +46,7 @@ def sandboxed(own: Path, network: Network = "egress", **more: bool) -> Endpoint:
     return replace(endpoint, sandbox=box)
 
 
-async def told(connections: Connections, endpoint: Endpoint, expression: str) -> str:
+async def told(connections: ConnectionPool, endpoint: ServerEndpoint, expression: str) -> str:
     return text_of(await call(connections, endpoint, "attempt", expression=expression))
 
 
@@ -55,7 +55,7 @@ async def told(connections: Connections, endpoint: Endpoint, expression: str) ->
 
 @pytest.mark.sandbox
 async def test_nothing_of_bonobot_and_of_its_user_is_seen(
-    connections: Connections, own: Path, tmp_path: Path
+    connections: ConnectionPool, own: Path, tmp_path: Path
 ) -> None:
     var = own.parents[1]
     others = var / "workspaces" / "others"
@@ -83,7 +83,7 @@ async def test_nothing_of_bonobot_and_of_its_user_is_seen(
 
 @pytest.mark.sandbox
 async def test_only_its_folders_its_home_and_tmp_can_be_written_to(
-    connections: Connections, own: Path
+    connections: ConnectionPool, own: Path
 ) -> None:
     endpoint = sandboxed(own)
     for path in ("/usr/x", "/etc/x", "/x", "/dev/x", "/home/x", f"{sys.prefix}/x"):
@@ -100,7 +100,7 @@ async def test_only_its_folders_its_home_and_tmp_can_be_written_to(
 
 @pytest.mark.sandbox
 async def test_a_program_that_it_runs_is_in_the_same_sandbox(
-    connections: Connections, own: Path
+    connections: ConnectionPool, own: Path
 ) -> None:
     """What is written there and then run: a kubeconfig's `exec`, a hook of git."""
     var = own.parents[1]
@@ -115,7 +115,7 @@ async def test_a_program_that_it_runs_is_in_the_same_sandbox(
 
 
 @pytest.mark.sandbox
-async def test_its_environment_is_its_own(connections: Connections, own: Path) -> None:
+async def test_its_environment_is_its_own(connections: ConnectionPool, own: Path) -> None:
     endpoint = sandboxed(own)
     said = await told(connections, endpoint, "dict(os.environ)")
     assert '"HOME": "/home/server"' in said
@@ -125,7 +125,7 @@ async def test_its_environment_is_its_own(connections: Connections, own: Path) -
 
 
 @pytest.mark.sandbox
-async def test_it_has_no_privileges_and_gets_none(connections: Connections, own: Path) -> None:
+async def test_it_has_no_privileges_and_gets_none(connections: ConnectionPool, own: Path) -> None:
     status = "[l for l in open('/proc/self/status') if l.startswith(('CapEff', 'NoNewPrivs'))]"
     said = await told(connections, sandboxed(own), status)
     assert "0000000000000000" in said
@@ -135,7 +135,7 @@ async def test_it_has_no_privileges_and_gets_none(connections: Connections, own:
 @pytest.mark.sandbox
 @pytest.mark.parametrize("part", ["acme", "workspaces"])
 async def test_a_folder_that_was_replaced_by_a_link_is_not_shown(
-    connections: Connections, own: Path, part: str
+    connections: ConnectionPool, own: Path, part: str
 ) -> None:
     """A server writes in its folder while another one is stopped, and moves things there."""
     var = own.parents[1]
@@ -152,7 +152,7 @@ async def test_a_folder_that_was_replaced_by_a_link_is_not_shown(
 
 @pytest.mark.sandbox
 async def test_no_descriptor_of_the_machine_is_left_in_it(
-    connections: Connections, own: Path
+    connections: ConnectionPool, own: Path
 ) -> None:
     """Through a folder that is open outside of the sandbox, `..` would lead out of it."""
     (own.parents[1] / "canary").write_text(CANARY)
@@ -208,7 +208,7 @@ TUNNEL = (
 @pytest.mark.sandbox
 @pytest.mark.parametrize("network", ["egress", "none"])
 async def test_neither_this_machine_nor_the_network_is_reached_directly(
-    connections: Connections, own: Path, web: int, network: Network
+    connections: ConnectionPool, own: Path, web: int, network: Network
 ) -> None:
     endpoint = sandboxed(own, network)
     for host, port in (("127.0.0.1", web), ("192.0.2.1", 80), ("8.8.8.8", 53)):
@@ -234,7 +234,7 @@ async def test_neither_this_machine_nor_the_network_is_reached_directly(
     ],
 )
 async def test_the_egress_proxy_never_leads_to_this_machine(
-    connections: Connections, own: Path, web: int, host: str, allow_private: bool
+    connections: ConnectionPool, own: Path, web: int, host: str, allow_private: bool
 ) -> None:
     endpoint = sandboxed(own, allow_private=allow_private)
     said = await told(connections, endpoint, STATUS.format(url=f"http://{host}:{web}/"))
@@ -254,13 +254,15 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, address: tuple[str, int], port: in
         return await plain(self, "127.0.0.1", port, 5.0)
 
     plain = egress_proxy.GuardedBackend.connect_tcp.__globals__["streams"].Backend.connect_tcp
-    monkeypatch.setattr(egress_proxy, "system_resolve", resolve)
-    monkeypatch.setattr("bonobot.lib.streams.Backend.connect_tcp", connect)
+    monkeypatch.setattr(egress_proxy, "resolve_host", resolve)
+    monkeypatch.setattr(
+        "bonobot.core.http.network_backend.AsyncioNetworkBackend.connect_tcp", connect
+    )
 
 
 @pytest.mark.sandbox
 async def test_a_public_address_is_reached_by_the_egress_proxy(
-    connections: Connections, own: Path, web: int, monkeypatch: pytest.MonkeyPatch
+    connections: ConnectionPool, own: Path, web: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
 
     stand_in(monkeypatch, ("93.184.216.34", 8080), web)
@@ -303,7 +305,7 @@ QUERY = (
     ],
 )
 async def test_a_database_that_it_names_is_reached_by_the_egress_rules(
-    connections: Connections,
+    connections: ConnectionPool,
     own: Path,
     database: int,
     monkeypatch: pytest.MonkeyPatch,
@@ -320,7 +322,7 @@ async def test_a_database_that_it_names_is_reached_by_the_egress_rules(
 
 @pytest.mark.sandbox
 async def test_a_database_of_an_inner_address_is_refused_and_the_log_says_why(
-    connections: Connections, own: Path
+    connections: ConnectionPool, own: Path
 ) -> None:
     endpoint = replace(sandboxed(own), env={"URI": "redis://10.1.2.3:6379/0"})
     assert await told(connections, endpoint, QUERY.format(host="127.0.0.2", port=6379)) in CLOSED
@@ -328,7 +330,7 @@ async def test_a_database_of_an_inner_address_is_refused_and_the_log_says_why(
 
 
 @pytest.mark.sandbox
-async def test_without_network_there_is_no_proxy(connections: Connections, own: Path) -> None:
+async def test_without_network_there_is_no_proxy(connections: ConnectionPool, own: Path) -> None:
     endpoint = sandboxed(own, "none")
     assert "PROXY" not in await told(connections, endpoint, "sorted(os.environ)")
     assert await told(connections, endpoint, "os.listdir('/run')") in ("[]", "FileNotFoundError")
@@ -385,13 +387,15 @@ def test_only_folders_within_the_allowed_ones_are_shown(tmp_path: Path) -> None:
 @pytest.fixture
 def unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
     def require() -> None:
-        raise Unavailable("`bwrap` isn't installed", "Install the package `bubblewrap`.")
+        raise ServerSandboxUnavailable(
+            "`bwrap` isn't installed", "Install the package `bubblewrap`."
+        )
 
     monkeypatch.setattr(sandbox, "require", require)
 
 
 async def test_without_a_sandbox_an_organization_s_server_is_not_started(
-    connections: Connections, own: Path, unavailable: None
+    connections: ConnectionPool, own: Path, unavailable: None
 ) -> None:
     error = await failure(connections.greet(sandboxed(own), holder=HOLDER))
     assert (error.code, error.sent, error.status) == ("sandbox_unavailable", False, 503)
@@ -400,7 +404,7 @@ async def test_without_a_sandbox_an_organization_s_server_is_not_started(
 
 
 async def test_where_one_organization_is_alone_it_is_started_as_the_machine_offers(
-    connections: Connections, own: Path, unavailable: None
+    connections: ConnectionPool, own: Path, unavailable: None
 ) -> None:
     endpoint = sandboxed(own, required=False)
     assert await told(connections, endpoint, "os.path.exists('/etc/passwd')") == "true"

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from mcp_servers.connections import sessions
-from mcp_servers.connections.endpoint import Endpoint
-from mcp_servers.connections.host import Host
-from mcp_servers.connections.pool import Connections
+from mcp_servers.client import streamable_http
+from mcp_servers.client.endpoint import ServerEndpoint
+from mcp_servers.client.host import Host
+from mcp_servers.client.pool import ConnectionPool
 from tests.mcp_servers.connections.asking import HOLDER, call, failure, http, text_of, until
 from tests.servers import raw_http
 from tests.servers.raw_http import Asked, HandshakeHttp, RawHttp
@@ -18,7 +18,7 @@ LIMIT_S = 0.3
 Events = AsyncIterator[bytes]
 
 
-async def test_the_sdks_server_is_called_in_a_session(connections: Connections, modern_url: str):
+async def test_the_sdks_server_is_called_in_a_session(connections: ConnectionPool, modern_url: str):
     told: list[tuple[float, float | None, str | None]] = []
 
     async def on_progress(progress: float, total: float | None, message: str | None) -> None:
@@ -35,7 +35,7 @@ async def test_the_sdks_server_is_called_in_a_session(connections: Connections, 
             pass
 
 
-async def test_each_holder_has_a_session_of_its_own_and_ends_it(connections: Connections):
+async def test_each_holder_has_a_session_of_its_own_and_ends_it(connections: ConnectionPool):
     era = HandshakeHttp(raw_http.text)
     async with RawHttp(era).listening() as server:
         endpoint = http(server.url)
@@ -60,7 +60,7 @@ async def test_each_holder_has_a_session_of_its_own_and_ends_it(connections: Con
         ),
     ],
 )
-async def test_a_lost_session_is_opened_anew_once(connections: Connections, lost: bytes):
+async def test_a_lost_session_is_opened_anew_once(connections: ConnectionPool, lost: bytes):
     era = HandshakeHttp(raw_http.text, lost=lost)
     async with RawHttp(era).listening() as server:
         endpoint = http(server.url, era="handshake")
@@ -74,7 +74,7 @@ async def test_a_lost_session_is_opened_anew_once(connections: Connections, lost
         assert (await failure(call(connections, endpoint, "x"))).http_status in (404, 400)
 
 
-async def test_calls_that_lose_a_session_together_open_one(connections: Connections):
+async def test_calls_that_lose_a_session_together_open_one(connections: ConnectionPool):
     era = HandshakeHttp(raw_http.text)
     async with RawHttp(era).listening() as server:
         endpoint = http(server.url, era="handshake")
@@ -84,7 +84,7 @@ async def test_calls_that_lose_a_session_together_open_one(connections: Connecti
         assert era.opened == 2
 
 
-async def test_without_a_session_number_a_404_is_an_answer(connections: Connections):
+async def test_without_a_session_number_a_404_is_an_answer(connections: ConnectionPool):
     def respond(asked: Asked) -> bytes:
         if asked.method == "initialize":
             return raw_http.initialization(asked)
@@ -101,7 +101,7 @@ async def test_without_a_session_number_a_404_is_an_answer(connections: Connecti
 # --- streams
 
 
-async def test_a_cut_stream_is_taken_up_again_after_its_last_event(connections: Connections):
+async def test_a_cut_stream_is_taken_up_again_after_its_last_event(connections: ConnectionPool):
     async def broken(asked: Asked) -> Events:
         yield raw_http.STREAM + raw_http.event("", id="41", retry="5")
         yield raw_http.event({"jsonrpc": "2.0", "method": "notifications/message"}, id="42")
@@ -122,7 +122,7 @@ async def test_a_cut_stream_is_taken_up_again_after_its_last_event(connections: 
         assert server.methods().count("tools/call") == 1
 
 
-async def test_a_stream_that_is_cut_again_and_again_is_given_up(connections: Connections):
+async def test_a_stream_that_is_cut_again_and_again_is_given_up(connections: ConnectionPool):
     async def broken(asked: Asked) -> Events:
         yield raw_http.CHUNKED + raw_http.chunk(raw_http.event("", id="41", retry="1"))
 
@@ -138,7 +138,7 @@ async def test_a_stream_that_is_cut_again_and_again_is_given_up(connections: Con
         assert server.methods().count("GET") == 8
 
 
-async def test_a_call_given_up_in_a_session_is_cancelled_by_its_number(connections: Connections):
+async def test_a_call_given_up_in_a_session_is_cancelled_by_its_number(connections: ConnectionPool):
     told = asyncio.Event()
 
     async def silent(asked: Asked) -> Events:
@@ -162,7 +162,7 @@ async def test_a_call_given_up_in_a_session_is_cancelled_by_its_number(connectio
         assert server.asked[-1].message["params"] == {"requestId": number}
 
 
-async def test_progress_and_questions_come_on_the_stream_of_a_call(connections: Connections):
+async def test_progress_and_questions_come_on_the_stream_of_a_call(connections: ConnectionPool):
     answered = asyncio.Event()
     told = []
 
@@ -195,7 +195,7 @@ async def test_progress_and_questions_come_on_the_stream_of_a_call(connections: 
     assert "not supported" in answer["error"]["message"]
 
 
-async def test_a_session_that_can_not_be_ended_is_left(connections: Connections):
+async def test_a_session_that_can_not_be_ended_is_left(connections: ConnectionPool):
     era = HandshakeHttp(raw_http.text)
 
     def respond(asked: Asked) -> Any:
@@ -216,12 +216,14 @@ class Asker(Host):
     def capabilities(self, endpoint) -> Mapping[str, Any]:
         return {"elicitation": {}}
 
-    async def elicitation(self, endpoint: Endpoint, params: Mapping[str, Any]) -> dict[str, Any]:
+    async def elicitation(
+        self, endpoint: ServerEndpoint, params: Mapping[str, Any]
+    ) -> dict[str, Any]:
         self.questions.append(params)
         return {"action": "decline"}
 
 
-async def test_a_host_is_asked_on_a_stream_of_its_own_too(connections: Connections):
+async def test_a_host_is_asked_on_a_stream_of_its_own_too(connections: ConnectionPool):
     host, answers = Asker(), []
 
     async def events(asked: Asked) -> Events:
@@ -253,14 +255,14 @@ async def test_a_host_is_asked_on_a_stream_of_its_own_too(connections: Connectio
     assert answers[:3] == [{"action": "decline"}] * 3
 
 
-async def test_without_a_host_nothing_is_listened_to(connections: Connections):
+async def test_without_a_host_nothing_is_listened_to(connections: ConnectionPool):
     async with RawHttp(HandshakeHttp(raw_http.text)).listening() as server:
         await call(connections, http(server.url, era="handshake"), "x")
         await connections.release(HOLDER)
         assert "GET" not in server.methods()
 
 
-async def test_listening_ends_with_its_session(connections: Connections):
+async def test_listening_ends_with_its_session(connections: ConnectionPool):
     async def silent(asked: Asked) -> Events:
         yield raw_http.STREAM
         await asyncio.Event().wait()
@@ -278,9 +280,9 @@ async def test_listening_ends_with_its_session(connections: Connections):
 
 
 async def test_a_stream_that_does_not_open_is_not_waited_for_long(
-    connections: Connections, monkeypatch: pytest.MonkeyPatch
+    connections: ConnectionPool, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(sessions, "LISTENING_S", 0.1)
+    monkeypatch.setattr(streamable_http, "LISTENING_S", 0.1)
 
     async def mute(asked: Asked) -> Events:
         await asyncio.Event().wait()
@@ -294,7 +296,7 @@ async def test_a_stream_that_does_not_open_is_not_waited_for_long(
     async with RawHttp(respond).listening() as server:
         endpoint = http(server.url, era="handshake")
         assert text_of(await call(connections, endpoint, "x", host=Asker())) == "ok"
-        monkeypatch.setattr(sessions, "LISTENING_S", 60)
+        monkeypatch.setattr(streamable_http, "LISTENING_S", 60)
         error = await failure(
             call(connections, endpoint, "x", host=Asker(), holder="session:b", timeout_s=0.3)
         )

@@ -8,17 +8,9 @@ from typing import Any
 
 import pytest
 
-from mcp_servers.connections.endpoint import MIB, WIRE
-from mcp_servers.connections.pool import Connections
-from tests.mcp_servers.connections.asking import (
-    HOLDER,
-    Clock,
-    call,
-    failure,
-    http,
-    text_of,
-    until,
-)
+from mcp_servers.client.endpoint import MIB, WIRE
+from mcp_servers.client.pool import ConnectionPool
+from tests.mcp_servers.connections.asking import HOLDER, Clock, call, failure, http, text_of, until
 from tests.servers import raw_http
 from tests.servers.raw_http import Asked, RawHttp, SseHttp, said
 
@@ -44,7 +36,7 @@ def tool(answers: dict[str, Callable[[Asked], bytes]]) -> Callable[[Asked], byte
 # --- servers that speak it
 
 
-async def test_the_sdks_server_is_found_over_http_sse(connections: Connections, sse_url: str):
+async def test_the_sdks_server_is_found_over_http_sse(connections: ConnectionPool, sse_url: str):
     told: list[tuple[float, float | None, str | None]] = []
 
     async def on_progress(progress: float, total: float | None, message: str | None) -> None:
@@ -58,7 +50,9 @@ async def test_the_sdks_server_is_found_over_http_sse(connections: Connections, 
     assert told == PROGRESS
 
 
-async def test_a_call_given_up_is_cancelled_at_the_server(connections: Connections, sse_url: str):
+async def test_a_call_given_up_is_cancelled_at_the_server(
+    connections: ConnectionPool, sse_url: str
+):
     endpoint = http(sse_url, **SSE)
     error = await failure(call(connections, endpoint, "wait", key="sse", timeout_s=0.5))
     assert (error.code, error.sent) == ("call_timeout", True)
@@ -86,7 +80,7 @@ def everything_sse(node_server: Callable[[str], str], free_port: int) -> Iterato
 
 @pytest.mark.npm
 async def test_the_everything_server_is_found_and_called(
-    connections: Connections, everything_sse: str
+    connections: ConnectionPool, everything_sse: str
 ):
     endpoint = http(everything_sse)
     survey = await connections.survey(endpoint)
@@ -102,7 +96,7 @@ async def test_the_everything_server_is_found_and_called(
 # --- finding it
 
 
-async def test_what_was_found_is_used_directly_next_time(connections: Connections):
+async def test_what_was_found_is_used_directly_next_time(connections: ConnectionPool):
     async with RawHttp(SseHttp(ok)).listening() as server:
         greeting = await connections.greet(http(server.url), holder=HOLDER)
         assert (greeting.era, greeting.protocol_version) == ("handshake", "2024-11-05")
@@ -116,7 +110,7 @@ async def test_what_was_found_is_used_directly_next_time(connections: Connection
 
 @pytest.mark.parametrize("status", [400, 404, 405])
 async def test_a_server_without_a_stream_keeps_its_first_refusal(
-    connections: Connections, status: int
+    connections: ConnectionPool, status: int
 ):
     refusal = raw_http.response(status, b"not here", "text/plain")
     async with RawHttp(lambda asked: refusal).listening() as server:
@@ -134,7 +128,7 @@ async def test_a_server_without_a_stream_keeps_its_first_refusal(
     ],
 )
 async def test_a_modern_refusal_or_an_outage_is_no_reason_to_try_it(
-    connections: Connections, refusal: Callable[[Asked], bytes]
+    connections: ConnectionPool, refusal: Callable[[Asked], bytes]
 ):
     def respond(asked: Asked) -> bytes:
         return raw_http.response(404) if asked.method == "server/discover" else refusal(asked)
@@ -144,7 +138,7 @@ async def test_a_modern_refusal_or_an_outage_is_no_reason_to_try_it(
         assert server.methods() == ["server/discover", "initialize"]
 
 
-async def test_a_stream_that_wants_credentials_says_so(connections: Connections):
+async def test_a_stream_that_wants_credentials_says_so(connections: ConnectionPool):
     def respond(asked: Asked) -> bytes:
         return raw_http.response(401 if asked.verb == "GET" else 405)
 
@@ -153,7 +147,7 @@ async def test_a_stream_that_wants_credentials_says_so(connections: Connections)
         assert error.code == "needs_reauth"
 
 
-async def test_a_server_that_has_moved_on_is_probed_anew(connections: Connections):
+async def test_a_server_that_has_moved_on_is_probed_anew(connections: ConnectionPool):
     def moved(asked: Asked) -> bytes:
         if asked.verb == "GET":
             return raw_http.response(405)
@@ -166,14 +160,14 @@ async def test_a_server_that_has_moved_on_is_probed_anew(connections: Connection
         assert server.methods() == ["GET", "server/discover", "tools/call"]
 
 
-async def test_a_server_that_has_moved_back_is_found_too(connections: Connections):
+async def test_a_server_that_has_moved_back_is_found_too(connections: ConnectionPool):
     async with RawHttp(SseHttp(ok)).listening() as server:
         for era in ("modern", "handshake"):
             endpoint = http(server.url, era=era, discovery={})
             assert text_of(await call(connections, endpoint, "x")) == "ok"
 
 
-async def test_a_server_cannot_choose_the_wire_itself(connections: Connections):
+async def test_a_server_cannot_choose_the_wire_itself(connections: ConnectionPool):
     def respond(asked: Asked) -> bytes:
         return raw_http.discovery(asked, **{WIRE: "sse"})
 
@@ -196,7 +190,9 @@ async def test_a_server_cannot_choose_the_wire_itself(connections: Connections):
         "file:///etc/passwd",
     ],
 )
-async def test_messages_go_to_the_streams_own_origin_only(connections: Connections, address: str):
+async def test_messages_go_to_the_streams_own_origin_only(
+    connections: ConnectionPool, address: str
+):
     async with RawHttp(SseHttp(ok, address)).listening() as server:
         error = await failure(call(connections, http(server.url, **SSE), "x"))
         assert (error.code, error.field, error.sent) == ("egress_denied", "url", False)
@@ -204,14 +200,14 @@ async def test_messages_go_to_the_streams_own_origin_only(connections: Connectio
         await until(lambda: server.gone == 1)
 
 
-async def test_credentials_go_with_the_stream_and_the_messages(connections: Connections):
+async def test_credentials_go_with_the_stream_and_the_messages(connections: ConnectionPool):
     async with RawHttp(SseHttp(ok)).listening() as server:
         endpoint = http(server.url, headers={"Authorization": "Bearer s3cret"}, **SSE)
         await call(connections, endpoint, "x")
         assert {asked.headers["authorization"] for asked in server.asked} == {"Bearer s3cret"}
 
 
-async def test_a_stream_that_names_no_address_is_given_up(connections: Connections):
+async def test_a_stream_that_names_no_address_is_given_up(connections: ConnectionPool):
     async def silent() -> AsyncIterator[bytes]:
         yield raw_http.STREAM + b": hello\n\n"
         await asyncio.Event().wait()
@@ -229,7 +225,7 @@ async def test_a_stream_that_names_no_address_is_given_up(connections: Connectio
 # --- sessions
 
 
-async def test_each_holder_has_a_stream_of_its_own_and_closes_it(connections: Connections):
+async def test_each_holder_has_a_stream_of_its_own_and_closes_it(connections: ConnectionPool):
     wire = SseHttp(ok)
     async with RawHttp(wire).listening() as server:
         endpoint = http(server.url, **SSE)
@@ -242,7 +238,7 @@ async def test_each_holder_has_a_stream_of_its_own_and_closes_it(connections: Co
         await until(lambda: server.gone == 2)
 
 
-async def test_an_idle_stream_is_closed_and_opened_again(connections: Connections, clock: Clock):
+async def test_an_idle_stream_is_closed_and_opened_again(connections: ConnectionPool, clock: Clock):
     wire = SseHttp(ok)
     async with RawHttp(wire).listening() as server:
         endpoint = http(server.url, **SSE)
@@ -254,7 +250,7 @@ async def test_an_idle_stream_is_closed_and_opened_again(connections: Connection
         assert wire.opened == 2
 
 
-async def test_a_cancelled_opening_leaves_no_stream(connections: Connections):
+async def test_a_cancelled_opening_leaves_no_stream(connections: ConnectionPool):
     wire = SseHttp(ok)
     wire._greeting = lambda asked: b""  # type: ignore[method-assign]
     async with RawHttp(wire).listening() as server:
@@ -263,7 +259,7 @@ async def test_a_cancelled_opening_leaves_no_stream(connections: Connections):
         await until(lambda: server.gone == 1)
 
 
-async def test_a_stream_that_ended_is_opened_anew(connections: Connections):
+async def test_a_stream_that_ended_is_opened_anew(connections: ConnectionPool):
     wire = SseHttp(ok)
     async with RawHttp(wire).listening() as server:
         endpoint = http(server.url, **SSE)
@@ -277,7 +273,7 @@ async def test_a_stream_that_ended_is_opened_anew(connections: Connections):
         assert wire.opened == 2
 
 
-async def test_a_session_that_the_server_lost_is_opened_anew_once(connections: Connections):
+async def test_a_session_that_the_server_lost_is_opened_anew_once(connections: ConnectionPool):
     wire = SseHttp(ok)
     async with RawHttp(wire).listening() as server:
         endpoint = http(server.url, **SSE)
@@ -287,7 +283,7 @@ async def test_a_session_that_the_server_lost_is_opened_anew_once(connections: C
         assert server.methods().count("tools/call") == 3
 
 
-async def test_a_call_that_loses_its_stream_is_not_repeated(connections: Connections):
+async def test_a_call_that_loses_its_stream_is_not_repeated(connections: ConnectionPool):
     def hang_up(asked: Asked) -> bytes:
         wire.hang_up()
         return b""
@@ -301,7 +297,7 @@ async def test_a_call_that_loses_its_stream_is_not_repeated(connections: Connect
         assert text_of(await call(connections, endpoint, "good")) == "ok"
 
 
-async def test_a_refused_message_fails_its_own_request_only(connections: Connections):
+async def test_a_refused_message_fails_its_own_request_only(connections: ConnectionPool):
     refused = raw_http.response(503, b"busy", "text/plain")
     wire = SseHttp(tool({"bad": lambda asked: refused, "slow": lambda asked: b""}))
     async with RawHttp(wire).listening() as server:
@@ -317,7 +313,7 @@ async def test_a_refused_message_fails_its_own_request_only(connections: Connect
 # --- bounds
 
 
-async def test_a_wrong_or_unreadable_message_disturbs_no_other(connections: Connections):
+async def test_a_wrong_or_unreadable_message_disturbs_no_other(connections: ConnectionPool):
     def noise(asked: Asked) -> bytes:
         wrong = {"jsonrpc": "2.0", "id": asked.id + 99, "result": {}}
         return raw_http.event("{broken", event="nonsense") + raw_http.event(wrong) + ok(asked)
@@ -326,7 +322,7 @@ async def test_a_wrong_or_unreadable_message_disturbs_no_other(connections: Conn
         assert text_of(await call(connections, http(server.url, **SSE), "x")) == "ok"
 
 
-async def test_an_event_over_the_bound_ends_the_stream(connections: Connections):
+async def test_an_event_over_the_bound_ends_the_stream(connections: ConnectionPool):
     wire = SseHttp(tool({"big": lambda asked: said(asked, {"a": "x" * MIB})}))
     async with RawHttp(wire).listening() as server:
         endpoint = http(server.url, **SSE)
@@ -334,7 +330,7 @@ async def test_an_event_over_the_bound_ends_the_stream(connections: Connections)
         assert text_of(await call(connections, endpoint, "x")) == "ok"
 
 
-async def test_a_stream_may_carry_sixteen_bodies_between_two_requests(connections: Connections):
+async def test_a_stream_may_carry_sixteen_bodies_between_two_requests(connections: ConnectionPool):
     half = said(Asked("POST", {}, {"id": 99}), {"a": "x" * 8000})
     wire = SseHttp(tool({"x": lambda asked: half + ok(asked)}))
     async with RawHttp(wire).listening() as server:

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Callable, Iterator
 import pytest
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_MODERN_VERSION
 
-from mcp_servers.connections import wire
-from mcp_servers.connections.pool import Connections
+from mcp_servers.client import jsonrpc
+from mcp_servers.client.pool import ConnectionPool
 from tests.mcp_servers.connections.asking import HOLDER, call, failure, http, text_of
 from tests.servers import raw_http
 from tests.servers.raw_http import Asked, HandshakeHttp, RawHttp, modern
@@ -19,15 +19,15 @@ Events = AsyncIterator[bytes]
 
 
 def test_the_versions_that_we_speak_are_those_of_the_sdk():
-    assert wire.MODERN == LATEST_MODERN_VERSION
-    assert wire.HANDSHAKE == HANDSHAKE_PROTOCOL_VERSIONS
+    assert jsonrpc.MODERN == LATEST_MODERN_VERSION
+    assert jsonrpc.HANDSHAKE == HANDSHAKE_PROTOCOL_VERSIONS
 
 
 # --- modern, against the SDK's server
 
 
 async def test_a_modern_server_is_called_without_a_handshake(
-    connections: Connections, modern_url: str
+    connections: ConnectionPool, modern_url: str
 ):
     endpoint = http(modern_url, era="modern")
     result = await call(connections, endpoint, "add", a=2, b=3)
@@ -35,7 +35,9 @@ async def test_a_modern_server_is_called_without_a_handshake(
     assert result["resultType"] == "complete"
 
 
-async def test_a_modern_server_is_found_and_remembered(connections: Connections, modern_url: str):
+async def test_a_modern_server_is_found_and_remembered(
+    connections: ConnectionPool, modern_url: str
+):
     endpoint = http(modern_url)
     assert text_of(await call(connections, endpoint, "echo", text="ü")) == "ü"
     greeting = await connections.greet(endpoint, holder=HOLDER)
@@ -44,7 +46,7 @@ async def test_a_modern_server_is_found_and_remembered(connections: Connections,
 
 
 async def test_progress_of_a_modern_call_is_told_in_order(
-    connections: Connections, modern_url: str
+    connections: ConnectionPool, modern_url: str
 ):
     told: list[tuple[float, float | None, str | None]] = []
 
@@ -58,7 +60,7 @@ async def test_progress_of_a_modern_call_is_told_in_order(
 
 
 async def test_a_name_that_is_not_ascii_travels_in_the_headers(
-    connections: Connections, modern_url: str
+    connections: ConnectionPool, modern_url: str
 ):
     params = {"name": "Grüße 👋", "arguments": {"name": "Bo"}}
     endpoint = http(modern_url, era="modern")
@@ -67,7 +69,7 @@ async def test_a_name_that_is_not_ascii_travels_in_the_headers(
 
 
 async def test_arguments_are_mirrored_where_the_schema_asks_for_it(
-    connections: Connections, modern_url: str
+    connections: ConnectionPool, modern_url: str
 ):
     endpoint = http(modern_url, era="modern")
     survey = await connections.survey(endpoint)
@@ -79,7 +81,7 @@ async def test_arguments_are_mirrored_where_the_schema_asks_for_it(
 
 
 async def test_a_call_given_up_is_cancelled_and_the_server_stays_in_use(
-    connections: Connections, modern_url: str
+    connections: ConnectionPool, modern_url: str
 ):
     endpoint = http(modern_url, era="modern")
     error = await failure(call(connections, endpoint, "wait", key="k1", timeout_s=LIMIT_S))
@@ -90,7 +92,7 @@ async def test_a_call_given_up_is_cancelled_and_the_server_stays_in_use(
 
 
 async def test_an_error_of_a_modern_server_keeps_its_code(
-    connections: Connections, modern_url: str
+    connections: ConnectionPool, modern_url: str
 ):
     endpoint = http(modern_url, era="modern")
     error = await failure(connections.request(endpoint, "no/such", {}, holder=HOLDER))
@@ -98,7 +100,7 @@ async def test_an_error_of_a_modern_server_keeps_its_code(
     assert error.code == "upstream_error"
 
 
-async def test_calls_of_all_holders_share_one_pool(connections: Connections, modern_url: str):
+async def test_calls_of_all_holders_share_one_pool(connections: ConnectionPool, modern_url: str):
     endpoint = http(modern_url, era="modern")
     asked = [call(connections, endpoint, "add", a=n, b=1, holder=f"session:{n}") for n in range(20)]
     results = await asyncio.gather(*asked)
@@ -129,7 +131,7 @@ def everything_url(node_server: Callable[[str], str], free_port: int) -> Iterato
 
 @pytest.mark.npm
 async def test_a_server_of_the_handshake_era_is_found_and_called(
-    connections: Connections, everything_url: str
+    connections: ConnectionPool, everything_url: str
 ):
     endpoint = http(everything_url)
     assert text_of(await call(connections, endpoint, "echo", message="hi")) == "Echo: hi"
@@ -160,7 +162,7 @@ async def test_a_server_of_the_handshake_era_is_found_and_called(
     ],
 )
 async def test_whatever_refuses_the_probe_gets_a_handshake(
-    connections: Connections, refusal: Callable[[Asked], bytes]
+    connections: ConnectionPool, refusal: Callable[[Asked], bytes]
 ):
     def respond(asked: Asked) -> bytes:
         if asked.method == "server/discover":
@@ -188,7 +190,7 @@ async def test_whatever_refuses_the_probe_gets_a_handshake(
     ],
 )
 async def test_an_outage_or_a_modern_refusal_is_not_answered_with_a_handshake(
-    connections: Connections, refusal: Callable[[Asked], bytes], code: str
+    connections: ConnectionPool, refusal: Callable[[Asked], bytes], code: str
 ):
     async with RawHttp(refusal).listening() as server:
         error = await failure(connections.greet(http(server.url), holder=HOLDER))
@@ -196,7 +198,7 @@ async def test_an_outage_or_a_modern_refusal_is_not_answered_with_a_handshake(
         assert "initialize" not in server.methods()
 
 
-async def test_a_stored_modern_era_that_is_wrong_is_found_anew(connections: Connections):
+async def test_a_stored_modern_era_that_is_wrong_is_found_anew(connections: ConnectionPool):
     era = HandshakeHttp(raw_http.text)
     async with RawHttp(era).listening() as server:
         endpoint = http(server.url, era="modern")
@@ -207,11 +209,11 @@ async def test_a_stored_modern_era_that_is_wrong_is_found_anew(connections: Conn
 
 
 async def test_a_stored_handshake_era_that_is_wrong_is_found_anew(
-    connections: Connections, modern_url: str
+    connections: ConnectionPool, modern_url: str
 ):
     def respond(asked: Asked) -> bytes:
         if asked.method == "initialize":
-            return raw_http.error(asked, -32022, 400, {"supported": [wire.MODERN]})
+            return raw_http.error(asked, -32022, 400, {"supported": [jsonrpc.MODERN]})
         return raw_http.text(asked)
 
     async with modern(respond).listening() as server:
@@ -221,7 +223,7 @@ async def test_a_stored_handshake_era_that_is_wrong_is_found_anew(
 
 
 async def test_a_refusal_that_a_modern_server_means_is_asked_for_once_more_only(
-    connections: Connections,
+    connections: ConnectionPool,
 ):
     async with modern(lambda asked: raw_http.error(asked, -32000, 400)).listening() as server:
         error = await failure(call(connections, http(server.url, era="modern"), "x"))
@@ -229,14 +231,16 @@ async def test_a_refusal_that_a_modern_server_means_is_asked_for_once_more_only(
         assert server.methods() == ["tools/call", "server/discover"]
 
 
-async def test_a_server_that_neither_discovers_nor_shakes_hands_says_why(connections: Connections):
+async def test_a_server_that_neither_discovers_nor_shakes_hands_says_why(
+    connections: ConnectionPool,
+):
     async with RawHttp(lambda asked: raw_http.response(404)).listening() as server:
         error = await failure(connections.greet(http(server.url, era="handshake"), holder=HOLDER))
     assert (error.code, error.http_status) == ("protocol_error", 404)
     assert "URL" in error.remedy
 
 
-async def test_discovering_anew_looks_at_the_era_anew(connections: Connections):
+async def test_discovering_anew_looks_at_the_era_anew(connections: ConnectionPool):
     era = HandshakeHttp(raw_http.text)
     async with RawHttp(era).listening() as server:
         endpoint = http(server.url)
@@ -246,11 +250,11 @@ async def test_discovering_anew_looks_at_the_era_anew(connections: Connections):
 
 
 async def test_a_server_that_names_our_version_while_refusing_it_is_asked_again(
-    connections: Connections,
+    connections: ConnectionPool,
 ):
     def respond(asked: Asked) -> bytes:
         if len(server.asked) == 1:
-            return raw_http.error(asked, -32022, 400, {"supported": [wire.MODERN]})
+            return raw_http.error(asked, -32022, 400, {"supported": [jsonrpc.MODERN]})
         return raw_http.discovery(asked)
 
     server = RawHttp(respond)

@@ -5,23 +5,23 @@ from typing import Any
 
 import pytest
 
-from mcp_servers.connections.errors import UpstreamError
-from mcp_servers.connections.pool import Connections
-from mcp_servers.connections.survey import Survey
+from mcp_servers.client.errors import UpstreamError
+from mcp_servers.client.list_definitions import ServerDeclarations
+from mcp_servers.client.pool import ConnectionPool
 from tests.mcp_servers.connections.asking import http, scripted
 from tests.servers import raw_http
 from tests.servers.raw_http import Asked, RawHttp
 
 
-def names(survey: Survey, kind: str = "tool") -> list[str]:
+def names(survey: ServerDeclarations, kind: str = "tool") -> list[str]:
     return [item.name for item in survey.items if item.kind == kind]
 
 
-def faults(survey: Survey) -> dict[str, str]:
+def faults(survey: ServerDeclarations) -> dict[str, str]:
     return {item.name: item.fault for item in survey.items if item.fault}
 
 
-async def test_a_modern_server_is_surveyed_whole(connections: Connections, modern_url: str):
+async def test_a_modern_server_is_surveyed_whole(connections: ConnectionPool, modern_url: str):
     survey = await connections.survey(http(modern_url))
     assert (survey.era, survey.protocol_version) == ("modern", "2026-07-28")
     assert survey.server_info["name"] == "modern-test-server"
@@ -51,19 +51,19 @@ async def test_a_modern_server_is_surveyed_whole(connections: Connections, moder
     assert isinstance(survey.latency_ms, int)
 
 
-async def test_definitions_come_as_they_were_declared(connections: Connections, modern_url: str):
+async def test_definitions_come_as_they_were_declared(connections: ConnectionPool, modern_url: str):
     survey = await connections.survey(http(modern_url))
     echo = next(item for item in survey.items if item.name == "echo")
     assert echo.payload["description"] == "Return the text as it is."
     assert echo.payload["inputSchema"]["required"] == ["text"]
 
 
-async def test_a_survey_leaves_nothing_behind(connections: Connections):
+async def test_a_survey_leaves_nothing_behind(connections: ConnectionPool):
     await connections.survey(scripted())
     assert not connections._seats._seats
 
 
-async def test_an_invalid_definition_hides_no_other(connections: Connections):
+async def test_an_invalid_definition_hides_no_other(connections: ConnectionPool):
     survey = await connections.survey(scripted(catalogue="mixed"))
     assert faults(survey) == {
         "no schema": "`inputSchema` is not an object.",
@@ -89,7 +89,7 @@ async def test_an_invalid_definition_hides_no_other(connections: Connections):
     assert "tool" in survey.complete
 
 
-async def test_a_bad_header_annotation_is_a_fault_over_http_only(connections: Connections):
+async def test_a_bad_header_annotation_is_a_fault_over_http_only(connections: ConnectionPool):
     tool = {"name": "t", "inputSchema": {"properties": {"a": {"x-mcp-header": "a b"}}}}
 
     def respond(asked: Asked) -> bytes:
@@ -102,7 +102,7 @@ async def test_a_bad_header_annotation_is_a_fault_over_http_only(connections: Co
     assert "x-mcp-header" in faults(survey)["t"]
 
 
-async def test_only_what_is_declared_is_listed(connections: Connections):
+async def test_only_what_is_declared_is_listed(connections: ConnectionPool):
     def respond(asked: Asked) -> bytes:
         if asked.method == "server/discover":
             return raw_http.discovery(asked)
@@ -115,7 +115,7 @@ async def test_only_what_is_declared_is_listed(connections: Connections):
     assert survey.complete == {"tool", "resource", "resource_template", "prompt", "instructions"}
 
 
-async def test_pages_are_followed_to_the_end(connections: Connections):
+async def test_pages_are_followed_to_the_end(connections: ConnectionPool):
     survey = await connections.survey(scripted(catalogue="paged"))
     assert names(survey) == ["t0", "t1", "t2"]
     assert "tool" in survey.complete
@@ -133,7 +133,7 @@ async def test_pages_are_followed_to_the_end(connections: Connections):
     ],
 )
 async def test_a_listing_without_end_is_cut_short_and_told(
-    connections: Connections, catalogue: str, kept: int | None, why: str
+    connections: ConnectionPool, catalogue: str, kept: int | None, why: str
 ):
     survey = await connections.survey(scripted(catalogue=catalogue))
     assert kept is None or len(names(survey)) == kept
@@ -157,7 +157,7 @@ def failing(*methods: str) -> RawHttp:
     return RawHttp(respond)
 
 
-async def test_a_listing_that_fails_hides_no_other(connections: Connections):
+async def test_a_listing_that_fails_hides_no_other(connections: ConnectionPool):
     async with failing("prompts/list", "resources/list").listening() as server:
         survey = await connections.survey(http(server.url))
     assert names(survey) == ["a"]
@@ -168,21 +168,21 @@ async def test_a_listing_that_fails_hides_no_other(connections: Connections):
     ] or all("broken" in notice for notice in survey.notices)
 
 
-async def test_when_every_listing_fails_the_survey_fails(connections: Connections):
+async def test_when_every_listing_fails_the_survey_fails(connections: ConnectionPool):
     everything = ("tools/list", "prompts/list", "resources/list")
     async with failing(*everything).listening() as server:
         with pytest.raises(UpstreamError, match="broken"):
             await connections.survey(http(server.url))
 
 
-async def test_a_listing_that_hangs_ends_the_survey_at_its_limit(connections: Connections):
+async def test_a_listing_that_hangs_ends_the_survey_at_its_limit(connections: ConnectionPool):
     with pytest.raises(UpstreamError) as error:
         await connections.survey(scripted(catalogue="silent"), timeout_s=1.5)
     assert error.value.code == "call_timeout"
     assert "1.5 s" in str(error.value)
 
 
-async def test_refused_credentials_end_the_survey(connections: Connections):
+async def test_refused_credentials_end_the_survey(connections: ConnectionPool):
     def respond(asked: Asked) -> bytes:
         return (
             raw_http.discovery(asked)
@@ -196,7 +196,7 @@ async def test_refused_credentials_end_the_survey(connections: Connections):
     assert error.value.code == "needs_reauth"
 
 
-async def test_what_a_server_says_of_itself_may_be_anything(connections: Connections):
+async def test_what_a_server_says_of_itself_may_be_anything(connections: ConnectionPool):
     odd: dict[str, Any] = {"capabilities": [], "instructions": 7, "_meta": []}
 
     async with RawHttp(lambda asked: raw_http.discovery(asked, **odd)).listening() as server:
@@ -205,7 +205,7 @@ async def test_what_a_server_says_of_itself_may_be_anything(connections: Connect
     assert survey.items == ()
 
 
-async def test_many_servers_are_surveyed_beside_each_other(connections: Connections):
+async def test_many_servers_are_surveyed_beside_each_other(connections: ConnectionPool):
     def respond(asked: Asked) -> Any:
         return (
             raw_http.discovery(asked)

@@ -1,13 +1,13 @@
 """Traces go on to servers."""
 
-from mcp_servers.connections.pool import Connections
+from mcp_servers.client.pool import ConnectionPool
 from tests.mcp_servers.connections.asking import HOLDER, http
 from tests.servers import raw_http
 from tests.servers.raw_http import RawHttp
 from tests.traces import PARENT, collected
 
 
-async def test_a_server_gets_the_context_of_our_own_span(connections: Connections):
+async def test_a_server_gets_the_context_of_our_own_span(connections: ConnectionPool):
     async with RawHttp(lambda asked: raw_http.text(asked)).listening() as server:
         endpoint = http(server.url, era="modern")
         params = {"name": "x", "_meta": {"traceparent": PARENT}}

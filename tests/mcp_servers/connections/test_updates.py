@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from mcp_servers.connections.changes import ChangeNotice
-from mcp_servers.connections.endpoint import Endpoint
-from mcp_servers.connections.errors import UpstreamError
-from mcp_servers.connections.updates import Wish
+from mcp_servers.client.change_notifications import ChangeNotification, DesiredSubscriptions
+from mcp_servers.client.endpoint import ServerEndpoint
+from mcp_servers.client.errors import UpstreamError
 from tests.mcp_servers.connections.asking import SERVERS, http, stdio, text_of, until
 from tests.mcp_servers.connections.hearing import Ears, acknowledgement, end, frame, modern_http
 from tests.mcp_servers.connections.hearing import stream as streamed
@@ -41,7 +40,7 @@ def served(*how: str) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def endpoints() -> Iterator[dict[str, Endpoint]]:
+def endpoints() -> Iterator[dict[str, ServerEndpoint]]:
     """A real server in each era, over each transport."""
     with served() as both, served("handshake") as old:
         yield {
@@ -57,8 +56,8 @@ def endpoints() -> Iterator[dict[str, Endpoint]]:
 class Feed:
     """A wish, and what was told of it."""
 
-    def __init__(self, ears: Ears, endpoint: Endpoint, *uris: str) -> None:
-        self.wish = Wish()
+    def __init__(self, ears: Ears, endpoint: ServerEndpoint, *uris: str) -> None:
+        self.wish = DesiredSubscriptions()
         self.told: dict[str, bool] = {}
         for uri in uris:
             self.wish.add(uri)
@@ -68,7 +67,7 @@ class Feed:
 
 
 @asynccontextmanager
-async def fed(ears: Ears, endpoint: Endpoint, *uris: str) -> AsyncIterator[Feed]:
+async def fed(ears: Ears, endpoint: ServerEndpoint, *uris: str) -> AsyncIterator[Feed]:
     feed = Feed(ears, endpoint, *uris)
     try:
         yield feed
@@ -77,14 +76,14 @@ async def fed(ears: Ears, endpoint: Endpoint, *uris: str) -> AsyncIterator[Feed]
         await asyncio.gather(feed.task, return_exceptions=True)
 
 
-async def ask(ears: Ears, endpoint: Endpoint, tool: str, uri: str) -> str:
+async def ask(ears: Ears, endpoint: ServerEndpoint, tool: str, uri: str) -> str:
     # A child process is its holder's own; over HTTP any connection will do.
     holder = FEED if endpoint.transport == "stdio" else "session:another"
     params = {"name": tool, "arguments": {"uri": uri}}
     return text_of(await ears.connections.request(endpoint, "tools/call", params, holder=holder))
 
 
-async def counted(ears: Ears, endpoint: Endpoint, readers: str) -> None:
+async def counted(ears: Ears, endpoint: ServerEndpoint, readers: str) -> None:
     """Ask the server again and again, until it says that it has these readers of the paper."""
     async with asyncio.timeout(10):
         while readers not in await ask(ears, endpoint, "readers", PAPER):
@@ -95,7 +94,7 @@ async def counted(ears: Ears, endpoint: Endpoint, readers: str) -> None:
     "which", ["modern http", "handshake http", "modern stdio", "handshake stdio"]
 )
 async def test_what_is_wished_for_is_told_of_until_it_is_wished_for_no_longer(
-    which: str, ears: Ears, endpoints: dict[str, Endpoint]
+    which: str, ears: Ears, endpoints: dict[str, ServerEndpoint]
 ) -> None:
     endpoint = endpoints[which]
     async with fed(ears, endpoint, PAPER) as feed:
@@ -104,7 +103,7 @@ async def test_what_is_wished_for_is_told_of_until_it_is_wished_for_no_longer(
         await ask(ears, endpoint, "print", SECRET)
         await ask(ears, endpoint, "print", PAPER)
         await until(lambda: ears.notices)
-        assert ears.notices == [ChangeNotice("resources", PAPER, FEED)]
+        assert ears.notices == [ChangeNotification("resources", PAPER, FEED)]
         feed.wish.add(SECRET)
         await until(lambda: SECRET in feed.told)
         await ask(ears, endpoint, "print", SECRET)
@@ -123,7 +122,7 @@ async def test_what_is_wished_for_is_told_of_until_it_is_wished_for_no_longer(
 
 
 async def test_a_refused_subscription_is_told_and_the_others_go_on(
-    ears: Ears, endpoints: dict[str, Endpoint]
+    ears: Ears, endpoints: dict[str, ServerEndpoint]
 ) -> None:
     async with fed(ears, endpoints["handshake http"], WEATHER, PAPER) as feed:
         await until(lambda: len(feed.told) == 2)
@@ -131,7 +130,7 @@ async def test_a_refused_subscription_is_told_and_the_others_go_on(
 
 
 async def test_a_client_that_leaves_leaves_nothing_at_the_server(
-    ears: Ears, endpoints: dict[str, Endpoint]
+    ears: Ears, endpoints: dict[str, ServerEndpoint]
 ) -> None:
     endpoint = endpoints["modern http"]
     async with fed(ears, endpoint, PAPER) as feed:
@@ -143,7 +142,7 @@ async def test_a_client_that_leaves_leaves_nothing_at_the_server(
     await counted(ears, endpoint, "0 streams")
 
 
-async def failed(ears: Ears, endpoint: Endpoint, *uris: str) -> UpstreamError:
+async def failed(ears: Ears, endpoint: ServerEndpoint, *uris: str) -> UpstreamError:
     """Return what ends following."""
     async with fed(ears, endpoint, *uris) as feed, asyncio.timeout(10):
         with pytest.raises(UpstreamError) as error:
@@ -187,7 +186,7 @@ async def test_frames_of_others_and_before_the_acknowledgement_are_none_of_ours(
     ):
         await feed.task  # it ended in order
     assert feed.told == {PAPER: True}
-    assert ears.notices == [ChangeNotice("resources", PAPER, FEED)]
+    assert ears.notices == [ChangeNotification("resources", PAPER, FEED)]
 
 
 async def test_what_an_acknowledgement_leaves_out_is_not_told(ears: Ears) -> None:
@@ -223,7 +222,7 @@ async def test_a_session_that_answers_no_subscription_in_time_is_given_up(ears: 
 
 
 async def test_a_child_that_dies_ends_what_it_told(
-    ears: Ears, endpoints: dict[str, Endpoint]
+    ears: Ears, endpoints: dict[str, ServerEndpoint]
 ) -> None:
     endpoint = endpoints["handshake stdio"]
     async with fed(ears, endpoint, PAPER) as feed:

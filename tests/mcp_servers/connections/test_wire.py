@@ -10,8 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from mcp_servers.connections import wire
-from mcp_servers.connections.wire import Request, Unreadable, decode, encode, message_of, report
+from mcp_servers.client import jsonrpc
+from mcp_servers.client.jsonrpc import (
+    McpRequest,
+    UnreadableJson,
+    decode,
+    encode,
+    message_of,
+    report,
+)
 
 JSON = some.recursive(
     some.none() | some.booleans() | some.integers(-(2**53), 2**53) | some.text(),
@@ -31,7 +38,7 @@ def test_what_is_sent_is_read_as_it_was(value: Any):
 
 @given(some.binary(max_size=200))
 def test_no_bytes_do_more_than_be_refused(raw: bytes):
-    with suppress(Unreadable):
+    with suppress(UnreadableJson):
         decode(raw)
 
 
@@ -54,7 +61,7 @@ def test_no_bytes_do_more_than_be_refused(raw: bytes):
     ],
 )
 def test_what_is_no_json_or_too_much_is_refused(raw: bytes):
-    with pytest.raises(Unreadable):
+    with pytest.raises(UnreadableJson):
         decode(raw)
 
 
@@ -82,7 +89,7 @@ def test_depth_is_counted_outside_of_strings_only():
 def test_no_body_holds_the_loop_or_the_memory(raw: bytes):
     tracemalloc.start()
     began = time.thread_time()
-    with suppress(Unreadable):
+    with suppress(UnreadableJson):
         decode(raw)
     took = time.thread_time() - began
     peak = tracemalloc.get_traced_memory()[1]
@@ -98,18 +105,18 @@ def test_lone_surrogates_and_nul_become_visible():
 
 
 def test_a_request_without_anything_has_no_params():
-    assert message_of(1, Request("ping"), {}) == {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+    assert message_of(1, McpRequest("ping"), {}) == {"jsonrpc": "2.0", "id": 1, "method": "ping"}
 
 
 def test_a_meta_that_is_no_object_does_not_travel():
-    assert "params" not in message_of(1, Request("x", {"_meta": "odd"}), {})
+    assert "params" not in message_of(1, McpRequest("x", {"_meta": "odd"}), {})
 
 
 def test_a_request_asks_for_progress_only_where_somebody_waits_for_it():
     async def on_progress(*args: Any) -> None: ...
 
-    assert "params" not in message_of(1, Request("x"), {})
-    message = message_of(5, Request("x", {"a": 1}, on_progress), {"v": 1})
+    assert "params" not in message_of(1, McpRequest("x"), {})
+    message = message_of(5, McpRequest("x", {"a": 1}, on_progress), {"v": 1})
     assert message["params"] == {"a": 1, "_meta": {"v": 1, "progressToken": 5}}
 
 
@@ -120,8 +127,8 @@ def test_numbers_that_are_not_json_are_not_sent():
 
 @pytest.mark.parametrize("method", ["tools/list", "resources/templates/list", "ping"])
 def test_reading_may_be_repeated(method: str):
-    assert Request(method).repeatable
-    assert not Request("tools/call").repeatable
+    assert McpRequest(method).repeatable
+    assert not McpRequest("tools/call").repeatable
 
 
 @pytest.mark.parametrize(
@@ -141,13 +148,13 @@ async def test_progress_is_told_when_it_is_well_formed(params: Any, told: Any):
     async def on_progress(*args: Any) -> None:
         heard.append(args)
 
-    await report(Request("x", {}, on_progress), {"params": params})
+    await report(McpRequest("x", {}, on_progress), {"params": params})
     assert heard == ([told] if told else [])
 
 
 def test_answers_are_recognised_by_number_and_type():
     answer = {"id": 1, "result": {}}
-    assert wire.is_answer(answer, 1)
+    assert jsonrpc.is_answer(answer, 1)
     for other in (
         {**answer, "id": "1"},
         {**answer, "id": True},
@@ -156,4 +163,4 @@ def test_answers_are_recognised_by_number_and_type():
         {"id": 1},
         [answer],
     ):
-        assert not wire.is_answer(other, 1)
+        assert not jsonrpc.is_answer(other, 1)

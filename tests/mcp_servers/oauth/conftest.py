@@ -10,14 +10,14 @@ from typing import Any
 import httpx
 import pytest
 
-from bonobot.lib.runtime import runtime
-from bonobot.tenancy.models import Organization
-from bonobot.tenancy.principals import Principal
-from mcp_servers.configuration import ServerSpec
-from mcp_servers.connections.pool import connections
-from mcp_servers.endpoints import endpoint_of
+from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.principals import Principal
+from bonobot.core.runtime import get_runtime
+from mcp_servers.build_endpoint import build_endpoint
+from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.models import Server
-from mcp_servers.registration import add
+from mcp_servers.server_config import ServerSpec
+from mcp_servers.services import add
 from tests.agents import casting
 from tests.servers.protected import CLIENT_ID, CLIENT_SECRET
 
@@ -104,14 +104,14 @@ def register(boss: Principal, protected: Protected) -> Iterator[Callable[..., Se
 
     yield begin
     for server in made:
-        runtime().call(connections().forget, server.pk)
+        get_runtime().call(get_connection_pool().forget, server.pk)
 
 
 def ask(server: Server, endpoint: Any = None) -> str:
     """Call the server's tool; returns the digest of the token that arrived."""
-    found = runtime().call(
-        connections().request,
-        endpoint or endpoint_of(Server.objects.get(pk=server.pk)),
+    found = get_runtime().call(
+        get_connection_pool().request,
+        endpoint or build_endpoint(Server.objects.get(pk=server.pk)),
         "tools/call",
         {"name": "whoami", "arguments": {}},
         holder=f"server:{server.pk}:test",

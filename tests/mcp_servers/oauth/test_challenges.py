@@ -4,27 +4,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_servers.oauth.challenges import Challenge, read
+from mcp_servers.oauth_client.metadata import BearerChallenge, read
 
 READ = {
     "nothing": ("", None),
     "another scheme": ('Basic realm="x"', None),
-    "bare": ("Bearer", Challenge()),
+    "bare": ("Bearer", BearerChallenge()),
     "whole": (
         'Bearer error="insufficient_scope", scope="a b", resource_metadata="https://x.example/m"',
-        Challenge("https://x.example/m", ("a", "b"), "insufficient_scope"),
+        BearerChallenge("https://x.example/m", ("a", "b"), "insufficient_scope"),
     ),
-    "unquoted, in other case": ("bearer ERROR=invalid_token", Challenge(error="invalid_token")),
+    "unquoted, in other case": (
+        "bearer ERROR=invalid_token",
+        BearerChallenge(error="invalid_token"),
+    ),
     "behind another scheme": (
         'Basic realm="a, b", Bearer scope="x"',
-        Challenge(scopes=("x",)),
+        BearerChallenge(scopes=("x",)),
     ),
     "before another scheme": (
         'Bearer scope="x", DPoP error="other", scope="y"',
-        Challenge(scopes=("x",)),
+        BearerChallenge(scopes=("x",)),
     ),
-    "quoted quotes": (r'Bearer error="a\"b"', Challenge(error='a"b')),
-    "the first of two counts": ('Bearer scope="x", scope="y"', Challenge(scopes=("x",))),
+    "quoted quotes": (r'Bearer error="a\"b"', BearerChallenge(error='a"b')),
+    "the first of two counts": ('Bearer scope="x", scope="y"', BearerChallenge(scopes=("x",))),
 }
 
 

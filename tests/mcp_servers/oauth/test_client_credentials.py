@@ -11,15 +11,15 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from django.utils import timezone
 
-from bonobot.lib import runtime as runtimes
-from bonobot.lib.problems import Problem
-from bonobot.lib.runtime import runtime
-from mcp_servers.configuration import ServerSpec, shown_auth
+from bonobot.core import runtime as runtimes
+from bonobot.core.problems import Problem
+from bonobot.core.runtime import get_runtime
+from mcp_servers.build_endpoint import build_endpoint
 from mcp_servers.discovery import discover
-from mcp_servers.endpoints import endpoint_of
 from mcp_servers.models import Check, OAuthGrant, Server
-from mcp_servers.oauth.asking import asking
-from mcp_servers.registration import alter
+from mcp_servers.oauth_client.http import open_http_client
+from mcp_servers.server_config import ServerSpec, mask_auth_config
+from mcp_servers.services import update_server
 from tests.mcp_servers.oauth.conftest import CREDENTIALS, ask
 from tests.servers.protected import CLIENT_ID, CLIENT_SECRET
 
@@ -63,7 +63,11 @@ def test_a_private_key_signs_instead_of_a_secret(register, protected, kind):
     assert request["client_assertion_type"].endswith("jwt-bearer")
     assert "client_secret" not in request
     assert request["authorization"] == ""
-    assert shown_auth(server) == {"type": "oauth2", "client_id": CLIENT_ID, "configured": True}
+    assert mask_auth_config(server) == {
+        "type": "oauth2",
+        "client_id": CLIENT_ID,
+        "configured": True,
+    }
 
 
 def test_one_token_serves_many_calls(register, protected):
@@ -74,7 +78,7 @@ def test_one_token_serves_many_calls(register, protected):
 
 def test_discovery_signs_in_too(register, protected, boss):
     server = register()
-    found = runtime().call(discover, server.pk, actor=boss.actor)
+    found = get_runtime().call(discover, server.pk, actor=boss.actor)
     assert found.tools == ("whoami",)
 
 
@@ -109,7 +113,7 @@ def test_the_expiry_is_known_after_a_restart(register, protected):
 def test_many_who_ask_at_once_wait_for_one_token(register, protected):
     server = register()
     protected.set(token_pause_s=0.3)
-    endpoint = endpoint_of(server)  # once: each thread would keep a connection of its own
+    endpoint = build_endpoint(server)  # once: each thread would keep a connection of its own
     with ThreadPoolExecutor(10) as pool:
         digests = set(pool.map(lambda _: ask(server, endpoint), range(10)))
     assert len(digests) == 1
@@ -137,7 +141,7 @@ def test_new_credentials_are_tried_at_once(register, protected, boss):
         auth_config=CREDENTIALS,
         allow_private=True,
     )
-    alter(boss, server, spec)
+    update_server(boss, server, spec)
     assert ask(server)
 
 
@@ -220,7 +224,7 @@ def test_nothing_secret_reaches_a_log_or_a_row(register, protected, caplog, boss
     server = register()
     ask(server)
     protected.set(forget=True)
-    runtime().call(discover, server.pk, actor=boss.actor)
+    get_runtime().call(discover, server.pk, actor=boss.actor)
     grant = OAuthGrant.objects.get()
     said = caplog.text + repr(grant.__dict__) + repr(Server.objects.values().get())
     said += repr(OAuthGrant.objects.values()) + repr(endpoint_text(server))
@@ -233,7 +237,7 @@ def test_a_server_that_repeats_our_token_is_quoted_without_it(register, protecte
     protected.set(echo=True)
     assert "********" in str(problem_of(server))
     with pytest.raises(Problem):
-        runtime().call(discover, server.pk, actor=boss.actor)
+        get_runtime().call(discover, server.pk, actor=boss.actor)
     said = repr(Server.objects.values().get()) + repr(Check.objects.values())
     assert OAuthGrant.objects.get().access_token.open() not in said
 
@@ -248,17 +252,17 @@ def test_a_server_that_repeats_our_token_is_quoted_without_it(register, protecte
     ],
 )
 def test_credentials_travel_over_https_to_public_addresses(register, allow_private, url, code):
-    account = replace(endpoint_of(register()).account, allow_private=allow_private)
+    account = replace(build_endpoint(register()).account, allow_private=allow_private)
 
     async def ask_there() -> None:
-        async with asking(account) as asker:
+        async with open_http_client(account) as asker:
             await asker.post(url, "token endpoint", form={})
 
     with pytest.raises(Problem) as caught:
-        runtime().call(ask_there)
+        get_runtime().call(ask_there)
     assert caught.value.code == code
 
 
 def endpoint_text(server) -> str:
-    endpoint = endpoint_of(server)
+    endpoint = build_endpoint(server)
     return repr(endpoint) + repr(endpoint.account) + str(endpoint.auth)

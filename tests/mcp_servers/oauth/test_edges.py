@@ -9,13 +9,13 @@ import httpx
 import pytest
 from django.utils import timezone
 
-from bonobot.lib.problems import Problem
-from bonobot.lib.runtime import runtime
-from bonobot.tenancy.roles import Role
-from mcp_servers.endpoints import endpoint_of
+from bonobot.accounts.roles import Role
+from bonobot.core.problems import Problem
+from bonobot.core.runtime import get_runtime
+from mcp_servers.build_endpoint import build_endpoint
 from mcp_servers.models import OAuthGrant, Server
-from mcp_servers.oauth import grants, keeper
-from mcp_servers.oauth.asking import asking
+from mcp_servers.oauth_client import access_tokens, grants
+from mcp_servers.oauth_client.http import open_http_client
 from tests import processes
 from tests.agents import casting
 from tests.mcp_servers.oauth.conftest import LOGIN, ask
@@ -30,7 +30,7 @@ import django
 django.setup()
 from uuid import uuid4
 from mcp_servers.models import OAuthGrant
-from mcp_servers.oauth import grants
+from mcp_servers.oauth_client import grants
 assert grants.claim(OAuthGrant.objects.get(server=sys.argv[1]), uuid4())
 os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -64,7 +64,7 @@ def test_an_odd_answer_is_no_token(register, protected):
 def test_a_slow_answer_is_given_up(register, protected, monkeypatch):
     server = register()
     protected.set(token_pause_s=2.0)
-    monkeypatch.setattr(keeper, "EXCHANGE_S", 0.3)
+    monkeypatch.setattr(access_tokens, "EXCHANGE_S", 0.3)
     assert code_of_call(server) == "authorization_server_unreachable"
     grant = OAuthGrant.objects.get()
     assert (grant.lease_holder, grant.lease_until) == (None, None)
@@ -131,7 +131,7 @@ def test_metadata_at_a_private_address_is_not_fetched(register, protected, boss)
     Server.objects.filter(pk=server.pk).update(
         allow_private=False, endpoint_config={"url": "https://mcp.example.com/mcp"}
     )
-    account = endpoint_of(Server.objects.get(pk=server.pk)).account
+    account = build_endpoint(Server.objects.get(pk=server.pk)).account
     assert not account.allow_private
     code = _metadata_code(account, f"{protected.origin}/.well-known/oauth-authorization-server")
     assert code in ("private_address", "egress_denied")
@@ -139,9 +139,9 @@ def test_metadata_at_a_private_address_is_not_fetched(register, protected, boss)
 
 def _metadata_code(account, url: str) -> str:
     async def fetch():
-        async with asking(account) as asker:
+        async with open_http_client(account) as asker:
             await asker.get(url, "metadata")
 
     with pytest.raises(Problem) as caught:
-        runtime().call(fetch)
+        get_runtime().call(fetch)
     return caught.value.code

@@ -11,12 +11,12 @@ import httpx
 import pytest
 from django.utils import timezone
 
-from bonobot.lib.runtime import runtime
-from bonobot.tenancy.roles import Role
-from mcp_servers.endpoints import endpoint_of
+from bonobot.accounts.roles import Role
+from bonobot.core.runtime import get_runtime
+from mcp_servers.build_endpoint import build_endpoint
 from mcp_servers.models import OAuthGrant
-from mcp_servers.oauth import grants, keeper
-from mcp_servers.oauth.tokens import Tokens
+from mcp_servers.oauth_client import access_tokens, grants
+from mcp_servers.oauth_client.token_requests import OAuthTokens
 from tests import processes
 from tests.agents import casting
 from tests.mcp_servers.oauth.conftest import LOGIN, ask
@@ -30,11 +30,11 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 import django
 django.setup()
-from mcp_servers.endpoints import endpoint_of
+from mcp_servers.build_endpoint import build_endpoint
 from mcp_servers.models import Server
 from tests.mcp_servers.oauth.conftest import ask
 server = Server.objects.get(pk=sys.argv[1])
-endpoint = endpoint_of(server)
+endpoint = build_endpoint(server)
 with ThreadPoolExecutor(10) as pool:
     print(*sorted(pool.map(lambda _: ask(server, endpoint), range(10))), flush=True)
 import os
@@ -67,7 +67,7 @@ def test_twenty_callers_in_two_processes_refresh_once(register, organization, pr
 
 def test_a_rotated_refresh_token_is_never_used_twice(register, protected, boss):
     server = register(LOGIN)
-    account = endpoint_of(server).account
+    account = build_endpoint(server).account
     grant = grants.grant_of(account)
     protected.set(token_pause_s=0.2)
     given = _first_grant(protected)
@@ -77,7 +77,7 @@ def test_a_rotated_refresh_token_is_never_used_twice(register, protected, boss):
         "token_endpoint": f"{protected.origin}/token",
     }
     grants.store(grant, None, given, authority=authority, issuer=protected.origin, client_id="c")
-    endpoint = endpoint_of(server)  # once: each thread would keep a connection of its own
+    endpoint = build_endpoint(server)  # once: each thread would keep a connection of its own
     with ThreadPoolExecutor(10) as pool:
         assert len(set(pool.map(lambda _: ask(server, endpoint), range(10)))) == 1
     refreshed = [one for one in protected.token_requests if one["grant_type"] == "refresh_token"]
@@ -92,12 +92,12 @@ def _first_grant(protected):
     code = httpx.URL(answer.headers["location"]).params["code"]
     form = {"grant_type": "authorization_code", "code": code, "resource": protected.url}
     body = httpx.post(f"{protected.origin}/token", data=form).json()
-    return Tokens("old", body["refresh_token"], timezone.now(), "")
+    return OAuthTokens("old", body["refresh_token"], timezone.now(), "")
 
 
 def test_the_lease_of_a_process_that_died_is_waited_out_and_taken(register, protected):
     server = register()
-    grant = grants.grant_of(endpoint_of(server).account)
+    grant = grants.grant_of(build_endpoint(server).account)
     assert grants.claim(grant, uuid4())
     assert not grants.claim(grant, uuid4())
     OAuthGrant.objects.update(lease_until=timezone.now() + timedelta(seconds=1))
@@ -107,10 +107,10 @@ def test_the_lease_of_a_process_that_died_is_waited_out_and_taken(register, prot
 
 def test_who_lost_the_lease_writes_nothing(register, protected):
     server = register()
-    grant = grants.grant_of(endpoint_of(server).account)
+    grant = grants.grant_of(build_endpoint(server).account)
     ask(server)
     before = OAuthGrant.objects.values().get()
-    stale = Tokens("stale", "", None, "")
+    stale = OAuthTokens("stale", "", None, "")
     assert not grants.store(grant, uuid4(), stale)
     after = OAuthGrant.objects.values().get()
     assert before["version"] == after["version"]
@@ -119,9 +119,9 @@ def test_who_lost_the_lease_writes_nothing(register, protected):
 def test_a_caller_that_goes_away_does_not_end_the_renewal(register, protected):
     server = register()
     protected.set(token_pause_s=0.5)
-    account = endpoint_of(server).account
+    account = build_endpoint(server).account
     with pytest.raises(TimeoutError):
-        runtime().call(keeper.bearer, account, timeout_s=0.2)
-    held = runtime().call(keeper.bearer, account)
+        get_runtime().call(access_tokens.get_access_token, account, timeout_s=0.2)
+    held = get_runtime().call(access_tokens.get_access_token, account)
     assert held.version == 1
     assert len(protected.token_requests) == 1

@@ -10,13 +10,13 @@ from django.conf import settings
 from django.test import Client
 from django.utils import timezone
 
+from bonobot.accounts.models.organizations import User
+from bonobot.accounts.roles import Role
+from bonobot.core.problems import Problem
 from bonobot.ledger.models import AuditRow
-from bonobot.lib.problems import Problem
-from bonobot.tenancy.models import User
-from bonobot.tenancy.roles import Role
-from mcp_servers.endpoints import endpoint_of
+from mcp_servers.build_endpoint import build_endpoint
 from mcp_servers.models import OAuthClient, OAuthGrant, OAuthLogin, Server
-from mcp_servers.oauth.signing import for_person
+from mcp_servers.oauth_client.access_tokens import build_person_endpoint
 from tests.agents import casting
 from tests.mcp_servers.oauth.conftest import LOGIN, ask
 
@@ -314,13 +314,13 @@ def test_each_person_has_their_own_tokens(organization, register, protected):
     people = [casting.person(organization, Role.MEMBER, name) for name in ("ann", "ben")]
     for one in people:
         assert signed_in(browser(one), server).status_code == 200
-    endpoint = endpoint_of(server)
+    endpoint = build_endpoint(server)
     users = [User.objects.get(pk=one.id).pk for one in people]
-    digests = {ask(server, for_person(endpoint, pk)) for pk in users}
+    digests = {ask(server, build_person_endpoint(endpoint, pk)) for pk in users}
     assert len(digests) == 2
-    assert len({for_person(endpoint, pk).fingerprint for pk in users}) == 2
+    assert len({build_person_endpoint(endpoint, pk).fingerprint for pk in users}) == 2
     with pytest.raises(Problem) as caught:
-        for_person(endpoint, None)
+        build_person_endpoint(endpoint, None)
     assert caught.value.code == "needs_reauth"
 
 

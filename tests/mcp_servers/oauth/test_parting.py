@@ -5,15 +5,15 @@ import json
 import pytest
 from django.db import connection
 
+from bonobot.accounts.models.organizations import Membership
+from bonobot.accounts.roles import Role
+from bonobot.accounts.services import remove_member
 from bonobot.ledger.models import AuditRow
-from bonobot.tenancy.members import remove_member
-from bonobot.tenancy.models import Membership
-from bonobot.tenancy.roles import Role
-from mcp_servers.configuration import ServerSpec
-from mcp_servers.endpoints import endpoint_of
+from mcp_servers.build_endpoint import build_endpoint
 from mcp_servers.models import OAuthClient, OAuthGrant, Server
-from mcp_servers.oauth import grants, logins
-from mcp_servers.registration import alter, remove
+from mcp_servers.oauth_client import authorization_code, grants
+from mcp_servers.server_config import ServerSpec
+from mcp_servers.services import remove, update_server
 from mcp_servers.tasks import forget_who_left
 from tests.agents import casting
 from tests.mcp_servers.oauth.conftest import CREDENTIALS, LOGIN, ask
@@ -53,7 +53,7 @@ def held():
 
 def test_signing_out_withdraws_the_refresh_token_first(server, owner, protected):
     expected = held()
-    logins.forget(owner, server)
+    authorization_code.forget(owner, server)
     assert withdrawn(protected) == expected
     assert protected.seen()["revocations"][0]["client_id"] == "registered-1"
     assert not OAuthGrant.objects.exists()
@@ -99,7 +99,7 @@ def test_a_replaced_credential_withdraws_what_the_old_one_bought(register, boss,
         auth_config={**CREDENTIALS, "client_secret": "another"},
         allow_private=True,
     )
-    alter(boss, server, changed)
+    update_server(boss, server, changed)
     assert withdrawn(protected) == [("access_token", token)]
     (asked,) = protected.seen()["revocations"]
     assert asked["authorization"].startswith("Basic ")  # by the secret that bought it
@@ -116,7 +116,7 @@ def test_an_unchanged_credential_keeps_its_tokens(register, boss, protected):
         auth_config=None,
         allow_private=True,
     )
-    alter(boss, server, changed)
+    update_server(boss, server, changed)
     assert OAuthGrant.objects.exists()
     assert withdrawn(protected) == []
 
@@ -145,7 +145,7 @@ def test_what_is_answered_changes_nothing_here(register, owner, protected, behav
     protected.set(**behaviour)
     server = register(LOGIN)
     signed_in(browser(owner), server)
-    logins.forget(owner, server)
+    authorization_code.forget(owner, server)
     assert not OAuthGrant.objects.exists()
     assert outcomes() == [outcome]
 
@@ -162,14 +162,14 @@ def test_an_authority_that_is_away_is_recorded(server, owner):
 def test_a_value_that_cannot_be_opened_is_deleted_all_the_same(server, owner, protected):
     with connection.cursor() as cursor:
         cursor.execute("UPDATE mcp_servers_oauthgrant SET refresh_token = 'not sealed'")
-    logins.forget(owner, server)
+    authorization_code.forget(owner, server)
     assert not OAuthGrant.objects.exists()
     assert withdrawn(protected) == []
 
 
 def test_nobody_signed_in_asks_nobody(register, owner, protected):
     server = register(LOGIN)
-    grants.grant_of(endpoint_of(server).account)
+    grants.grant_of(build_endpoint(server).account)
     remove(owner, server)
     assert outcomes() == []
     assert withdrawn(protected) == []

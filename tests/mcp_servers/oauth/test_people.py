@@ -6,23 +6,23 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from agents.calls import Request, call
-from agents.people import person_behind
-from agents.sessions.requests import send, start
+from agents.calls.forward import find_person
+from agents.calls.pipeline import CallRequest, call
+from agents.sessions.services import send, start
+from bonobot.accounts.models.organizations import Membership, User
+from bonobot.accounts.principals import Principal, build_token_principal
+from bonobot.accounts.roles import Role
+from bonobot.accounts.tokens.services import issue
+from bonobot.core.problems import Problem
+from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import AuditRow
-from bonobot.lib.problems import Problem
-from bonobot.lib.runtime import runtime
-from bonobot.tenancy.models import Membership, User
-from bonobot.tenancy.principals import Principal, principal_for_token
-from bonobot.tenancy.roles import Role
-from bonobot.tenancy.tokens import issue
-from mcp_servers.approval import approve
+from mcp_servers.build_endpoint import build_endpoint
+from mcp_servers.definition_reviews import approve
 from mcp_servers.discovery import discover
-from mcp_servers.endpoints import endpoint_of
-from mcp_servers.health import check
+from mcp_servers.health.check_servers import check
 from mcp_servers.models import OAuthGrant, Server
-from mcp_servers.oauth.grants import grant_of
-from mcp_servers.oauth.signing import for_person
+from mcp_servers.oauth_client.access_tokens import build_person_endpoint
+from mcp_servers.oauth_client.grants import grant_of
 from tests.agents import casting
 from tests.mcp_servers.oauth.conftest import LOGIN, ask
 from tests.mcp_servers.oauth.test_login import browser, signed_in
@@ -54,13 +54,13 @@ def session_of(principal, agent, *speakers):
 def server(register, people, boss):
     made = register({**LOGIN, "per": "user"})
     signed_in(browser(people[0]), made)
-    runtime().call(discover, made.pk, actor=boss.actor)
+    get_runtime().call(discover, made.pk, actor=boss.actor)
     approve(boss, made)
     return made
 
 
 def whoami(principal, server):
-    request = Request(
+    request = CallRequest(
         principal=principal,
         tool="whoami",
         arguments={},
@@ -68,7 +68,7 @@ def whoami(principal, server):
         holder=f"server:{server.pk}:{principal.id}",
         server_id=server.pk,
     )
-    return runtime().call(call, request)
+    return get_runtime().call(call, request)
 
 
 def test_the_door_uses_the_tokens_of_who_asks(server, people):
@@ -107,24 +107,24 @@ def test_no_principal_reaches_the_login_of_anybody_else(organization, people, bo
         "her session, written to by a command": (session_of(ann, agent, boss), None, None),
         "a session of a command": (session_of(boss, agent), None, None),
         "ben": (ben, UUID(session.id), "ben"),
-        "a token": (principal_for_token(token), UUID(session.id), None),
+        "a token": (build_token_principal(token), UUID(session.id), None),
         "a command": (boss, UUID(session.id), None),
     }
     names = {UUID(one.id): one.label for one in people}
     for name, (principal, session_id, expected) in asked.items():
         if principal.kind == "session" and session_id is None and "none" not in name:
             session_id = UUID(principal.id)
-        found = person_behind(principal, session_id)
+        found = find_person(principal, session_id)
         assert names.get(found) == expected, name
     Membership.objects.filter(user=ann.id).delete()
-    assert person_behind(session, UUID(session.id)) is None  # who left has no login here
+    assert find_person(session, UUID(session.id)) is None  # who left has no login here
 
 
 def test_a_discovery_by_a_person_uses_their_own_login_and_marks_nothing(server, people):
     ann, ben = people
-    runtime().call(discover, server.pk, actor=ann.actor)
+    get_runtime().call(discover, server.pk, actor=ann.actor)
     with pytest.raises(Problem) as caught:
-        runtime().call(discover, server.pk, actor=ben.actor)
+        get_runtime().call(discover, server.pk, actor=ben.actor)
     assert caught.value.code == "needs_reauth"
     assert f"/oauth/start/{server.pk}" in caught.value.remedy
     server.refresh_from_db()
@@ -138,12 +138,12 @@ def test_a_check_in_the_background_goes_by_any_login_that_holds(server, people, 
     ann, ben = people
     signed_in(browser(ben), server)
     OAuthGrant.objects.filter(subject=ben.id).update(access_token="", refresh_token="")
-    runtime().call(check, server.pk)  # whoever signed in last has to do so again
+    get_runtime().call(check, server.pk)  # whoever signed in last has to do so again
     server.refresh_from_db()
     assert server.status == Server.Status.CONNECTED
     Membership.objects.filter(user=ann.id).delete()
     with pytest.raises(Problem) as caught:
-        runtime().call(check, server.pk)  # nobody's is left: now it is everybody's task
+        get_runtime().call(check, server.pk)  # nobody's is left: now it is everybody's task
     assert caught.value.code == "needs_reauth"
     server.refresh_from_db()
     assert server.status == Server.Status.NEEDS_REAUTH
@@ -192,7 +192,7 @@ def test_only_who_manages_servers_signs_the_organization_out(register, organizat
 
 
 def test_a_server_that_was_removed_meanwhile_takes_no_login(server, people):
-    endpoint = for_person(endpoint_of(server), UUID(people[1].id))
+    endpoint = build_person_endpoint(build_endpoint(server), UUID(people[1].id))
     server.delete()
     with pytest.raises(Server.DoesNotExist):
         grant_of(endpoint.account)

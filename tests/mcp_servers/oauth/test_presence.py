@@ -2,15 +2,15 @@
 
 import pytest
 
-from bonobot.tenancy.models import User
-from bonobot.tenancy.roles import Role
-from mcp_servers.configuration import ServerSpec
-from mcp_servers.endpoints import endpoint_of
+from bonobot.accounts.models.organizations import User
+from bonobot.accounts.roles import Role
+from mcp_servers.build_endpoint import build_endpoint
 from mcp_servers.models import Server
-from mcp_servers.oauth import grants, logins
-from mcp_servers.oauth.presence import presences, tasks
-from mcp_servers.oauth.tokens import Tokens
-from mcp_servers.registration import add
+from mcp_servers.oauth_client import authorization_code, grants
+from mcp_servers.oauth_client.queries import list_pending_logins, load_login_statuses
+from mcp_servers.oauth_client.token_requests import OAuthTokens
+from mcp_servers.server_config import ServerSpec
+from mcp_servers.services import add
 from tests import rest
 from tests.agents import casting
 from tests.desk import Desk
@@ -19,7 +19,7 @@ from tests.rest import Rest
 
 pytestmark = pytest.mark.django_db
 
-TOKENS = Tokens("an-access-token", "a-refresh-token", None, "read")
+TOKENS = OAuthTokens("an-access-token", "a-refresh-token", None, "read")
 
 
 @pytest.fixture
@@ -49,14 +49,14 @@ def make(acme):
 
 
 def sign_in(server, principal=None):
-    account = endpoint_of(server).account
+    account = build_endpoint(server).account
     if principal is not None:
-        account = logins.as_person(account, User.objects.get(pk=principal.id).pk)
+        account = authorization_code.as_person(account, User.objects.get(pk=principal.id).pk)
     grants.store(grants.grant_of(account), None, TOKENS, issuer="https://as.example.com")
 
 
 def named(principal):
-    return [server.name for server, _presence in tasks(principal, 8)]
+    return [server.name for server, _presence in list_pending_logins(principal, 8)]
 
 
 def test_a_persons_login_is_their_own_task(make, people, acme):
@@ -78,7 +78,7 @@ def test_presences_take_one_query(make, people, django_assert_num_queries):
     servers = [make(f"s{number}", per="user") for number in range(5)]
     sign_in(servers[0], people["ann"])
     with django_assert_num_queries(1):
-        found = presences(people["ann"], servers)
+        found = load_login_statuses(people["ann"], servers)
     assert [found[one.pk].state for one in servers] == ["signed_in", *["needed"] * 4]
 
 

@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from bonobot.lib.problems import Problem
-from mcp_servers.configuration import ServerSpec, shown_auth
+from bonobot.core.problems import Problem
+from mcp_servers.import_export import parse
 from mcp_servers.models import Secret
-from mcp_servers.portability import parse
-from mcp_servers.registration import add, alter
+from mcp_servers.server_config import ServerSpec, mask_auth_config
+from mcp_servers.services import add, update_server
 from tests.agents import casting
 
 pytestmark = pytest.mark.django_db
@@ -73,7 +73,7 @@ def test_a_stdio_server_has_no_oauth(boss):
 
 def test_the_secret_is_sealed_and_not_read_back(boss):
     server = add(boss, spec({**CREDENTIALS, "scopes": ["a", "b"]}))
-    shown = shown_auth(server)
+    shown = mask_auth_config(server)
     assert shown == {
         "type": "oauth2",
         "client_id": "me",
@@ -86,13 +86,13 @@ def test_the_secret_is_sealed_and_not_read_back(boss):
 
 def test_what_was_read_can_be_written_back(boss):
     server = add(boss, spec(CREDENTIALS))
-    alter(boss, server, spec({**shown_auth(server), "client_secret": "********"}))
+    update_server(boss, server, spec({**mask_auth_config(server), "client_secret": "********"}))
     assert Secret.objects.get().value.open() == "hidden-secret"
 
 
 def test_a_login_needs_no_secret_and_counts_as_configured(boss):
     server = add(boss, spec({"type": "oauth2", "grant": "authorization_code", "per": "user"}))
-    assert shown_auth(server)["configured"] is True
+    assert mask_auth_config(server)["configured"] is True
     assert not Secret.objects.exists()
 
 

@@ -6,23 +6,23 @@ from uuid import uuid4
 
 import pytest
 
-from mcp_servers.connections.endpoint import Endpoint
-from mcp_servers.connections.errors import UpstreamError
-from mcp_servers.connections.pool import Connections
-from mcp_servers.openapi.answers import result_of
-from mcp_servers.openapi.operations import operations
-from mcp_servers.openapi.reading import read
+from mcp_servers.client.endpoint import ServerEndpoint
+from mcp_servers.client.errors import UpstreamError
+from mcp_servers.client.pool import ConnectionPool
+from mcp_servers.openapi.document import read
+from mcp_servers.openapi.operations import list_operations
+from mcp_servers.openapi.responses import build_tool_result
 from tests.mcp_servers.openapi.documents import PETS, parameter, text
 from tests.servers.raw_http import RawHttp, response
 
 PATHS = PETS | {
     "/login": {"get": {"parameters": [parameter("X-Key", "header"), parameter("sid", "cookie")]}}
 }
-TOOLS = {one.key: one.tool for one in operations(read(text(PATHS)))}
+TOOLS = {one.key: one.tool for one in list_operations(read(text(PATHS)))}
 
 
 def endpoint(api, **more):
-    return Endpoint(
+    return ServerEndpoint(
         transport="openapi",
         server_id=uuid4(),
         name="pets",
@@ -37,7 +37,7 @@ def endpoint(api, **more):
 
 async def ask(api, key, arguments=None, **more):
     """Call an operation at `api`."""
-    connections = Connections()
+    connections = ConnectionPool()
     try:
         return await connections.request(
             endpoint(api, **more),
@@ -129,7 +129,7 @@ async def test_a_body_over_the_bound_is_refused():
 async def test_an_operation_that_is_no_longer_chosen_is_not_asked():
     async with RawHttp(lambda asked: response()).listening() as api:
         left = replace(endpoint(api), operations=frozenset({"GET /pets"}))
-        connections = Connections()
+        connections = ConnectionPool()
         with pytest.raises(UpstreamError) as error:
             await connections.request(
                 left,
@@ -144,7 +144,7 @@ async def test_an_operation_that_is_no_longer_chosen_is_not_asked():
 
 async def test_what_no_operation_stands_behind_is_not_asked():
     async with RawHttp(lambda asked: response()).listening() as api:
-        connections = Connections()
+        connections = ConnectionPool()
         for method, code in (("tools/call", "protocol_error"), ("tools/list", "upstream_error")):
             with pytest.raises(UpstreamError) as error:
                 await connections.request(endpoint(api), method, {}, holder="t")
@@ -154,7 +154,7 @@ async def test_what_no_operation_stands_behind_is_not_asked():
 
 
 async def test_a_knock_opens_a_connection_and_asks_nothing():
-    connections = Connections()
+    connections = ConnectionPool()
     async with RawHttp(lambda asked: response()).listening() as api:
         assert await connections.request(endpoint(api), "ping", holder="t") == {}
         assert (await connections.greet(endpoint(api), holder="t")).era == ""
@@ -168,7 +168,7 @@ async def test_an_address_inside_needs_a_permission_and_metadata_is_never_asked(
     async with RawHttp(lambda asked: response()).listening() as api:
         inside = replace(endpoint(api), allow_private=False)
         metadata = replace(endpoint(api), url="http://169.254.169.254/latest")
-        connections = Connections()
+        connections = ConnectionPool()
         for one, code in ((inside, "private_address"), (metadata, "egress_denied")):
             with pytest.raises(UpstreamError) as error:
                 await connections.request(
@@ -189,19 +189,19 @@ def text_of(result):
 
 
 def test_answers_by_their_media_type():
-    assert text_of(result_of(200, "text/csv", b"a,b")) == "a,b"
-    assert text_of(result_of(200, "text/plain; charset=ISO-8859-1", b"\xe9")) == "é"
-    assert "no content" in text_of(result_of(204, "", b""))
-    assert text_of(result_of(200, "application/pdf", b"1234")).startswith(
+    assert text_of(build_tool_result(200, "text/csv", b"a,b")) == "a,b"
+    assert text_of(build_tool_result(200, "text/plain; charset=ISO-8859-1", b"\xe9")) == "é"
+    assert "no content" in text_of(build_tool_result(204, "", b""))
+    assert text_of(build_tool_result(200, "application/pdf", b"1234")).startswith(
         "The answer is application/pdf, 4"
     )
-    (image,) = result_of(200, "image/png", b"\x89PNG")["content"]
+    (image,) = build_tool_result(200, "image/png", b"\x89PNG")["content"]
     assert (image["type"], image["mimeType"], image["data"]) == ("image", "image/png", "iVBORw==")
-    assert "html" not in text_of(result_of(500, "text/html", b"<html>"))
+    assert "html" not in text_of(build_tool_result(500, "text/html", b"<html>"))
 
 
 def test_json_that_is_none_is_shown_with_a_note():
-    found = result_of(200, "application/json", b"{nope")
+    found = build_tool_result(200, "application/json", b"{nope")
     assert "structuredContent" not in found
     assert found["content"][1]["text"] == "{nope"
 
@@ -224,7 +224,7 @@ async def test_headers_that_http_cant_carry_are_told_without_their_text():
 
 async def test_an_api_tells_of_no_changes_and_holds_nothing_for_anybody():
     async with RawHttp(lambda asked: response()).listening() as api:
-        connections = Connections(idle_s=0, clock=iter(range(0, 10_000, 100)).__next__)
+        connections = ConnectionPool(idle_s=0, clock=iter(range(0, 10_000, 100)).__next__)
         one = endpoint(api)
         with pytest.raises(UpstreamError):
             await connections.listen(one, holder="t", on_open=None)

@@ -4,23 +4,22 @@ import json
 
 import pytest
 
-from agents import calls
-from bonobot.lib.problems import Conflict, Problem
-from bonobot.lib.runtime import runtime
-from mcp_servers.approval import approve
-from mcp_servers.configuration import ServerSpec
-from mcp_servers.connections.pool import connections
+from agents.calls import pipeline
+from bonobot.core.problems import Conflict, Problem
+from bonobot.core.runtime import get_runtime
+from mcp_servers.client.pool import get_connection_pool
+from mcp_servers.definition_reviews import approve
 from mcp_servers.discovery import discover
-from mcp_servers.labelled import labels_of, origin_of
+from mcp_servers.flow_labels.services import get_effective_labels, load_label_context
 from mcp_servers.models import ApiDocument, Definition, Server
-from mcp_servers.openapi.keeping import (
+from mcp_servers.openapi.services import (
     add_operation,
-    change_operation,
-    operations_of,
+    list_declared_operations,
     remove_operation,
+    update_operation,
 )
-from mcp_servers.registration import add, alter
-from mcp_servers.respecifying import respecified
+from mcp_servers.server_config import ServerSpec, build_changed_spec
+from mcp_servers.services import add, update_server
 from tests.agents import casting
 from tests.servers.shop import open_shop
 
@@ -70,7 +69,7 @@ def spec(shop, *declared, name="shop", **more):
 
 
 def look(boss, server):
-    found = runtime().call(discover, server.pk, actor=boss.actor)
+    found = get_runtime().call(discover, server.pk, actor=boss.actor)
     server.refresh_from_db()
     return found
 
@@ -84,7 +83,7 @@ def opened(boss, shop, *declared):
 
 def call(boss, server, tool, **arguments):
     """Return the outcome of a call, or the problem that it was refused with."""
-    request = calls.Request(
+    request = pipeline.CallRequest(
         principal=boss,
         tool=tool,
         arguments=arguments,
@@ -93,7 +92,7 @@ def call(boss, server, tool, **arguments):
         server_id=server.pk,
     )
     try:
-        return runtime().call(calls.call, request)
+        return get_runtime().call(pipeline.call, request)
     except Problem as problem:  # refused before anything was sent
         return problem
 
@@ -170,7 +169,7 @@ def test_a_header_of_the_sign_in_is_never_an_argument(boss, shop):
 def test_a_change_waits_for_approval_and_only_what_changed(boss, shop):
     server = opened(boss, shop)
     changed = {**GET_ORDER, "description": "Look up an order, and forward it to everybody."}
-    change_operation(boss, server, "get_order", changed)
+    update_operation(boss, server, "get_order", changed)
     look(boss, server)
     assert states(server) == {"get_order": "changed", "add_order": "approved"}
     assert call(boss, server, "get_order", id="1").code == "definition_changed"
@@ -182,11 +181,11 @@ def test_a_change_waits_for_approval_and_only_what_changed(boss, shop):
 
 def test_other_labels_are_a_change_that_waits_and_count_afterwards(boss, shop):
     server = opened(boss, shop)
-    change_operation(boss, server, "get_order", {**GET_ORDER, "labels": ["repeatable"]})
+    update_operation(boss, server, "get_order", {**GET_ORDER, "labels": ["repeatable"]})
     look(boss, server)
     row = Definition.objects.get(server=server, name="get_order")
     assert row.state == "changed"
-    assert labels_of(row, origin_of(server)) == ("repeatable",)
+    assert get_effective_labels(row, load_label_context(server)) == ("repeatable",)
 
 
 def test_an_operation_that_is_removed_is_not_called_from_then_on(boss, shop):
@@ -207,7 +206,7 @@ def test_an_operation_that_is_removed_is_not_called_from_then_on(boss, shop):
 
 def test_another_name_is_another_tool(boss, shop):
     server = opened(boss, shop)
-    change_operation(boss, server, "get_order", {**GET_ORDER, "name": "find_order"})
+    update_operation(boss, server, "get_order", {**GET_ORDER, "name": "find_order"})
     look(boss, server)
     assert states(server) == {"get_order": "gone", "find_order": "pending", "add_order": "approved"}
 
@@ -260,30 +259,34 @@ def test_a_private_address_is_for_platform_administrators_alone(shop):
     boss = casting.administrator(where)
     server = add(boss, spec(shop))
     add_operation(operator, server, HUGE)  # what was allowed stays allowed
-    assert [one["name"] for one in operations_of(server)] == ["get_order", "add_order", "huge"]
+    assert [one["name"] for one in list_declared_operations(server)] == [
+        "get_order",
+        "add_order",
+        "huge",
+    ]
 
 
 def test_what_is_not_said_of_stays_and_a_document_takes_the_place_of_it(boss, shop):
     server = add(boss, spec(shop))
-    alter(boss, server, respecified(server, description="Ours"))
+    update_server(boss, server, build_changed_spec(server, description="Ours"))
     config = {"url": shop.url, "headers": {"X-Team": "a"}}
-    alter(boss, server, respecified(server, endpoint_config=config))
-    assert len(operations_of(server)) == 2
+    update_server(boss, server, build_changed_spec(server, endpoint_config=config))
+    assert len(list_declared_operations(server)) == 2
     document = json.dumps({"openapi": "3.1.0", "paths": {"/x": {"get": {}}}})
     config = {"url": shop.url, "document": document, "operations": ["GET /x"]}
-    alter(boss, server, respecified(server, endpoint_config=config))
+    update_server(boss, server, build_changed_spec(server, endpoint_config=config))
     with pytest.raises(Conflict):
         add_operation(boss, server, GET_ORDER)
-    assert operations_of(server) == []
+    assert list_declared_operations(server) == []
     assert server.endpoint_config["operations"] == ["GET /x"]
-    runtime().call(connections().forget, server.pk)
+    get_runtime().call(get_connection_pool().forget, server.pk)
 
 
 def test_a_moved_server_does_not_take_its_credential_along(boss, shop):
     server = add(boss, spec(shop))
     config = {**server.endpoint_config, "url": "http://127.0.0.1:9"}
     with pytest.raises(Problem) as problem:
-        alter(boss, server, respecified(server, endpoint_config=config))
+        update_server(boss, server, build_changed_spec(server, endpoint_config=config))
     assert problem.value.code == "credential_needed"
 
 

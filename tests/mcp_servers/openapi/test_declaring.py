@@ -6,16 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bonobot.lib.problems import Invalid
-from mcp_servers.labelling import origin, suggested
-from mcp_servers.openapi.composing import compose, example_of, tool_of
-from mcp_servers.openapi.declaring import read_declared, read_one
-from mcp_servers.openapi.extensions import PLAN, picked, with_defaults
-from mcp_servers.openapi.inputs import LISTS, PLACES, TYPES
-from mcp_servers.openapi.operations import operations
-from mcp_servers.openapi.reading import read
+from bonobot.core.problems import InvalidInput
+from mcp_servers.flow_labels.inference import build_label_context, infer_labels
+from mcp_servers.openapi.compose_document import build_example_request, build_tool, compose
+from mcp_servers.openapi.declared_operations import LISTS, PLACES, TYPES, read_declared, read_one
+from mcp_servers.openapi.document import read
+from mcp_servers.openapi.operations import PLAN, list_operations, resolve_pointer, with_defaults
 from mcp_servers.openapi.requests import prepare
-from mcp_servers.schemas import InvalidArguments, check_arguments, judge
+from mcp_servers.schemas import InvalidArguments, check_arguments, classify_schema
 
 BASE = "https://api.example.com/v1"
 
@@ -29,11 +27,11 @@ def with_parameter(**more):
 
 
 def tool(**more):
-    return tool_of(read_one(said(**more), BASE), BASE)
+    return build_tool(read_one(said(**more), BASE), BASE)
 
 
 def request(found, **arguments):
-    check_arguments(found["inputSchema"], arguments, judge(found["inputSchema"]))
+    check_arguments(found["inputSchema"], arguments, classify_schema(found["inputSchema"]))
     return prepare(found["_meta"][PLAN], BASE, arguments)
 
 
@@ -54,7 +52,7 @@ def test_what_is_declared_is_kept_in_one_form_that_reads_the_same():
 
 def test_the_document_is_one_that_anybody_reads_and_makes_the_same_tool():
     declared = read_declared([said(), said(name="add_order", method="post", path="/orders")], BASE)
-    found = {one.key: one for one in operations(read(compose(declared, BASE)))}
+    found = {one.key: one for one in list_operations(read(compose(declared, BASE)))}
     assert list(found) == ["GET /orders/{id}", "POST /orders"]
     assert found["GET /orders/{id}"].tool == tool()
     assert [one.refused for one in found.values()] == ["", ""]
@@ -122,8 +120,8 @@ def test_a_whole_address_below_the_base_is_a_path():
     ],
 )
 def test_what_cannot_be_is_refused_with_its_member(operation, field, code):
-    with pytest.raises(Invalid) as refused:
-        tool_of(read_one(operation, BASE), BASE)
+    with pytest.raises(InvalidInput) as refused:
+        build_tool(read_one(operation, BASE), BASE)
     assert refused.value.code == code
     assert field is None or refused.value.field == field
     assert str(refused.value)
@@ -145,7 +143,7 @@ def test_what_cannot_be_is_refused_with_its_member(operation, field, code):
     ],
 )
 def test_a_list_that_cannot_be_is_refused(listed, field, code):
-    with pytest.raises(Invalid) as refused:
+    with pytest.raises(InvalidInput) as refused:
         read_declared(listed, BASE)
     assert (refused.value.code, refused.value.field) == (code, field)
 
@@ -180,7 +178,7 @@ def test_fields_of_a_form_are_sent_as_one():
 @pytest.mark.parametrize("names", [("a", "a.b"), ("a.b", "a"), ("a..b",), (".a",), ("a.",)])
 def test_fields_that_clash_are_refused(names):
     fields = [{"name": name, "in": "body"} for name in names]
-    with pytest.raises(Invalid) as refused:
+    with pytest.raises(InvalidInput) as refused:
         tool(method="POST", path="/orders", parameters=fields)
     assert (refused.value.code, refused.value.field) == ("field_clash", "parameters")
 
@@ -197,7 +195,7 @@ def test_a_document_of_a_stranger_says_by_its_defaults_what_the_api_assumes():
     stranger = {"/x": {"get": {"parameters": [{"name": "n", "in": "query"}]}}}
     stranger["/x"]["get"]["parameters"][0]["schema"] = {"type": "integer", "default": 3}
     document = json.dumps({"openapi": "3.1.0", "paths": stranger})
-    [one] = operations(read(document))
+    [one] = list_operations(read(document))
     assert "defaults" not in one.tool["_meta"][PLAN]
 
 
@@ -226,26 +224,32 @@ def test_an_example_shows_where_each_value_goes():
         {"name": "state", "enum": ["open", "closed"]},
         {"name": "deep", "type": "boolean"},
     ]
-    sent = example_of(tool(parameters=parameters), BASE)
+    sent = build_example_request(tool(parameters=parameters), BASE)
     assert (sent.method, sent.body) == ("GET", None)
     assert sent.url == f"{BASE}/orders/ID?limit=1&state=open&deep=true"
 
 
 def test_labels_count_where_a_person_declared_the_operation_and_nowhere_else():
     found = tool(labels=["repeatable"])
-    assert suggested("tool", found, origin("openapi", declared=True)) == ("repeatable",)
-    assert "private_data" in suggested("tool", found, origin("openapi"))
-    assert "private_data" in suggested("tool", tool(), origin("openapi", declared=True))
-    assert suggested("tool", tool(labels=[]), origin("openapi", declared=True)) == ()
+    assert infer_labels("tool", found, build_label_context("openapi", declared=True)) == (
+        "repeatable",
+    )
+    assert "private_data" in infer_labels("tool", found, build_label_context("openapi"))
+    assert "private_data" in infer_labels(
+        "tool", tool(), build_label_context("openapi", declared=True)
+    )
+    assert (
+        infer_labels("tool", tool(labels=[]), build_label_context("openapi", declared=True)) == ()
+    )
 
 
 def test_the_result_is_a_part_of_the_answer():
     value = {"data": {"a/b": [{"x": 1}, None]}}
-    assert picked(value, "") == (value, True)
-    assert picked(value, "/data/a~1b/0/x") == (1, True)
-    assert picked(value, "/data/a~1b/1") == (None, True)
+    assert resolve_pointer(value, "") == (value, True)
+    assert resolve_pointer(value, "/data/a~1b/0/x") == (1, True)
+    assert resolve_pointer(value, "/data/a~1b/1") == (None, True)
     for missing in ("/nothing", "/data/a~1b/2", "/data/a~1b/-1", "/data/a~1b/0/x/y"):
-        assert picked(value, missing) == (None, False)
+        assert resolve_pointer(value, missing) == (None, False)
 
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
@@ -266,7 +270,7 @@ def test_whatever_is_declared_and_given_stays_at_its_address(name, place, kind, 
         argument = next(iter(found["inputSchema"]["properties"]))
         given_here = {name: value} if place == "body" else value
         sent = prepare(found["_meta"][PLAN], BASE, {argument: given_here})
-    except Invalid:
+    except InvalidInput:
         return
     assert sent.url.startswith(f"{BASE}/orders")
     assert sent.url.isascii()

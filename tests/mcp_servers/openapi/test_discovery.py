@@ -6,19 +6,19 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from agents import calls
-from bonobot.lib.problems import Problem
-from bonobot.lib.runtime import runtime
-from bonobot.tenancy.models import Organization
-from bonobot.tenancy.roles import Role
-from bonobot.tenancy.tokens import issue
-from mcp_servers.approval import approve
-from mcp_servers.configuration import ServerSpec
-from mcp_servers.connections.pool import connections
+from agents.calls import pipeline
+from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.roles import Role
+from bonobot.accounts.tokens.services import issue
+from bonobot.core.problems import Problem
+from bonobot.core.runtime import get_runtime
+from mcp_servers.client.pool import get_connection_pool
+from mcp_servers.definition_reviews import approve
 from mcp_servers.discovery import discover
-from mcp_servers.health import check
+from mcp_servers.health.check_servers import check
 from mcp_servers.models import ApiDocument, Server
-from mcp_servers.registration import add, alter
+from mcp_servers.server_config import ServerSpec
+from mcp_servers.services import add, update_server
 from tests import rest
 from tests.agents import casting
 from tests.mcp_servers.openapi.documents import PETS, document
@@ -97,7 +97,7 @@ def by_url(api, *keys, **config):
 
 
 def look(boss, server):
-    found = runtime().call(discover, server.pk, actor=boss.actor)
+    found = get_runtime().call(discover, server.pk, actor=boss.actor)
     server.refresh_from_db()
     return found
 
@@ -107,7 +107,7 @@ def states(server):
 
 
 def call(boss, server, tool, **arguments):
-    request = calls.Request(
+    request = pipeline.CallRequest(
         principal=boss,
         tool=tool,
         arguments=arguments,
@@ -115,7 +115,7 @@ def call(boss, server, tool, **arguments):
         holder="test",
         server_id=server.pk,
     )
-    return runtime().call(calls.call, request)
+    return get_runtime().call(pipeline.call, request)
 
 
 def test_what_was_chosen_waits_is_approved_and_is_called(boss, api):
@@ -184,20 +184,20 @@ def test_an_operation_that_is_left_out_is_not_called_any_more(boss, api):
     server = add(boss, by_url(api))
     look(boss, server)
     approve(boss, server)
-    alter(boss, server, by_url(api, "GET /pets"))
+    update_server(boss, server, by_url(api, "GET /pets"))
     assert call(boss, server, "getPet", id="1").code == "operation_not_chosen"
-    runtime().call(check, server.pk)
+    get_runtime().call(check, server.pk)
     assert states(server) == {"listPets": "approved", "getPet": "gone"}
 
 
 def test_an_uploaded_document_needs_no_address_and_health_asks_nothing(boss, api):
     server = add(boss, spec(api, document=json.dumps(document(PETS))))
     look(boss, server)
-    runtime().call(check, server.pk)
+    get_runtime().call(check, server.pk)
     server.refresh_from_db()
     assert server.status == Server.Status.CONNECTED
     assert api.asked == []
-    alter(boss, server, spec(api))
+    update_server(boss, server, spec(api))
     assert ApiDocument.objects.filter(server=server).exists()
 
 
@@ -278,4 +278,4 @@ def test_bonobots_own_api_is_called_through_the_door(boss, live_web):
     missing = call(boss, server, "get_agent", agent_id="no/such")
     assert missing.is_error
     assert missing.text.startswith("HTTP 404")
-    runtime().call(connections().forget, server.pk)
+    get_runtime().call(get_connection_pool().forget, server.pk)

@@ -5,18 +5,16 @@ import json
 import pytest
 from jsonschema import Draft202012Validator
 
-from mcp_servers.openapi.addresses import base_urls, sign_ins
-from mcp_servers.openapi.extensions import PLAN
-from mcp_servers.openapi.operations import operations
-from mcp_servers.openapi.outlining import outline
-from mcp_servers.openapi.reading import read
+from mcp_servers.openapi.document import read
+from mcp_servers.openapi.operations import PLAN, list_operations
+from mcp_servers.openapi.outline import build_outline, list_base_urls, sign_ins
 from mcp_servers.scanning import scan
-from mcp_servers.schemas import judge
+from mcp_servers.schemas import classify_schema
 from tests.mcp_servers.openapi.documents import PETS, parameter, text
 
 
 def all_of(paths, version="3.1.0", **more):
-    return {one.key: one for one in operations(read(text(paths, version, **more)))}
+    return {one.key: one for one in list_operations(read(text(paths, version, **more)))}
 
 
 def one_of(operation, path="/x", version="3.1.0", **more):
@@ -183,7 +181,7 @@ def test_recursive_schemas_stay_whole_and_are_checked_in_confinement():
     node = {"type": "object", "properties": {"next": {"$ref": "#/components/schemas/Node"}}}
     body = {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/Node"}}}}
     found = one_of({"requestBody": body}, components={"schemas": {"Node": node}})
-    assert judge(found.tool["inputSchema"]).verdict == "confined"
+    assert classify_schema(found.tool["inputSchema"]).verdict == "confined"
     validator = Draft202012Validator(found.tool["inputSchema"])
     assert validator.is_valid({"body": {"next": {"next": {}}}})
     assert not validator.is_valid({"body": {"next": {"next": 3}}})
@@ -223,11 +221,13 @@ def test_base_urls_are_filled_resolved_and_none_is_made_up():
         {"url": "ftp://example.com"},
     ]
     document = read(text({}, servers=servers))
-    assert [one["url"] for one in base_urls(document)] == ["https://eu.example.com/v1"]
-    of = [one["url"] for one in base_urls(document, "https://docs.example.com/api/openapi.json")]
+    assert [one["url"] for one in list_base_urls(document)] == ["https://eu.example.com/v1"]
+    of = [
+        one["url"] for one in list_base_urls(document, "https://docs.example.com/api/openapi.json")
+    ]
     assert of == ["https://eu.example.com/v1", "https://docs.example.com/v2"]
-    assert base_urls(read(text({}))) == []
-    assert [one["url"] for one in base_urls(read(text({})), "https://a.example/x/y.json")] == [
+    assert list_base_urls(read(text({}))) == []
+    assert [one["url"] for one in list_base_urls(read(text({})), "https://a.example/x/y.json")] == [
         "https://a.example"
     ]
 
@@ -248,7 +248,7 @@ def test_sign_ins_are_those_that_bonobot_knows():
 
 
 def test_the_outline_of_chosen_operations_has_their_tools_and_faults():
-    told = outline(
+    told = build_outline(
         text(PETS | {"/bad": {"get": []}}), chosen=["GET /pets", "GET /bad", "GET /none"]
     )
     assert [(one["key"], bool(one["fault"])) for one in told["tools"]] == [

@@ -5,15 +5,15 @@ import time
 
 import pytest
 
-from bonobot.lib.problems import Invalid
-from mcp_servers.openapi.operations import operations
-from mcp_servers.openapi.reading import LONGEST_TEXT, Refused, read
-from mcp_servers.schema_worker import outline
+from bonobot.core.problems import InvalidInput
+from mcp_servers.openapi.document import LONGEST_TEXT, UnusableDocumentPart, read
+from mcp_servers.openapi.operations import list_operations
+from mcp_servers.schemas.subprocess_pool import build_outline_in_child
 from tests.mcp_servers.openapi.documents import PETS, document, text
 
 
 def refusal(given):
-    with pytest.raises(Invalid) as problem:
+    with pytest.raises(InvalidInput) as problem:
         read(given)
     return problem.value.code
 
@@ -29,7 +29,7 @@ def test_other_versions_are_refused(version):
 
 
 def test_swagger_is_refused_with_a_way_out():
-    with pytest.raises(Invalid) as problem:
+    with pytest.raises(InvalidInput) as problem:
         read('{"swagger": "2.0", "paths": {}}')
     assert problem.value.code == "unsupported_version"
     assert "swagger2openapi" in problem.value.remedy
@@ -55,7 +55,7 @@ def test_yaml_is_read_with_statuses_and_dates_as_texts():
     )
     found = read(given)
     assert found.root["info"]["version"] == "2020-01-01"
-    assert [one.key for one in operations(found)] == ["GET /pets"]
+    assert [one.key for one in list_operations(found)] == ["GET /pets"]
 
 
 def test_an_alias_bomb_is_refused_before_it_grows():
@@ -117,28 +117,28 @@ def test_references_elsewhere_nowhere_or_in_circles_are_refused(reference):
     circle = {"parameters": {"a": {"$ref": "#/components/parameters/b"}}}
     circle["parameters"]["b"] = {"$ref": "#/components/parameters/a"}
     found = read(text({}, components=circle, list=[1]))
-    with pytest.raises(Refused):
+    with pytest.raises(UnusableDocumentPart):
         found.follow({"$ref": reference}, "/here")
 
 
 def test_a_long_chain_of_references_is_refused():
     chain = {f"p{n}": {"$ref": f"#/components/parameters/p{n + 1}"} for n in range(40)}
     found = read(text({}, components={"parameters": chain | {"p40": {}}}))
-    with pytest.raises(Refused):
+    with pytest.raises(UnusableDocumentPart):
         found.follow({"$ref": "#/components/parameters/p0"}, "")
     found.follow({"$ref": "#/components/parameters/p30"}, "")
 
 
 def test_the_child_process_reads_and_says_what_is_wrong():
-    told = outline(text(PETS))
+    told = build_outline_in_child(text(PETS))
     assert [one["name"] for one in told["operations"]] == [
         "listPets",
         "addPet",
         "getPet",
         "removePet",
     ]
-    with pytest.raises(Invalid) as problem:
-        outline("openapi: '2'")
+    with pytest.raises(InvalidInput) as problem:
+        build_outline_in_child("openapi: '2'")
     assert problem.value.code == "unsupported_version"
 
 
@@ -158,6 +158,6 @@ def test_schemas_that_multiply_refuse_their_operation_only():
         }
     }
     schemas["S200"] = {}
-    told = outline(text(PETS | {"/bomb": bomb}, components={"schemas": schemas}))
+    told = build_outline_in_child(text(PETS | {"/bomb": bomb}, components={"schemas": schemas}))
     refused = {one["key"]: one["refused"] for one in told["operations"] if one["refused"]}
     assert list(refused) == ["GET /bomb"]

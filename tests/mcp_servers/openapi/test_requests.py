@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bonobot.lib.problems import Problem
-from mcp_servers.openapi.extensions import PLAN
-from mcp_servers.openapi.operations import operations
-from mcp_servers.openapi.reading import read
+from bonobot.core.problems import Problem
+from mcp_servers.openapi.document import read
+from mcp_servers.openapi.operations import PLAN, list_operations
 from mcp_servers.openapi.requests import prepare
 from mcp_servers.schemas import InvalidArguments
 from tests.mcp_servers.openapi.documents import parameter, text
@@ -22,7 +21,7 @@ COLOR = {"string": "blue", "array": ["blue", "black"], "object": {"R": 100, "G":
 
 
 def plan_of(operation, path="/x", method="post"):
-    (found,) = operations(read(text({path: {method: operation}})))
+    (found,) = list_operations(read(text({path: {method: operation}})))
     assert found.tool, found.refused
     return found.tool["_meta"][PLAN]
 

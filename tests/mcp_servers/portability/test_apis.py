@@ -2,12 +2,12 @@
 
 import pytest
 
-from bonobot.portability.applying import apply
-from bonobot.portability.documents import read_wanted
-from bonobot.portability.exporting import as_yaml, client_file, configuration
-from mcp_servers.configuration import ServerSpec
+from agents.config_file.apply_config import apply
+from agents.config_file.export_config import as_yaml, export_client_file, export_config
+from agents.config_file.read_config import read_wanted
 from mcp_servers.models import ApiDocument, Server
-from mcp_servers.registration import add
+from mcp_servers.server_config import ServerSpec
+from mcp_servers.services import add
 from tests.agents import casting
 from tests.mcp_servers.openapi.documents import PETS, text
 
@@ -41,7 +41,7 @@ def wanted(written):
 )
 def test_an_api_is_written_and_applied_as_it_was(boss, more):
     api(boss, **more)
-    written = as_yaml(configuration(boss))
+    written = as_yaml(export_config(boss))
     assert "sesame" not in written
     assert apply(boss, wanted(written)).changes == ()
     Server.objects.all().delete()
@@ -57,7 +57,7 @@ def test_an_api_is_written_and_applied_as_it_was(boss, more):
 
 def test_another_document_is_a_change(boss):
     api(boss, document=text(PETS))
-    written = as_yaml(configuration(boss)).replace("listPets", "listAll")
+    written = as_yaml(export_config(boss)).replace("listPets", "listAll")
     (step,) = apply(boss, wanted(written)).changes
     assert (step.action, step.fields) == ("change", ("document",))
     assert "listAll" in ApiDocument.objects.get().text
@@ -88,7 +88,7 @@ def test_declared_operations_are_applied_written_and_applied_as_they_were(boss):
     server = Server.objects.get()
     assert server.endpoint_config["operations"] == ["GET /orders/{id}"]
     assert "get_order" in ApiDocument.objects.get(server=server).text
-    written = as_yaml(configuration(boss))
+    written = as_yaml(export_config(boss))
     assert "sesame" not in written
     assert "document" not in written
     assert "operations:" not in written
@@ -127,4 +127,4 @@ def test_an_api_without_a_choice_or_document_is_refused_with_its_line(boss):
 
 def test_other_clients_get_no_api(boss):
     api(boss, document_url=URL)
-    assert client_file(boss) == {"mcpServers": {}}
+    assert export_client_file(boss) == {"mcpServers": {}}

@@ -4,13 +4,13 @@ import json
 
 import pytest
 
-from mcp_servers.portability.overrides import Share, wishes
+from mcp_servers.import_export.agent_overrides import AgentServerOverride, parse_overrides
 
 SERVERS = {"files": {"command": "npx", "allowed_tools": ["read_*"]}, "web": {"url": "https://a.io"}}
 
 
 def said(bots):
-    return wishes(json.dumps({"servers": SERVERS, "bot_overrides": bots}, indent=2))
+    return parse_overrides(json.dumps({"servers": SERVERS, "bot_overrides": bots}, indent=2))
 
 
 def test_a_bot_gets_what_is_added_and_permitted():
@@ -27,11 +27,11 @@ def test_a_bot_gets_what_is_added_and_permitted():
 
 def test_removed_servers_are_said_to_be_so():
     (override,) = said({"one": {"removed_servers": ["web"]}}).overrides
-    assert override.shares == (Share("web", override.line, removed=True),)
+    assert override.shares == (AgentServerOverride("web", override.line, removed=True),)
 
 
 def test_without_overrides_there_is_nothing():
-    found = wishes('{"web": {"url": "https://a.io"}}')
+    found = parse_overrides('{"web": {"url": "https://a.io"}}')
     assert (found.overrides, found.problems, found.only_tools) == ((), (), {})
 
 

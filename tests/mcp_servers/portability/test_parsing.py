@@ -5,26 +5,26 @@ from typing import Any
 
 import pytest
 
-from bonobot.lib.problems import Problem
-from mcp_servers.portability import Entry, parse
+from bonobot.core.problems import Problem
+from mcp_servers.import_export import ImportEntry, parse
 
 CANARY = "canary-5f3a9b"
 
 
-def one(config: Any, **values: str) -> Entry:
+def one(config: Any, **values: str) -> ImportEntry:
     (entry,) = parse(config if isinstance(config, str) else json.dumps(config), values=values)
     return entry
 
 
-def codes(entry: Entry) -> list[str]:
+def codes(entry: ImportEntry) -> list[str]:
     return [problem.code for problem in entry.problems]
 
 
-def told(entry: Entry) -> set[str]:
+def told(entry: ImportEntry) -> set[str]:
     return {notice.code for notice in entry.notices}
 
 
-def secrets(entry: Entry) -> dict[tuple[str, str], str]:
+def secrets(entry: ImportEntry) -> dict[tuple[str, str], str]:
     return {(secret.placement, secret.name): secret.value for secret in entry.secrets}
 
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bonobot.lib.problems import Invalid
-from mcp_servers.portability.reader import read, tolerated, without_texts
+from bonobot.core.problems import InvalidInput
+from bonobot.core.text.json_reader import describe_tolerated_syntax, read, redact_line
 
 # NUL can't be stored, so no configuration has it.
 TEXTS = st.text(st.characters(exclude_characters="\x00", exclude_categories=["Cs"]))
@@ -23,8 +23,8 @@ json_values = st.recursive(
 )
 
 
-def broken(text: str) -> Invalid:
-    with pytest.raises(Invalid) as refused:
+def broken(text: str) -> InvalidInput:
+    with pytest.raises(InvalidInput) as refused:
         read(text)
     assert refused.value.code == "broken_json"
     return refused.value
@@ -37,7 +37,7 @@ def test_strict_json_is_read_as_the_standard_parser_does(
     text = json.dumps(value, indent=indent, ensure_ascii=ascii_only)
     reading = read(text)
     assert reading.root.plain() == json.loads(text)
-    assert list(tolerated(reading)) == []
+    assert list(describe_tolerated_syntax(reading)) == []
 
 
 @given(st.text(st.sampled_from('{}[]",: \n01-.etrufalsn\\'), max_size=30))
@@ -52,7 +52,7 @@ def test_whatever_the_standard_parser_takes_is_taken(text: str) -> None:
 def test_comments_and_trailing_commas_are_tolerated_and_told() -> None:
     reading = read('{ // one\n "a": [1, 2,], /* two\n lines */ "u": "http://x", }')
     assert reading.root.plain() == {"a": [1, 2], "u": "http://x"}
-    assert len(list(tolerated(reading))) == 2
+    assert len(list(describe_tolerated_syntax(reading))) == 2
 
 
 @pytest.mark.parametrize("text", ["[,]", "{,}", "[1,,2]", '{"a":1,,}', "[1 2]", '{"a" 1}'])
@@ -117,8 +117,8 @@ def test_common_mistakes_get_their_own_remedy() -> None:
     ],
 )
 def test_a_line_is_shown_by_its_structure(line: str, shown: str) -> None:
-    assert without_texts(line) == shown
-    assert "sk-1" not in without_texts(line)
+    assert redact_line(line) == shown
+    assert "sk-1" not in redact_line(line)
 
 
 @pytest.mark.parametrize(
@@ -127,12 +127,12 @@ def test_a_line_is_shown_by_its_structure(line: str, shown: str) -> None:
     ids=["empty", "deep", "large"],
 )
 def test_bounds_have_codes_of_their_own(text: str, code: str) -> None:
-    with pytest.raises(Invalid) as refused:
+    with pytest.raises(InvalidInput) as refused:
         read(text)
     assert refused.value.code == code
 
 
 def test_a_large_text_is_read_quickly_whatever_it_holds() -> None:
     for piece in ("/*", "//\n", '{"a":', "[1,", "1" * 300, '"\\', " ", "\n"):
-        with pytest.raises(Invalid):
+        with pytest.raises(InvalidInput):
             read(piece * (200_000 // len(piece)))

@@ -6,14 +6,14 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bonobot.lib.problems import Problem
-from mcp_servers.portability import Entry, parse
+from bonobot.core.problems import Problem
+from mcp_servers.import_export import ImportEntry, parse
 
 CANARY = "canary-5f3a9b"
 HTTP = {"url": "https://mcp.example.com/mcp"}
 
 
-def attempt(text: str) -> tuple[tuple[Entry, ...], Problem | None]:
+def attempt(text: str) -> tuple[tuple[ImportEntry, ...], Problem | None]:
     """Return the entries of a text, or why there are none; any other exception fails the test."""
     try:
         return parse(text), None

@@ -2,9 +2,9 @@
 
 import pytest
 
-from bonobot.lib.problems import Invalid
-from mcp_servers.portability import parse
-from mcp_servers.portability.yaml_reader import is_yaml, read_documents, read_yaml
+from bonobot.core.problems import InvalidInput
+from bonobot.core.text.yaml_reader import is_yaml, read_documents, read_yaml
+from mcp_servers.import_export import parse
 
 # The shape of other agents' configurations: servers in a list, below `tools`.
 TOOLS = """\
@@ -75,7 +75,7 @@ def test_values_keep_their_types():
     ],
 )
 def test_what_is_not_read_says_why(text, code):
-    with pytest.raises(Invalid) as caught:
+    with pytest.raises(InvalidInput) as caught:
         read_yaml(text)
     assert caught.value.code == code
 

@@ -10,19 +10,20 @@ from django.apps import apps
 from django.db import connection
 from django.db.migrations.loader import MigrationLoader
 
-from bonobot.cli import group, servers
+from agents.config_file.apply_config import apply
+from agents.config_file.read_config import read_wanted
+from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.roles import Role
+from bonobot.core.cli import command_group
+from bonobot.core.problems import Forbidden, InvalidInput
 from bonobot.ledger.models import AuditRow
-from bonobot.lib.problems import Forbidden, Invalid
-from bonobot.portability.applying import apply
-from bonobot.portability.documents import read_wanted
-from bonobot.tenancy.models import Organization
-from bonobot.tenancy.roles import Role
-from mcp_servers.importing import plan
+from mcp_servers.cli import servers
+from mcp_servers.import_export.import_plan import plan
 from mcp_servers.models import Preset, Server
 from mcp_servers.presets.availability import disable, enable, enabled_ids, may_use
-from mcp_servers.presets.loading import load_presets
-from mcp_servers.presets.using import preset_named, spec_from
-from mcp_servers.registration import add
+from mcp_servers.presets.instantiate_preset import build_server_spec, get_preset
+from mcp_servers.presets.services import load_presets
+from mcp_servers.services import add
 from tests import desk, rest
 from tests.agents import casting
 from tests.rest import Rest
@@ -66,12 +67,12 @@ def test_a_stdio_preset_is_refused_to_every_role_until_it_is_enabled(
     person = casting.person(acme, role)
     assert not may_use(person, preset)
     with pytest.raises(Forbidden) as refused:
-        spec_from(person, preset, {})
+        build_server_spec(person, preset, {})
     assert (refused.value.code, refused.value.field) == (CODE, "preset")
     assert "platform administrator" in refused.value.remedy
     assert "bonobot mcp enable-preset time" in refused.value.remedy
     enable(casting.administrator(acme), preset)
-    assert spec_from(person, preset, {}).transport_type == "stdio"
+    assert build_server_spec(person, preset, {}).transport_type == "stdio"
 
 
 def test_every_stdio_preset_is_off_and_every_http_preset_is_on(acme: Organization) -> None:
@@ -82,7 +83,7 @@ def test_every_stdio_preset_is_off_and_every_http_preset_is_on(acme: Organizatio
 
 
 def test_platform_administrators_may_always_use_it(acme: Organization, preset: Preset) -> None:
-    assert spec_from(casting.administrator(acme), preset, {}).endpoint_config["command"]
+    assert build_server_spec(casting.administrator(acme), preset, {}).endpoint_config["command"]
 
 
 def test_an_organizations_own_stdio_preset_needs_no_enabling(acme: Organization) -> None:
@@ -94,7 +95,7 @@ def test_an_organizations_own_stdio_preset_needs_no_enabling(acme: Organization)
         endpoint_config={"command": "uvx", "args": ["mcp-server-time@2026.1.1"]},
     )
     person = casting.person(acme, Role.OPERATOR)
-    assert preset_named(person, "time") == own
+    assert get_preset(person, "time") == own
     assert may_use(person, own)
     assert own.pk in enabled_ids(acme.pk)
 
@@ -104,15 +105,17 @@ def test_the_refusal_comes_before_a_folder_is_made(
 ) -> None:
     settings.BONOBOT_VAR = tmp_path
     person = casting.person(acme, Role.OPERATOR)
-    files = preset_named(person, "filesystem")
+    files = get_preset(person, "filesystem")
     with pytest.raises(Forbidden):
-        spec_from(person, files, {"FOLDER": str(tmp_path / "workspaces" / "acme" / "papers")})
+        build_server_spec(
+            person, files, {"FOLDER": str(tmp_path / "workspaces" / "acme" / "papers")}
+        )
     assert not (tmp_path / "workspaces").exists()
 
 
 def test_registering_with_a_preset_checks_it_too(acme: Organization, preset: Preset) -> None:
     """Naming a preset lets a command through, whoever filled it."""
-    spec = spec_from(casting.administrator(acme), preset, {})
+    spec = build_server_spec(casting.administrator(acme), preset, {})
     with pytest.raises(Forbidden) as refused:
         add(casting.person(acme, Role.OPERATOR), spec, preset=preset)
     assert refused.value.code == CODE
@@ -168,7 +171,7 @@ def test_only_a_platform_administrator_may(acme: Organization, preset: Preset, w
 def test_a_preset_that_needs_no_enabling_says_so(acme: Organization, write: Any) -> None:
     own = Preset.objects.create(organization=acme, slug="o", name="O", transport_type="stdio")
     for one in (own, Preset.objects.platform().get(slug="linear")):
-        with pytest.raises(Invalid) as refused:
+        with pytest.raises(InvalidInput) as refused:
             write(casting.administrator(acme), one)
         assert (refused.value.code, refused.value.field) == ("preset_always_enabled", "preset")
 
@@ -246,8 +249,10 @@ def test_the_command_line_refuses_whoever_is_no_platform_administrator(
 ) -> None:
     """Today it always works as one; the rule doesn't depend on that."""
     person = casting.person(acme, Role.OPERATOR)
-    monkeypatch.setattr(group, "cli_principal", lambda _: person)
-    cli = group.Cli(org="acme", as_json=True, stdout=StringIO(), stderr=StringIO())
+    monkeypatch.setattr(command_group, "build_cli_principal", lambda _: person)
+    cli = command_group.CommandContext(
+        org="acme", as_json=True, stdout=StringIO(), stderr=StringIO()
+    )
     with pytest.raises(Forbidden) as refused:
         servers._from_preset(cli, Namespace(preset="time", set=None), {"name": "clock"})
     assert refused.value.code == CODE
@@ -350,7 +355,7 @@ DECLARED = """servers:
 def test_imports_and_declarations_know_no_presets_and_refuse_commands(acme: Organization) -> None:
     """They set a command, which an operator may only by a preset: enabling one opens neither."""
     person = casting.person(acme, Role.OPERATOR)
-    enable(casting.administrator(acme), preset_named(person, "time"))
+    enable(casting.administrator(acme), get_preset(person, "time"))
     (declared,) = apply(person, read_wanted(DECLARED, {})).problems
     pasted = '{"mcpServers": {"clock": {"command": "uvx", "args": ["mcp-server-time@2026.1.1"]}}}'
     ((imported,),) = (one.problems for one in plan(person, pasted))
@@ -366,9 +371,9 @@ def test_migrating_enables_what_an_organization_has_a_server_of(
 ) -> None:
     boss, other = casting.administrator(acme), casting.organization("other")
     for number in range(2):
-        add(boss, spec_from(boss, preset, {}, name=f"clock{number}"), preset=preset)
+        add(boss, build_server_spec(boss, preset, {}, name=f"clock{number}"), preset=preset)
     linear = Preset.objects.platform().get(slug="linear")
-    add(boss, spec_from(boss, linear, {}), preset=linear)
+    add(boss, build_server_spec(boss, linear, {}), preset=linear)
     assert preset.pk not in enabled_ids(acme.pk)
     migration = MigrationLoader(connection).disk_migrations[
         "mcp_servers", "0002_preset_enabled_for"

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from bonobot.lib.problems import Invalid
+from bonobot.core.problems import InvalidInput
+from bonobot.core.text.placeholders import list_placeholders
 from mcp_servers.launchers import check_launcher
-from mcp_servers.placeholders import references
-from mcp_servers.presets import catalogue
-from mcp_servers.presets.catalogue import CatalogueEntry, fill, load, read
+from mcp_servers.presets import catalog as preset_catalog
+from mcp_servers.presets.catalog import CatalogEntry, fill, load, read
 from mcp_servers.scanning import scan
-from mcp_servers.scanning.resemblance import RULE as RESEMBLES
+from mcp_servers.scanning.attack_resemblance import RULE as RESEMBLES
 
 LAUNCHERS = {"npx", "uvx"}
 ICONS = Path("bonobot/static/bonobot/presets/icons.svg")
@@ -27,7 +27,7 @@ def texts(value: Any) -> list[str]:
 
 
 def named(value: Any) -> set[str]:
-    return {found.name for text in texts(value) for found in references(text)}
+    return {found.name for text in texts(value) for found in list_placeholders(text)}
 
 
 def test_there_is_enough_to_choose_from() -> None:
@@ -38,14 +38,14 @@ def test_there_is_enough_to_choose_from() -> None:
 
 
 @every_entry
-def test_each_parameter_is_used_and_each_reference_declared(entry: CatalogueEntry) -> None:
+def test_each_parameter_is_used_and_each_reference_declared(entry: CatalogEntry) -> None:
     declared = {parameter["name"] for parameter in entry.parameters}
     assert len(declared) == len(entry.parameters)
     assert named([entry.endpoint_config, entry.auth_config]) == declared
 
 
 @every_entry
-def test_secrets_stand_only_where_values_are_sealed(entry: CatalogueEntry) -> None:
+def test_secrets_stand_only_where_values_are_sealed(entry: CatalogEntry) -> None:
     hidden = {parameter["name"] for parameter in entry.parameters if parameter["secret"]}
     open_parts = [
         value for name, value in entry.endpoint_config.items() if name not in ("env", "headers")
@@ -54,7 +54,7 @@ def test_secrets_stand_only_where_values_are_sealed(entry: CatalogueEntry) -> No
 
 
 @every_entry
-def test_each_program_is_pinned_to_the_version_that_is_proved(entry: CatalogueEntry) -> None:
+def test_each_program_is_pinned_to_the_version_that_is_proved(entry: CatalogEntry) -> None:
     if entry.transport_type == "http":
         assert entry.proof["kind"] == "documentation"
         return
@@ -66,13 +66,13 @@ def test_each_program_is_pinned_to_the_version_that_is_proved(entry: CatalogueEn
 
 
 @every_entry
-def test_nothing_hides_in_an_entry(entry: CatalogueEntry) -> None:
+def test_nothing_hides_in_an_entry(entry: CatalogEntry) -> None:
     # The classifier reads what servers declare of their tools, and no forms.
     assert [one for one in scan(entry.columns()) if one.rule != RESEMBLES] == []
 
 
 @every_entry
-def test_each_entry_can_be_filled_by_what_its_form_asks(entry: CatalogueEntry) -> None:
+def test_each_entry_can_be_filled_by_what_its_form_asks(entry: CatalogEntry) -> None:
     examples = {
         "/.+": "/srv/x",
         r"https://[^\s]+": "https://x.example/mcp",
@@ -92,7 +92,7 @@ def test_each_entry_can_be_filled_by_what_its_form_asks(entry: CatalogueEntry) -
 
 
 @every_entry
-def test_each_icon_is_one_of_ours(entry: CatalogueEntry) -> None:
+def test_each_icon_is_one_of_ours(entry: CatalogEntry) -> None:
     assert f'<symbol id="{entry.icon}"' in ICONS.read_text(encoding="utf-8")
 
 
@@ -119,7 +119,7 @@ def test_secrets_of_a_preset_reach_the_registry_in_their_places() -> None:
 
 def test_missing_values_are_refused_with_all_their_names() -> None:
     (azure,) = (entry for entry in load() if entry.slug == "azure")
-    with pytest.raises(Invalid) as refused:
+    with pytest.raises(InvalidInput) as refused:
         fill(azure, {"AZURE_TENANT_ID": "t"})
     assert refused.value.code == "missing_value"
     assert [error["field"] for error in refused.value.as_dict()["errors"]] == [
@@ -146,7 +146,7 @@ def test_columns_are_those_of_a_row() -> None:
     ],
 )
 def test_a_wrong_catalogue_names_the_place(change: dict[str, Any], place: str) -> None:
-    document = json.loads((catalogue.FOLDER / "catalogue.json").read_text(encoding="utf-8"))
+    document = json.loads((preset_catalog.FOLDER / "catalogue.json").read_text(encoding="utf-8"))
     document["presets"] = [document["presets"][0] | change]
     with pytest.raises(ValueError, match="wrong at") as wrong:
         read(json.dumps(document))

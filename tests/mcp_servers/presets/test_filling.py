@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_servers.presets.filling import complete
+from mcp_servers.presets.fill_parameters import complete
 
 
 def parameter(name: str, **more: Any) -> dict[str, Any]:

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from bonobot.lib.problems import Invalid
-from bonobot.tenancy.models import Organization
-from bonobot.tenancy.principals import cli_principal
-from mcp_servers.presets.catalogue import load
-from mcp_servers.presets.using import preset_named, spec_from
+from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.principals import build_cli_principal
+from bonobot.core.problems import InvalidInput
+from mcp_servers.presets.catalog import load
+from mcp_servers.presets.instantiate_preset import build_server_spec, get_preset
 
 pytestmark = pytest.mark.django_db
 
@@ -28,13 +28,13 @@ def own(settings: Any, tmp_path: Path) -> Path:
 
 
 def filled(acme: Organization, preset: str, **values: str) -> list[str]:
-    principal = cli_principal(acme)
-    spec = spec_from(principal, preset_named(principal, preset), values, name="files")
+    principal = build_cli_principal(acme)
+    spec = build_server_spec(principal, get_preset(principal, preset), values, name="files")
     return [*spec.endpoint_config["args"], *spec.endpoint_config.get("env", {}).values()]
 
 
-def refusal(acme: Organization, preset: str, **values: str) -> Invalid:
-    with pytest.raises(Invalid) as refused:
+def refusal(acme: Organization, preset: str, **values: str) -> InvalidInput:
+    with pytest.raises(InvalidInput) as refused:
         filled(acme, preset, **values)
     return refused.value
 

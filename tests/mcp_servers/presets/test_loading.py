@@ -5,10 +5,10 @@ from django.db import connection
 from django.db.migrations.loader import MigrationLoader
 from pytest_django import DjangoAssertNumQueries
 
-from bonobot.tenancy.models import Organization
+from bonobot.accounts.models.organizations import Organization
 from mcp_servers.models import Preset, Server
-from mcp_servers.presets.catalogue import load
-from mcp_servers.presets.loading import after_migrating, load_presets
+from mcp_servers.presets.catalog import load
+from mcp_servers.presets.services import load_after_migrate, load_presets
 
 pytestmark = pytest.mark.django_db
 
@@ -34,7 +34,7 @@ def test_names_that_do_not_exist_are_told_by_the_rows_that_stand_in_for_them() -
 def test_a_second_run_writes_nothing(django_assert_num_queries: DjangoAssertNumQueries) -> None:
     before = set(Preset.objects.values_list("pk", "created_at"))
     with django_assert_num_queries(1):  # which editions there are
-        after_migrating()
+        load_after_migrate()
     with django_assert_num_queries(3):  # the savepoint, one look, and its release
         loaded = load_presets()
     assert (loaded.added, loaded.changed, loaded.removed) == ((), (), ())
@@ -45,7 +45,7 @@ def test_a_second_run_writes_nothing(django_assert_num_queries: DjangoAssertNumQ
 def test_migrating_brings_in_another_edition(left: str) -> None:
     Preset.objects.exclude(slug="time" if left != "nothing" else "").delete()
     Preset.objects.update(catalogue="older", description="Something else.")
-    after_migrating()
+    load_after_migrate()
     assert platform_slugs() == {entry.slug for entry in load()}
     assert Preset.objects.get(slug="time").description != "Something else."
 
@@ -57,7 +57,7 @@ def test_an_older_schema_is_left_alone() -> None:
     older.remove_field("mcp_servers", "preset", "catalogue")
     without_presets = loader.project_state(("tenancy", "0001_initial"))
     for state in (older, without_presets):
-        after_migrating(apps=state.apps)
+        load_after_migrate(apps=state.apps)
     assert platform_slugs() == set()
 
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from mcp_servers.presets.catalogue import CatalogueEntry, load
+from mcp_servers.presets.catalog import CatalogEntry, load
 from tests.parts import ROOT
 
 PROGRAMS = [entry for entry in load() if entry.transport_type == "stdio"]
@@ -16,7 +16,7 @@ LINES = {
 
 
 @pytest.mark.parametrize("entry", PROGRAMS, ids=lambda entry: entry.slug)
-def test_a_preset_that_starts_a_program_is_reviewed(entry: CatalogueEntry) -> None:
+def test_a_preset_that_starts_a_program_is_reviewed(entry: CatalogEntry) -> None:
     cells = [cell.strip() for cell in LINES[entry.slug].strip("|").split("|")]
     assert len(cells) == 4
     assert all(cells)
@@ -28,7 +28,7 @@ def test_only_presets_that_start_programs_are_reviewed() -> None:
 
 
 @pytest.mark.parametrize("entry", PROGRAMS, ids=lambda entry: entry.slug)
-def test_no_value_can_become_an_option(entry: CatalogueEntry) -> None:
+def test_no_value_can_become_an_option(entry: CatalogEntry) -> None:
     """A value that is an argument of its own can't begin with a hyphen."""
     alone = {arg[2:-1] for arg in entry.endpoint_config["args"] if re.fullmatch(r"\$\{\w+\}", arg)}
     for parameter in entry.parameters:

@@ -4,16 +4,16 @@ from dataclasses import replace
 
 import pytest
 
+from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.principals import build_cli_principal
+from bonobot.accounts.roles import Role
+from bonobot.core.problems import Forbidden, NotFound
 from bonobot.ledger.models import AuditRow
-from bonobot.lib.problems import Forbidden, NotFound
-from bonobot.tenancy.models import Organization
-from bonobot.tenancy.principals import cli_principal
-from bonobot.tenancy.roles import Role
-from mcp_servers.configuration import ServerSpec
 from mcp_servers.models import Preset, Server
-from mcp_servers.presets.catalogue import fill
-from mcp_servers.presets.saving import save_as_preset
-from mcp_servers.registration import add
+from mcp_servers.presets.catalog import fill
+from mcp_servers.presets.services import save_as_preset
+from mcp_servers.server_config import ServerSpec
+from mcp_servers.services import add
 
 pytestmark = pytest.mark.django_db
 
@@ -33,26 +33,26 @@ def program(acme: Organization) -> Server:
             "env": {"A_KEY": "canary-1", "a_key": "canary-2"},
         },
     )
-    return add(cli_principal(acme), spec)
+    return add(build_cli_principal(acme), spec)
 
 
 def test_the_preset_makes_the_same_server_again(acme: Organization) -> None:
-    preset = save_as_preset(cli_principal(acme), program(acme), "Our files")
+    preset = save_as_preset(build_cli_principal(acme), program(acme), "Our files")
     assert [p["name"] for p in preset.parameters] == ["A_KEY", "A_KEY_2"]
     assert "canary" not in repr(Preset.objects.filter(pk=preset.pk).values())
     spec = fill(preset, {"A_KEY": "1", "A_KEY_2": "2"}, name="again")
-    again = add(cli_principal(acme), spec, preset=preset)
+    again = add(build_cli_principal(acme), spec, preset=preset)
     assert again.endpoint_config == {"command": "npx", "args": ["-y", "server@1.0.0"]}
     assert {s.name: s.value.open() for s in again.secrets.all()} == {"A_KEY": "1", "a_key": "2"}
 
 
 def test_it_is_recorded(acme: Organization) -> None:
-    save_as_preset(cli_principal(acme), program(acme), "Our files")
+    save_as_preset(build_cli_principal(acme), program(acme), "Our files")
     assert AuditRow.objects.filter(organization_id=acme.pk, action="preset_saved").count() == 1
 
 
 def test_only_who_may_set_a_command_hands_one_on(acme: Organization) -> None:
-    owner = replace(cli_principal(acme), platform_admin=False, role=Role.OWNER)
+    owner = replace(build_cli_principal(acme), platform_admin=False, role=Role.OWNER)
     with pytest.raises(Forbidden) as refused:
         save_as_preset(owner, program(acme), "Our files")
     assert refused.value.code == "platform_admin_only"
@@ -62,4 +62,4 @@ def test_only_who_may_set_a_command_hands_one_on(acme: Organization) -> None:
 def test_a_server_of_another_organization_is_not_there(acme: Organization) -> None:
     other = Organization.objects.create(name="Other", slug="other")
     with pytest.raises(NotFound):
-        save_as_preset(cli_principal(other), program(acme), "Theirs")
+        save_as_preset(build_cli_principal(other), program(acme), "Theirs")

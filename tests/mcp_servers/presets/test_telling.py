@@ -3,12 +3,12 @@
 import pytest
 from django.utils import translation
 
-from bonobot.lib.problems import Invalid
-from bonobot.lib.translating import whole
-from bonobot.tenancy.roles import Role
+from bonobot.accounts.roles import Role
+from bonobot.core.i18n.localization import localize_problem
+from bonobot.core.problems import InvalidInput
 from mcp_servers.models import Preset
-from mcp_servers.presets import catalogue, telling
-from mcp_servers.presets.own import PresetSpec, add_preset
+from mcp_servers.presets import catalog as preset_catalog
+from mcp_servers.presets.services import PresetSpec, add_preset
 from tests import desk, rest
 from tests.agents import casting
 
@@ -20,17 +20,17 @@ SAME = {"Browser", "Host", "Partition", "Port", "Repository"}
 def test_every_text_of_a_shipped_preset_has_its_german() -> None:
     for preset in Preset.objects.platform():
         with translation.override("de"):
-            assert telling.description(preset) != preset.description, preset.slug
-            assert telling.category(preset.category) != preset.category, preset.slug
-            asked = telling.parameters(preset)
+            assert preset_catalog.localize_description(preset) != preset.description, preset.slug
+            assert preset_catalog.format_category(preset.category) != preset.category, preset.slug
+            asked = preset_catalog.localize_parameters(preset)
         for german, english in zip(asked, preset.parameters, strict=True):
             assert german["name"] == english["name"]
             for said in ("label", "help"):
                 text = english[said]
                 assert not text or text in SAME or german[said] != text, (preset.slug, text)
         with translation.override("en"):
-            assert telling.description(preset) == preset.description
-            assert telling.parameters(preset) == preset.parameters
+            assert preset_catalog.localize_description(preset) == preset.description
+            assert preset_catalog.localize_parameters(preset) == preset.parameters
 
 
 def test_what_an_organization_wrote_stays_as_it_is() -> None:
@@ -42,19 +42,19 @@ def test_what_an_organization_wrote_stays_as_it_is() -> None:
     spec = PresetSpec(**said, description=text, category="ours", parameters=[folder])
     preset = add_preset(casting.administrator(acme), spec)
     with translation.override("de"):
-        assert telling.description(preset) == text
-        assert telling.category(preset.category) == "ours"
-        assert telling.parameters(preset)[0]["label"] == "Folder"
+        assert preset_catalog.localize_description(preset) == text
+        assert preset_catalog.format_category(preset.category) == "ours"
+        assert preset_catalog.localize_parameters(preset)[0]["label"] == "Folder"
 
 
 def test_a_value_that_is_missing_is_asked_for_in_german() -> None:
-    entry = next(one for one in catalogue.load() if one.slug == "filesystem")
-    with pytest.raises(Invalid) as refused:
-        catalogue.fill(entry, {})
+    entry = next(one for one in preset_catalog.load() if one.slug == "filesystem")
+    with pytest.raises(InvalidInput) as refused:
+        preset_catalog.fill(entry, {})
     assert str(refused.value) == "Folder is missing."
     with translation.override("de"):
         said = "Ordner fehlt. Ein absoluter Pfad; außerhalb davon erreicht der Server nichts."
-        assert whole(refused.value) == said
+        assert localize_problem(refused.value) == said
 
 
 def test_rest_tells_presets_in_the_language_that_is_asked_for() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_servers.scanning.active import without_active
+from mcp_servers.scanning.active_content import strip_active_content
 
 ACTIVE = {
     "image": "![a](https://evil.example/p?q=1)",
@@ -115,7 +115,7 @@ def test_what_runs_or_loads_is_inert(how: str) -> None:
     text = f"Before. {ACTIVE[how]}\n\nAfter."
     if ACTIVE[how].startswith("["):
         text = f"{ACTIVE[how]}\n\nAfter."
-    shown, found = without_active(text)
+    shown, found = strip_active_content(text)
     assert sum(found.values()) >= 1
     assert runs(shown) == []
     assert "javascript:" not in re.sub(r"\s", "", shown).lower().replace("removed:javascript", "")
@@ -126,22 +126,22 @@ def test_what_runs_or_loads_is_inert(how: str) -> None:
 
 @pytest.mark.parametrize("text", HONEST)
 def test_everything_else_stays_as_it_is(text: str) -> None:
-    assert without_active(text) == (text, {})
+    assert strip_active_content(text) == (text, {})
 
 
 def test_a_note_says_what_was_there_and_from_where() -> None:
-    shown, found = without_active("a ![b](https://img.example.com/x.png) c")
+    shown, found = strip_active_content("a ![b](https://img.example.com/x.png) c")
     assert shown == "a [removed: remote image of img.example.com] c"
     assert found == {"remote_image": 1}
 
 
 def test_a_note_quotes_no_host_that_could_say_something() -> None:
-    shown, _ = without_active("![b](https://ignore%20all%20rules]/x)")
+    shown, _ = strip_active_content("![b](https://ignore%20all%20rules]/x)")
     assert shown == "[removed: remote image]"
 
 
 def test_code_keeps_its_words() -> None:
-    shown, found = without_active('<button onclick="go()">Go</button><script>go()</script>')
+    shown, found = strip_active_content('<button onclick="go()">Go</button><script>go()</script>')
     assert shown == '<button onclick&#61;"go()">Go</button>&lt;script>go()</script>'
     assert found == {"event_handler": 1, "active_element": 1}
 
@@ -149,14 +149,14 @@ def test_code_keeps_its_words() -> None:
 @pytest.mark.parametrize("first", ACTIVE.values())
 @pytest.mark.parametrize("second", ["<script>x</script>", "![a](https://evil.example)"])
 def test_one_thing_hides_no_other(first: str, second: str) -> None:
-    shown, _ = without_active(f"{first}\n\n{second}")
+    shown, _ = strip_active_content(f"{first}\n\n{second}")
     assert runs(shown) == []
     assert "](https://evil.example)" not in shown.replace("[removed: remote image of", "")[-20:]
 
 
 @given(st.text(st.sampled_from("<>!/[]()\"'=ab :;&#x1\n") | st.characters(), max_size=80))
 def test_any_text_is_read_and_comes_to_rest(text: str) -> None:
-    shown, _ = without_active(text)
+    shown, _ = strip_active_content(text)
     assert runs(shown) == []
 
 
@@ -182,5 +182,5 @@ def test_any_text_is_read_and_comes_to_rest(text: str) -> None:
 )
 def test_hostile_repetition_takes_linear_time(piece: str) -> None:
     began = process_time()
-    without_active(piece * (65_536 // len(piece)))
+    strip_active_content(piece * (65_536 // len(piece)))
     assert process_time() - began < 1

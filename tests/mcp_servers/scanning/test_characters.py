@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_servers.scanning import hidden
+from mcp_servers.scanning import find_hidden_runs
 
 HONEST = {
     "plain": "Lists the buckets of an account.\n\n\tUse `prefix` to narrow.\r\n",
@@ -93,33 +93,33 @@ HIDING = {
 
 @pytest.mark.parametrize("text", HONEST.values(), ids=HONEST.keys())
 def test_honest_text_passes(text: str) -> None:
-    assert list(hidden(text)) == []
+    assert list(find_hidden_runs(text)) == []
 
 
 @pytest.mark.parametrize(("text", "rule"), HIDING.values(), ids=HIDING.keys())
 def test_what_hides_is_found(text: str, rule: str) -> None:
-    assert {run.rule for run in hidden(text)} == {rule}
+    assert {run.rule for run in find_hidden_runs(text)} == {rule}
 
 
 @pytest.mark.parametrize("text", HONEST.values(), ids=HONEST.keys())
 def test_honest_text_does_not_excuse_what_hides_beside_it(text: str) -> None:
-    runs = list(hidden(f"{text} \u202eevil and\U000e0041 more"))
+    runs = list(find_hidden_runs(f"{text} \u202eevil and\U000e0041 more"))
     assert {run.rule for run in runs} == {"bidi_control", "tag_character"}
 
 
 def test_neighbours_come_as_one_run_with_their_place() -> None:
-    (run,) = hidden("ab\u2060\ufeff\u2060cd")
+    (run,) = find_hidden_runs("ab\u2060\ufeff\u2060cd")
     assert (run.start, run.end) == (2, 5)
 
 
 @given(st.text())
 def test_runs_are_ordered_do_not_overlap_and_cover_only_what_is_not_seen(text: str) -> None:
     at = 0
-    for run in hidden(text):
+    for run in find_hidden_runs(text):
         assert at <= run.start < run.end <= len(text)
         at = run.end
 
 
 @given(st.text(st.characters(codec="ascii", min_codepoint=32, max_codepoint=126)))
 def test_printable_ascii_hides_nothing(text: str) -> None:
-    assert list(hidden(text)) == []
+    assert list(find_hidden_runs(text)) == []

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from mcp_servers.scanning.parameters import asked
+from mcp_servers.scanning.definitions import scan_parameter_names
 
 
 def names(schema: Any) -> list[str]:
-    return [name for _, name in asked({"name": "add", "inputSchema": schema})]
+    return [name for _, name in scan_parameter_names({"name": "add", "inputSchema": schema})]
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_a_description_that_begins_with_ours_is_found(description: str) -> None:
 def test_parameters_are_found_at_any_depth_with_their_path() -> None:
     inner = {"items": [{"properties": {"system_prompt": {}}}]}
     schema = {"$defs": {"a": inner}, "anyOf": [{"required": ["chat_history"]}]}
-    found = dict(asked({"inputSchema": schema}))
+    found = dict(scan_parameter_names({"inputSchema": schema}))
     assert set(found) == {
         "$.inputSchema.$defs.a.items[0].properties.system_prompt (key)",
         "$.inputSchema.anyOf[0].required[0]",
@@ -69,4 +69,4 @@ def test_parameters_are_found_at_any_depth_with_their_path() -> None:
 
 @pytest.mark.parametrize("odd", [None, [], {"inputSchema": 3}, {"inputSchema": {"properties": []}}])
 def test_any_declaration_is_read(odd: Any) -> None:
-    assert list(asked(odd)) == []
+    assert list(scan_parameter_names(odd)) == []

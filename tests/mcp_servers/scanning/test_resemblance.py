@@ -13,8 +13,8 @@ import pytest
 from mcp_servers.scanning import scan
 from mcp_servers.scanning.classifier import pack_model, read_model, unpack_model
 from mcp_servers.scanning.definitions import scan_by_rules
-from mcp_servers.scanning.letters import letters_of
-from mcp_servers.scanning.segments import respaced
+from mcp_servers.scanning.letters_only import letters_of
+from mcp_servers.scanning.word_segmentation import respaced
 from tests.mcp_servers.scanning import definition_texts
 from tests.mcp_servers.scanning.definition_texts import described
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_servers.scanning import Inspected, clean_result, hidden, inspect_result
+from mcp_servers.scanning import InspectedText, clean_result, find_hidden_runs, inspect_result
 from tests import corpus
 
 tricky = st.text(
@@ -56,7 +56,7 @@ def test_a_flood_of_invisible_characters_goes_at_once() -> None:
 @given(st.text() | tricky)
 def test_nothing_hides_in_a_cleaned_text_and_the_visible_stays_in_order(text: str) -> None:
     cleaned = clean_result(text)
-    assert list(hidden(cleaned.text)) == []
+    assert list(find_hidden_runs(cleaned.text)) == []
     assert cleaned.total == len(text) - len(cleaned.text)
     rest = iter(text)
     assert all(character in rest for character in cleaned.text)
@@ -71,7 +71,7 @@ def share(found: list[bool]) -> float:
     return sum(found) / len(found)
 
 
-def inspected(label: str) -> list[tuple[dict[str, Any], Inspected]]:
+def inspected(label: str) -> list[tuple[dict[str, Any], InspectedText]]:
     rows = [row for row in corpus.rows("tool_results.json") if row["label"] == label]
     return [(row, inspect_result(row["text"])) for row in rows]
 

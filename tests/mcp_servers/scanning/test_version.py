@@ -4,7 +4,7 @@ import hashlib
 from pathlib import Path
 
 from mcp_servers import scanning
-from mcp_servers.scanning.version import RULES
+from mcp_servers.scanning.definitions import RULES
 
 # What definitions are read with. Changed it? Raise `RULES`, then put the new digest here.
 FILES = (

@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema_specifications import REGISTRY
 
-from bonobot.lib.problems import Problem
+from bonobot.core.problems import Problem
 from mcp_servers.schemas import (
+    ConfinementNeeded,
     InvalidArguments,
-    Judgement,
-    NeedsConfinement,
+    SchemaVerdict,
     check_arguments,
-    judge,
-    violation,
+    classify_schema,
+    find_violation,
 )
 
 FORECAST: dict[str, Any] = {
@@ -36,12 +36,12 @@ FORECAST: dict[str, Any] = {
     "required": ["city"],
     "additionalProperties": False,
 }
-INLINE = Judgement("inline")
+INLINE = SchemaVerdict("inline")
 
 
 def refusal(arguments: Any, schema: Any = FORECAST) -> InvalidArguments:
     with pytest.raises(InvalidArguments) as refused:
-        check_arguments(schema, arguments, judge(schema))
+        check_arguments(schema, arguments, classify_schema(schema))
     return refused.value
 
 
@@ -116,7 +116,7 @@ def test_what_hides_in_names_is_shown() -> None:
 
 def test_a_refused_schema_says_why() -> None:
     with pytest.raises(Problem) as refused:
-        check_arguments({"type": "any"}, {}, judge({"type": "any"}))
+        check_arguments({"type": "any"}, {}, classify_schema({"type": "any"}))
     assert refused.value.code == "schema_refused"
     assert "$.type" in refused.value.detail
 
@@ -154,8 +154,8 @@ def test_arguments_beyond_every_bound_are_refused(arguments: Any) -> None:
     ids=["characters", "values", "recursive schema", "both together"],
 )
 def test_what_could_take_long_needs_confinement(schema: Any, arguments: Any) -> None:
-    with pytest.raises(NeedsConfinement):
-        check_arguments(schema, arguments, judge(schema))
+    with pytest.raises(ConfinementNeeded):
+        check_arguments(schema, arguments, classify_schema(schema))
 
 
 HOSTILE = {
@@ -202,9 +202,9 @@ HOSTILE = {
 
 @pytest.mark.parametrize(("schema", "arguments"), HOSTILE.values(), ids=HOSTILE.keys())
 def test_hostile_pairs_never_hold_the_loop(schema: Any, arguments: Any) -> None:
-    judgement = judge(schema)
+    judgement = classify_schema(schema)
     began = time.thread_time()
-    with suppress(InvalidArguments, NeedsConfinement):
+    with suppress(InvalidArguments, ConfinementNeeded):
         check_arguments(schema, arguments, judgement)
     assert time.thread_time() - began < 0.25
 
@@ -247,12 +247,12 @@ schemas = st.recursive(
 @given(schemas.filter(lambda schema: isinstance(schema, dict)), values)
 def test_our_keywords_decide_as_the_reference_implementation(schema: Any, value: Any) -> None:
     reference = jsonschema.Draft202012Validator(schema, registry=REGISTRY)
-    assert (violation(schema, value) is None) == reference.is_valid(value)
+    assert (find_violation(schema, value) is None) == reference.is_valid(value)
 
 
 @given(schemas.filter(lambda schema: isinstance(schema, dict)), values)
 def test_any_refusal_has_a_place_and_words(schema: Any, value: Any) -> None:
-    found = violation(schema, value)
+    found = find_violation(schema, value)
     if found is not None:
         assert found.field.startswith("$")
         assert found.detail.endswith(".")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_servers.schemas import judge
+from mcp_servers.schemas import classify_schema
 
 
 def with_property(schema: Any, **more: Any) -> dict[str, Any]:
@@ -160,20 +160,20 @@ REFUSED = {
 
 @pytest.mark.parametrize("schema", PLAIN.values(), ids=PLAIN.keys())
 def test_ordinary_schemas_are_checked_inline(schema: Any) -> None:
-    judgement = judge(schema)
+    judgement = classify_schema(schema)
     assert (judgement.verdict, judgement.reason) == ("inline", "")
 
 
 @pytest.mark.parametrize(("schema", "reason"), CONFINED.values(), ids=CONFINED.keys())
 def test_costly_schemas_are_confined_with_the_reason(schema: Any, reason: str) -> None:
-    judgement = judge(schema)
+    judgement = classify_schema(schema)
     assert judgement.verdict == "confined"
     assert re.search(reason, judgement.reason)
 
 
 @pytest.mark.parametrize(("schema", "reason"), REFUSED.values(), ids=REFUSED.keys())
 def test_impossible_schemas_are_refused_with_the_reason(schema: Any, reason: str) -> None:
-    judgement = judge(schema)
+    judgement = classify_schema(schema)
     assert judgement.verdict == "refused"
     assert re.search(reason, judgement.reason)
 
@@ -184,8 +184,10 @@ def test_nothing_is_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(socket, "socket", forbidden)
     monkeypatch.setattr(socket, "create_connection", forbidden)
-    judge(with_property({"$ref": "http://127.0.0.1:9/x"}))
-    judge({"$schema": "http://127.0.0.1:9/dialect", "$id": "http://127.0.0.1:9/", "type": "object"})
+    classify_schema(with_property({"$ref": "http://127.0.0.1:9/x"}))
+    classify_schema(
+        {"$schema": "http://127.0.0.1:9/dialect", "$id": "http://127.0.0.1:9/", "type": "object"}
+    )
 
 
 @pytest.mark.parametrize(
@@ -195,7 +197,7 @@ def test_nothing_is_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_a_pattern_bomb_is_only_read(pattern: str) -> None:
     began = time.process_time()
-    judge(with_property({"pattern": pattern}))
+    classify_schema(with_property({"pattern": pattern}))
     assert time.process_time() - began < 1
 
 
@@ -239,6 +241,6 @@ WORDS = st.sampled_from(
     )
 )
 def test_any_schema_gets_a_verdict_and_never_a_fault(schema: dict[str, Any]) -> None:
-    judgement = judge(json.loads(json.dumps(schema)))
+    judgement = classify_schema(json.loads(json.dumps(schema)))
     assert judgement.verdict in ("inline", "confined", "refused")
     assert bool(judgement.reason) == (judgement.verdict != "inline")

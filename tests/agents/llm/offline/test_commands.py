@@ -2,7 +2,7 @@
 
 import pytest
 
-from agents.llm.offline.commands import Command, Mistyped, commands_in
+from agents.llm.offline.model import Command, CommandSyntaxError, parse_commands
 
 NAMES = ["mcp_time_get_current_time", "mcp_git_git_log", "mcp_a_echo", "mcp_b_echo"]
 TIME, LOG = NAMES[:2]
@@ -33,7 +33,7 @@ TIME, LOG = NAMES[:2]
     ],
 )
 def test_typed_lines_are_read(text: str, expected: list[Command]) -> None:
-    assert commands_in(text, NAMES) == expected
+    assert parse_commands(text, NAMES) == expected
 
 
 @pytest.mark.parametrize(
@@ -50,6 +50,6 @@ def test_typed_lines_are_read(text: str, expected: list[Command]) -> None:
     ],
 )
 def test_broken_lines_say_what_is_wrong(text: str, said: str) -> None:
-    with pytest.raises(Mistyped) as caught:
-        commands_in(text, NAMES)
+    with pytest.raises(CommandSyntaxError) as caught:
+        parse_commands(text, NAMES)
     assert said in str(caught.value)

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.llm.offline.evidence import found_in
-from agents.llm.offline.zones import zones_in
+from agents.llm.offline.text_analysis import extract_time_zones, extract_values
 
 FOUND = [
     ("in Asia/Tokyo and asia/tokyo", [("timezone", "Asia/Tokyo")] * 2),
@@ -41,17 +40,17 @@ FOUND = [
 
 @pytest.mark.parametrize(("text", "expected"), FOUND, ids=[text for text, _ in FOUND])
 def test_values_are_found_with_their_kinds(text: str, expected: list[tuple[str, object]]) -> None:
-    assert [(found.kind, found.value) for found in found_in(text)] == expected
+    assert [(found.kind, found.value) for found in extract_values(text)] == expected
 
 
 def test_a_quotation_is_found_over_what_stands_in_it() -> None:
-    kinds = [(found.kind, found.value) for found in found_in('"Asia/Tokyo"')]
+    kinds = [(found.kind, found.value) for found in extract_values('"Asia/Tokyo"')]
     assert kinds == [("quoted", "Asia/Tokyo"), ("timezone", "Asia/Tokyo")]
 
 
 @given(st.text(max_size=300))
 def test_finds_lie_within_the_text_and_typed_ones_apart(text: str) -> None:
-    found = found_in(text)
+    found = extract_values(text)
     assert all(0 <= each.start < each.end <= len(text) for each in found)
     typed = sorted((f for f in found if f.kind != "quoted"), key=lambda f: f.start)
     assert all(a.end <= b.start for a, b in pairwise(typed))
@@ -59,7 +58,7 @@ def test_finds_lie_within_the_text_and_typed_ones_apart(text: str) -> None:
 
 def test_places_are_where_they_are_said() -> None:
     text = "Compare Paris with Buenos Aires"
-    assert [(text[a:b], zone) for a, b, zone in zones_in(text)] == [
+    assert [(text[a:b], zone) for a, b, zone in extract_time_zones(text)] == [
         ("Paris", "Europe/Paris"),
         ("Buenos Aires", "America/Buenos_Aires"),
     ]

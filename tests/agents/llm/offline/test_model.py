@@ -9,9 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agents.llm.interface import (
+    Message,
+    ModelReply,
+    ToolSpec,
+    build_tool_result,
+    build_user_message,
+)
 from agents.llm.offline import OfflineModel
-from agents.llm.offline.model import pieces
-from agents.llm.port import Message, Reply, ToolSpec, tool_result, user_message
+from agents.llm.offline.model import split_text
 from tests.agents.llm.offline import tools
 
 TIME = tools.of("time")
@@ -32,17 +38,17 @@ class Chat:
         self.instructions = instructions
         self.messages: list[Message] = []
 
-    async def say(self, text: str) -> Reply:
-        self.messages.append(user_message(text))
+    async def say(self, text: str) -> ModelReply:
+        self.messages.append(build_user_message(text))
         return await self.go_on()
 
-    async def answer(self, *results: str, is_error: bool = False) -> Reply:
+    async def answer(self, *results: str, is_error: bool = False) -> ModelReply:
         """Give the results of the calls that the last turn asked for."""
         for call, text in zip(self.messages[-1]["calls"], results, strict=True):
-            self.messages.append(tool_result(call["id"], call["name"], text, is_error))
+            self.messages.append(build_tool_result(call["id"], call["name"], text, is_error))
         return await self.go_on()
 
-    async def go_on(self) -> Reply:
+    async def go_on(self) -> ModelReply:
         """Ask the model with the conversation as it is."""
         heard: list[str] = []
 
@@ -57,7 +63,7 @@ class Chat:
         return reply
 
 
-def called(reply: Reply) -> list[tuple[str, Any]]:
+def called(reply: ModelReply) -> list[tuple[str, Any]]:
     assert reply.finish == ("tool_calls" if reply.calls else "stop")
     return [(call.name, call.arguments) for call in reply.calls]
 
@@ -169,9 +175,9 @@ async def test_a_failure_is_told_as_one_and_the_rest_is_told_too() -> None:
     chat = Chat([*TIME, *tools.of("everything")])
     await chat.say(f'/mcp_everything_echo {{"message": "x"}}\n{TYPED} {{"timezone": "UTC"}}')
     echo, time = chat.messages[-1]["calls"]
-    chat.messages.append(tool_result(time["id"], time["name"], json.dumps(NOW)))
+    chat.messages.append(build_tool_result(time["id"], time["name"], json.dumps(NOW)))
     failed = "The server `everything` is unreachable. Check that it runs."
-    chat.messages.append(tool_result(echo["id"], echo["name"], failed, is_error=True))
+    chat.messages.append(build_tool_result(echo["id"], echo["name"], failed, is_error=True))
     reply = await chat.go_on()
     assert f"`mcp_everything_echo` (message: x) failed: {failed}" in reply.text
     assert "day of week: Thursday" in reply.text
@@ -217,9 +223,9 @@ async def test_a_typed_tool_takes_words_too() -> None:
 async def test_a_message_that_came_while_tools_ran_is_answered_as_well() -> None:
     chat = Chat(TIME)
     await chat.say("What time is it in Tokyo?")
-    chat.messages.append(user_message("and in Berlin?"))
+    chat.messages.append(build_user_message("and in Berlin?"))
     call = chat.messages[-2]["calls"][0]
-    chat.messages.append(tool_result(call["id"], call["name"], json.dumps(NOW)))
+    chat.messages.append(build_tool_result(call["id"], call["name"], json.dumps(NOW)))
     reply = await chat.go_on()
     assert "day of week: Thursday" in reply.text
     assert called(reply) == [("mcp_time_get_current_time", {"timezone": "Europe/Berlin"})]
@@ -244,13 +250,13 @@ async def test_an_interrupted_call_is_not_repeated() -> None:
 
 @given(st.text(max_size=200))
 def test_the_pieces_of_a_text_are_the_text(text: str) -> None:
-    assert "".join(pieces(text)) == text
+    assert "".join(split_text(text)) == text
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.text(max_size=300), st.text(max_size=100))
 def test_any_message_gets_an_answer_or_calls(text: str, instructions: str) -> None:
-    messages = [user_message(text)]
+    messages = [build_user_message(text)]
     reply = asyncio.run(
         OfflineModel().request(messages, instructions=instructions, tools=tools.of())
     )
@@ -281,7 +287,7 @@ JSON = st.recursive(
 def test_no_schema_of_a_stranger_breaks_it(schema: dict[str, Any]) -> None:
     odd = ToolSpec("mcp_odd_tool", "Does odd things", schema)
     for text in ("do odd things with 5, 'x' and a: b", "/odd_tool", "hello"):
-        reply = asyncio.run(OfflineModel().request([user_message(text)], tools=[odd, *TIME]))
+        reply = asyncio.run(OfflineModel().request([build_user_message(text)], tools=[odd, *TIME]))
         assert reply.text or reply.calls
 
 

@@ -4,14 +4,20 @@ import json
 
 import pytest
 
-from agents.llm.offline.telling import notices_in, of_servers, results_text, tools_text, typed_line
-from agents.llm.port import ToolSpec, tool_result
+from agents.llm.interface import ToolSpec, build_tool_result
+from agents.llm.offline.replies import (
+    filter_failures,
+    parse_notices,
+    render_command,
+    render_results,
+    render_tools,
+)
 from tests.agents.llm.offline import tools
 
 
 def told(text: str, *, is_error: bool = False) -> str:
     call = {"id": "t0001c000", "name": "tool", "arguments": {}}
-    return results_text([call], [tool_result("t0001c000", "tool", text, is_error)])
+    return render_results([call], [build_tool_result("t0001c000", "tool", text, is_error)])
 
 
 def test_a_short_text_stands_in_the_sentence() -> None:
@@ -71,19 +77,19 @@ def test_markup_of_a_server_has_no_effect() -> None:
     assert told(evil) == f"`tool` answered: `{evil}`"
     assert told(evil, is_error=True) == f"`tool` failed: `{evil}`"
     assert told(json.dumps({evil: evil})) == f"`tool` answered:\n\n- `{evil}`: `{evil}`"
-    listed = tools_text([ToolSpec("t", evil, {})])
+    listed = render_tools([ToolSpec("t", evil, {})])
     assert f": `{evil}`" in listed
     assert told("`a` [b](c)") == "`tool` answered: `` `a` [b](c) ``"
 
 
 def test_results_come_with_their_arguments() -> None:
     call = {"id": "t0001c000", "name": "t", "arguments": {"a": [1, 2], "b": {"c": None}}}
-    said = results_text([call], [tool_result("t0001c000", "t", "ok")])
+    said = render_results([call], [build_tool_result("t0001c000", "t", "ok")])
     assert said == "`t` (a: 1, 2, b: c: null) answered: ok"
 
 
 def test_a_typed_line_has_a_sample_for_each_required_argument() -> None:
-    lines = {name: typed_line(tools.tool(name), {}) for name in ("fetch", "git_add", "get_sum")}
+    lines = {name: render_command(tools.tool(name), {}) for name in ("fetch", "git_add", "get_sum")}
     assert lines == {
         "fetch": '/mcp_fetch_fetch {"url": "https://example.com"}',
         "git_add": '/mcp_git_git_add {"repo_path": "/path/to/it", "files": ["/path/to/it"]}',
@@ -111,8 +117,8 @@ Skipped greetings are unavailable.
 
 
 def test_notices_are_read_from_the_section_on_tools() -> None:
-    notices = notices_in(INSTRUCTIONS)
-    assert of_servers(notices) == [
+    notices = parse_notices(INSTRUCTIONS)
+    assert filter_failures(notices) == [
         "Not reachable now: everything.",
         "Servers that were skipped: `web`: needs_reauth",
         "Servers that were skipped: `db`: server_unreachable",
@@ -121,4 +127,4 @@ def test_notices_are_read_from_the_section_on_tools() -> None:
         "Disabled tools (do not use): mcp_a_b",
         "Disabled tools (do not use): mcp_a_c",
     ]
-    assert notices_in("Be kind.") == []
+    assert parse_notices("Be kind.") == []

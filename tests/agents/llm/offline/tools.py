@@ -3,8 +3,8 @@
 import json
 from pathlib import Path
 
-from agents.llm.port import ToolSpec
-from mcp_servers.naming import tool_name
+from agents.llm.interface import ToolSpec
+from mcp_servers.tool_names import build_tool_name
 
 DEFINITIONS = json.loads((Path(__file__).parent / "definitions.json").read_text("utf-8"))
 
@@ -12,7 +12,7 @@ DEFINITIONS = json.loads((Path(__file__).parent / "definitions.json").read_text(
 def of(*servers: str) -> list[ToolSpec]:
     """Return the tools of some servers; of all without names."""
     return [
-        ToolSpec(tool_name(server, each["name"]), each["description"], each["inputSchema"])
+        ToolSpec(build_tool_name(server, each["name"]), each["description"], each["inputSchema"])
         for server in servers or DEFINITIONS
         for each in DEFINITIONS[server]
     ]

@@ -12,8 +12,8 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from agents.models import Session
-from agents.sessions.runner import SessionRunner
-from bonobot.lib.runtime import runtime
+from agents.sessions.worker import SessionRunner
+from bonobot.core.runtime import get_runtime
 from tests.agents.conftest import runner, take
 from tests.bonobot.gateway.conftest import Reply, Wire
 
@@ -57,7 +57,7 @@ def client(wire: Wire) -> Client:
 @pytest.fixture
 def at_work(runner: SessionRunner) -> Iterator[None]:
     """Sessions that are queued are run meanwhile, as by a worker."""
-    working: Future[None] = runtime().spawn(_work(runner), name="worker of the tests")
+    working: Future[None] = get_runtime().spawn(_work(runner), name="worker of the tests")
     yield
     working.cancel()
 
@@ -65,7 +65,7 @@ def at_work(runner: SessionRunner) -> Iterator[None]:
 async def _work(runner: SessionRunner) -> None:
     with suppress(asyncio.CancelledError):
         while True:
-            for session_id in await runtime().orm(_queued):
+            for session_id in await get_runtime().orm(_queued):
                 await runner.take(session_id)
             await asyncio.sleep(0.02)
 

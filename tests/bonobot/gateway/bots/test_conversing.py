@@ -9,12 +9,12 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
+from agents.gateway.organization_server.handlers import load_tools
 from agents.models import Agent, Session
-from agents.tool_policies import PolicyText, set_policy
-from bonobot.gateway.bots.offering import tools_for
+from agents.policies.services import PolicySpec, set_policy
+from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.roles import Role
 from bonobot.ledger.models import AuditRow
-from bonobot.tenancy.models import Organization
-from bonobot.tenancy.roles import Role
 from mcp_servers.models import Server
 from tests.agents import casting
 from tests.bonobot.gateway.bots.conftest import PATH, Client
@@ -82,7 +82,7 @@ def test_a_chat_may_be_sent_without_waiting_and_waited_for_later(
 def test_what_waits_for_a_person_is_told_with_its_address(
     acme: Organization, helper: Agent, workshop: Server, client: Client, at_work: None
 ) -> None:
-    set_policy(casting.administrator(acme), helper, PolicyText("all", ask=("mcp_workshop_echo",)))
+    set_policy(casting.administrator(acme), helper, PolicySpec("all", ask=("mcp_workshop_echo",)))
     found = client.use("helper_chat", message=ECHO, wait_s=30)
     assert (found["status"], found["resting"], found["answer"]) == ("waiting", True, "")
     [waiting] = found["waits_for"]
@@ -224,5 +224,5 @@ def test_the_list_of_tools_is_a_fixed_number_of_queries(acme: Organization, help
     for number in range(5):
         casting.agent(acme, f"agent-{number}")
     with CaptureQueriesContext(connection) as queries:
-        assert len([name for name in tools_for(boss) if name.endswith("_chat")]) == 6
+        assert len([name for name in load_tools(boss) if name.endswith("_chat")]) == 6
     assert len(queries) == 1

@@ -3,19 +3,19 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agents.gateway.organization_server.chat_tools import SessionProgress
 from agents.models import Step
-from agents.sessions.events import PROGRESS, REST, STATE, TEXT, Event
-from bonobot.gateway.bots.following import Told
+from agents.sessions.events import PROGRESS, REST, STATE, TEXT, SessionEvent
 
 CALL, MODEL, NOTICE = Step.Kind.CALL, Step.Kind.MODEL, Step.Kind.NOTICE
 
 
-def told(*events: Event) -> list[str]:
-    return list(Told().news(events))
+def told(*events: SessionEvent) -> list[str]:
+    return list(SessionProgress().news(events))
 
 
-def call(state: str, **more: str) -> Event:
-    return Event(CALL, {"seq": 4, "state": state, "name": "echo", **more})
+def call(state: str, **more: str) -> SessionEvent:
+    return SessionEvent(CALL, {"seq": 4, "state": state, "name": "echo", **more})
 
 
 @given(st.text(min_size=1), st.lists(st.integers(0, 40)))
@@ -23,20 +23,20 @@ def test_a_text_is_told_once_however_it_comes(text: str, cuts: list[int]) -> Non
     ends = [*sorted({min(cut, len(text)) for cut in cuts}), len(text)]
     pieces, begun = [], 0
     for end in ends:
-        pieces.append(Event(TEXT, {"seq": 3, "at": begun, "text": text[begun:end]}))
+        pieces.append(SessionEvent(TEXT, {"seq": 3, "at": begun, "text": text[begun:end]}))
         begun = end
-    reader = Told()
+    reader = SessionProgress()
     found = list(reader.news(pieces))
     assert "".join(found) == text
     # The step that holds the whole, and each piece again, say nothing new.
-    assert not list(reader.news([Event(MODEL, {"seq": 3, "text": text}), *pieces]))
+    assert not list(reader.news([SessionEvent(MODEL, {"seq": 3, "text": text}), *pieces]))
 
 
 def test_a_text_that_was_missed_is_told_from_where_the_client_is() -> None:
-    reader = Told()
-    assert list(reader.news([Event(TEXT, {"seq": 3, "at": 0, "text": "It "})])) == ["It "]
-    assert list(reader.news([Event(MODEL, {"seq": 3, "text": "It works."})])) == ["works."]
-    assert list(reader.news([Event(MODEL, {"seq": 5, "text": "And?"})])) == ["And?"]
+    reader = SessionProgress()
+    assert list(reader.news([SessionEvent(TEXT, {"seq": 3, "at": 0, "text": "It "})])) == ["It "]
+    assert list(reader.news([SessionEvent(MODEL, {"seq": 3, "text": "It works."})])) == ["works."]
+    assert list(reader.news([SessionEvent(MODEL, {"seq": 5, "text": "And?"})])) == ["And?"]
 
 
 def test_a_call_is_told_when_it_begins_and_when_it_ends() -> None:
@@ -48,10 +48,10 @@ def test_a_call_is_told_when_it_begins_and_when_it_ends() -> None:
 
 def test_notices_progress_and_states_are_lines() -> None:
     found = told(
-        Event(NOTICE, {"text": "Waiting for a person."}),
-        Event(PROGRESS, {"message": "half of it"}),
-        Event(PROGRESS, {}),
-        Event(STATE, {"status": "waiting"}),
-        Event(REST, {"status": "done"}),
+        SessionEvent(NOTICE, {"text": "Waiting for a person."}),
+        SessionEvent(PROGRESS, {"message": "half of it"}),
+        SessionEvent(PROGRESS, {}),
+        SessionEvent(STATE, {"status": "waiting"}),
+        SessionEvent(REST, {"status": "done"}),
     )
     assert found == ["Waiting for a person.", "half of it", "[waiting]"]

@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
+from agents.gateway.organization_server.handlers import load_tools
+from agents.gateway.organization_server.management_tools import OPERATIONS, list_management_tools
 from agents.models import Agent, Note, Workflow, WorkflowRun
-from agents.skills.keeping import SkillSpec, save_skill
-from bonobot.gateway.bots.managing import OPERATIONS, management
-from bonobot.gateway.bots.offering import tools_for
+from agents.skills.services import SkillSpec, save_skill
+from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.roles import Role, TokenScope
 from bonobot.ledger.models import AuditRow
-from bonobot.tenancy.models import Organization
-from bonobot.tenancy.roles import Role, Scope
 from mcp_servers.models import Server
 from tests import rest
 from tests.agents import casting
@@ -170,16 +170,16 @@ def test_a_token_does_here_what_its_scopes_of_mcp_allow(
 ) -> None:
     boss = casting.administrator(acme)
 
-    def scoped(scope: Scope) -> Client:
+    def scoped(scope: TokenScope) -> Client:
         return Client(client.wire, token_of(boss, scopes=[scope]))
 
-    runs, manages = scoped(Scope.AGENTS), scoped(Scope.MANAGE)
+    runs, manages = scoped(TokenScope.AGENTS), scoped(TokenScope.MANAGE)
     assert {"helper_chat", "run_skill", "list_agents"} <= set(runs.tools())
     assert not {"add_agent", "add_note"} & set(runs.tools())
     assert runs.use("list_agents")["results"]
     assert not {"helper_chat", "run_skill"} & set(manages.tools())
     assert manages.use("add_agent", name="Second")["slug"] == "second"
-    barred = client.wire.modern(PATH, "tools/list", token=scoped(Scope.TOOLS).token)
+    barred = client.wire.modern(PATH, "tools/list", token=scoped(TokenScope.TOOLS).token)
     assert (barred.status, barred.message["code"]) == (403, "insufficient_scope")
     assert barred.message["scopes"] == ["mcp:agents", "mcp:manage", "api"]
 
@@ -195,8 +195,8 @@ def test_organizations_are_apart(acme: Organization, helper: Agent, client: Clie
 def test_every_tool_declares_sound_schemas_and_honest_hints(
     acme: Organization, helper: Agent
 ) -> None:
-    tools = tools_for(casting.administrator(acme))
-    assert len(management(casting.administrator(acme))) == len(OPERATIONS)
+    tools = load_tools(casting.administrator(acme))
+    assert len(list_management_tools(casting.administrator(acme))) == len(OPERATIONS)
     for name, tool in tools.items():
         declared = tool.declaration
         for schema in (declared["inputSchema"], declared["outputSchema"]):

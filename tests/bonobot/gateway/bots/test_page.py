@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from agents.gateway.organization_server.handlers import load_tools
+from agents.gateway.organization_server.tools import OrganizationTool
 from agents.models import Agent
-from bonobot.gateway.bots.offering import tools_for
-from bonobot.gateway.bots.tools import Tool
-from bonobot.tenancy.models import Organization
-from bonobot.tenancy.roles import TABLE, Role
+from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.roles import TABLE, Role
 from tests.agents import casting
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 PAGE = Path(__file__).parents[4] / "docs" / "bots.md"
 
 
-def kind(tool: Tool) -> str:
+def kind(tool: OrganizationTool) -> str:
     hints = tool.hints
     if hints.reads:
         return "reads"
@@ -28,9 +28,9 @@ def kind(tool: Tool) -> str:
 def test_the_page_lists_every_tool_with_who_may_use_it(acme: Organization, helper: Agent) -> None:
     members = {role: casting.person(acme, role) for role in TABLE}
     helper.members.add(members[Role.MEMBER].id)
-    may = {role: set(tools_for(principal)) for role, principal in members.items()}
+    may = {role: set(load_tools(principal)) for role, principal in members.items()}
     lines = ["| tool | | what it does | roles |", "|---|---|---|---|"]
-    for name, tool in tools_for(casting.administrator(acme)).items():
+    for name, tool in load_tools(casting.administrator(acme)).items():
         shown = name.replace("helper_chat", "{slug}_chat")
         title = tool.title.replace("Helper", "the agent")
         roles = ", ".join(role for role in TABLE if name in may[role])

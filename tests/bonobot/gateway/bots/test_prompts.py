@@ -4,11 +4,11 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
+from agents.gateway.organization_server.handlers import list_prompts
 from agents.models import Agent
-from agents.skills.keeping import SkillSpec, save_skill
-from bonobot.gateway.bots.prompts import prompts
-from bonobot.tenancy.models import Organization
-from bonobot.tenancy.roles import Role
+from agents.skills.services import SkillSpec, save_skill
+from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.roles import Role
 from tests.agents import casting
 from tests.bonobot.gateway.bots.conftest import PATH
 from tests.bonobot.gateway.conftest import Wire, token_of
@@ -89,5 +89,5 @@ def test_choices_are_completed(wire: Wire) -> None:
 def test_the_list_is_one_query(acme: Organization) -> None:
     boss = casting.administrator(acme)
     with CaptureQueriesContext(connection) as queries:
-        assert len(prompts(boss)) == 2
+        assert len(list_prompts(boss)) == 2
     assert len(queries) == 1

@@ -7,15 +7,19 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
+from agents.gateway.organization_server.resources import (
+    build_uri,
+    list_resources,
+    load_resource_states,
+)
 from agents.models import Agent, Session, Workflow
-from agents.registration import AgentSpec, alter_agent
-from agents.sessions.requests import cancel, start
-from agents.workflows.starting import run_workflow
-from bonobot.gateway.bots.resources import resources, states, uri
-from bonobot.tenancy.models import Organization
-from bonobot.tenancy.principals import Principal, principal_for_token
-from bonobot.tenancy.roles import Role
-from bonobot.tenancy.tokens import issue
+from agents.services import AgentSpec, update_agent
+from agents.sessions.services import cancel, start
+from agents.workflows.services import run_workflow
+from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.principals import Principal, build_token_principal
+from bonobot.accounts.roles import Role
+from bonobot.accounts.tokens.services import issue
 from tests import rest
 from tests.agents import casting
 from tests.bonobot.gateway.bots.conftest import PATH, Client
@@ -53,18 +57,18 @@ def test_agents_and_workflows_are_listed_and_read_as_rest_shows_them(
     listed = wire.modern(PATH, "resources/list").result["resources"]
     names = {one["name"]: one["uri"] for one in listed}
     assert names == {
-        "helper": uri("agents", helper.pk),
-        workflow.name: uri("workflows", workflow.pk),
+        "helper": build_uri("agents", helper.pk),
+        workflow.name: build_uri("workflows", workflow.pk),
     }
     owner = rest.as_role(acme, Role.OWNER)
     agent = read(wire, names["helper"])
     assert agent.pop("sessions") == {"queued": 1}
     assert agent == owner.get("agents/helper").json
-    assert read(wire, uri("agents", "helper"))["id"] == str(helper.pk)
+    assert read(wire, build_uri("agents", "helper"))["id"] == str(helper.pk)
     told = read(wire, names[workflow.name])
     assert told.pop("runs") == {}
     assert told == owner.get(f"workflows/{workflow.pk}").json
-    assert read(wire, uri("sessions", session.pk)) == owner.get(f"sessions/{session.pk}").json
+    assert read(wire, build_uri("sessions", session.pk)) == owner.get(f"sessions/{session.pk}").json
     templates = wire.modern(PATH, "resources/templates/list").result["resourceTemplates"]
     assert [one["uriTemplate"] for one in templates] == [
         "bonobot://agents/{id}",
@@ -80,11 +84,11 @@ def test_what_may_not_be_seen_is_unknown(
     there = casting.organization("other")
     far = casting.agent(there, "far")
     member = token_of(boss, Role.MEMBER, agent_ids=[helper.pk])
-    assert read(wire, uri("agents", "helper"), token=member)["sessions"] == {}
+    assert read(wire, build_uri("agents", "helper"), token=member)["sessions"] == {}
     for address in (
-        uri("agents", "other"),
-        uri("sessions", session.pk),
-        uri("agents", far.pk),
+        build_uri("agents", "other"),
+        build_uri("sessions", session.pk),
+        build_uri("agents", far.pk),
         "bonobot://servers/x",
         "file:///etc/passwd",
     ):
@@ -97,20 +101,20 @@ def test_what_may_not_be_seen_is_unknown(
 def test_states_change_with_what_they_are_of_and_only_then(
     helper: Agent, workflow: Workflow, session: Session, boss: Principal
 ) -> None:
-    by_id, by_name = uri("agents", helper.pk), uri("agents", "helper")
-    told, flow = uri("sessions", session.pk), uri("workflows", workflow.pk)
+    by_id, by_name = build_uri("agents", helper.pk), build_uri("agents", "helper")
+    told, flow = build_uri("sessions", session.pk), build_uri("workflows", workflow.pk)
     watched = [by_id, by_name, told, flow, "bonobot://agents/none", "x"]
-    first = states(boss, watched)
+    first = load_resource_states(boss, watched)
     assert first.keys() == {by_id, by_name, told, flow}
-    assert states(boss, watched) == first
+    assert load_resource_states(boss, watched) == first
     cancel(boss, session)
-    second = states(boss, watched)
+    second = load_resource_states(boss, watched)
     assert {key for key in first if first[key] != second[key]} == {by_id, by_name, told}
-    alter_agent(boss, helper, AgentSpec(name="Another"))
-    third = states(boss, watched)
+    update_agent(boss, helper, AgentSpec(name="Another"))
+    third = load_resource_states(boss, watched)
     assert {key for key in first if second[key] != third[key]} == {by_id, by_name}
     run_workflow(boss, workflow, {})
-    fourth = states(boss, watched)
+    fourth = load_resource_states(boss, watched)
     assert {key for key in first if third[key] != fourth[key]} == {by_id, by_name, flow}
 
 
@@ -119,21 +123,25 @@ def test_states_and_lists_are_a_fixed_number_of_queries_and_apart(
 ) -> None:
     agents = [helper, *(casting.agent(acme, f"agent-{number}") for number in range(4))]
     sessions = [session, *(start(boss, agent, "hello") for agent in agents)]
-    uris = [uri("agents", one.pk) for one in agents] + [uri("agents", one.slug) for one in agents]
-    uris += [uri("sessions", one.pk) for one in sessions] + [uri("workflows", workflow.pk)]
+    uris = [build_uri("agents", one.pk) for one in agents] + [
+        build_uri("agents", one.slug) for one in agents
+    ]
+    uris += [build_uri("sessions", one.pk) for one in sessions] + [
+        build_uri("workflows", workflow.pk)
+    ]
     with CaptureQueriesContext(connection) as queries:
-        assert states(boss, uris).keys() == set(uris)
+        assert load_resource_states(boss, uris).keys() == set(uris)
     assert len(queries) == 5
     with CaptureQueriesContext(connection) as queries:
-        assert len(resources(boss)) == 6
+        assert len(list_resources(boss)) == 6
     assert len(queries) == 2
     stranger = casting.administrator(casting.organization("other"))
-    assert states(stranger, uris) == {}
+    assert load_resource_states(stranger, uris) == {}
     narrow = issue(boss, name="narrow", role=Role.MEMBER, agent_ids=[helper.pk])[0]
-    assert states(principal_for_token(narrow), uris).keys() == {
-        uri("agents", helper.pk),
-        uri("agents", "helper"),
-        uri("workflows", workflow.pk),
+    assert load_resource_states(build_token_principal(narrow), uris).keys() == {
+        build_uri("agents", helper.pk),
+        build_uri("agents", "helper"),
+        build_uri("workflows", workflow.pk),
     }
 
 

@@ -7,21 +7,21 @@ from pathlib import Path
 import pytest
 from django.db import OperationalError, connection
 
-from bonobot.lib.databases import database as sqlite
-from bonobot.lib.sqlite import turns as module
-from bonobot.lib.sqlite.base import DatabaseWrapper
-from bonobot.lib.sqlite.turns import Turns, turns
+from bonobot.core.db.database_url import build_database_settings as sqlite
+from bonobot.core.db.sqlite import write_queue as module
+from bonobot.core.db.sqlite.base import DatabaseWrapper
+from bonobot.core.db.sqlite.write_queue import WriteQueue, get_write_queue
 from tests.eventually import eventually
 
 WAIT_S = 20.0
 
 
 @pytest.fixture
-def queue() -> Turns:
-    return Turns()
+def queue() -> WriteQueue:
+    return WriteQueue()
 
 
-def waiting(queue: Turns, order: list[str], name: str, *, urgent: bool) -> threading.Thread:
+def waiting(queue: WriteQueue, order: list[str], name: str, *, urgent: bool) -> threading.Thread:
     def come() -> None:
         assert queue.take(within_s=WAIT_S, urgent=urgent)
         order.append(name)
@@ -32,11 +32,11 @@ def waiting(queue: Turns, order: list[str], name: str, *, urgent: bool) -> threa
     return thread
 
 
-def waiters(queue: Turns) -> list[object]:
+def waiters(queue: WriteQueue) -> list[object]:
     return list(queue._changed._waiters)  # type: ignore[attr-defined]  # to know that they wait
 
 
-def test_an_urgent_one_goes_before_those_that_waited_longer(queue: Turns) -> None:
+def test_an_urgent_one_goes_before_those_that_waited_longer(queue: WriteQueue) -> None:
     order: list[str] = []
     assert queue.take(within_s=0)
     threads = []
@@ -50,7 +50,7 @@ def test_an_urgent_one_goes_before_those_that_waited_longer(queue: Turns) -> Non
     assert sorted(order) == ["first", "second", "writer"]
 
 
-def test_who_waits_too_long_is_told_and_leaves_the_turn_to_others(queue: Turns) -> None:
+def test_who_waits_too_long_is_told_and_leaves_the_turn_to_others(queue: WriteQueue) -> None:
     assert queue.take(within_s=0)
     assert not queue.take(within_s=0.01, urgent=True)
     assert not queue.take(within_s=0.01)
@@ -58,7 +58,9 @@ def test_who_waits_too_long_is_told_and_leaves_the_turn_to_others(queue: Turns) 
     assert queue.take(within_s=0)
 
 
-def test_without_the_turn_in_time_an_urgent_one_goes_on_and_takes_none_away(queue: Turns) -> None:
+def test_without_the_turn_in_time_an_urgent_one_goes_on_and_takes_none_away(
+    queue: WriteQueue,
+) -> None:
     assert queue.take(within_s=0)
     with queue.urgently(within_s=0.01):
         pass
@@ -66,11 +68,11 @@ def test_without_the_turn_in_time_an_urgent_one_goes_on_and_takes_none_away(queu
 
 
 def test_a_forked_process_has_a_queue_of_its_own() -> None:
-    before = turns()
+    before = get_write_queue()
     try:
-        module._after_fork()
-        assert turns() is not before
-        assert turns().take(within_s=0)
+        module._reset_after_fork()
+        assert get_write_queue() is not before
+        assert get_write_queue().take(within_s=0)
     finally:
         module._turns = before
 
@@ -95,22 +97,22 @@ def test_a_transaction_gives_its_turn_back_however_it_ends(
     database: DatabaseWrapper, end: str
 ) -> None:
     begin(database)
-    assert not turns().take(within_s=0)
+    assert not get_write_queue().take(within_s=0)
     getattr(database, end)()
-    assert turns().take(within_s=0)
-    turns().give()
+    assert get_write_queue().take(within_s=0)
+    get_write_queue().give()
 
 
 def test_a_transaction_waits_for_its_turn_as_long_as_for_the_lock(
     database: DatabaseWrapper,
 ) -> None:
     database.settings_dict["OPTIONS"]["timeout"] = 0.05
-    assert turns().take(within_s=0)
+    assert get_write_queue().take(within_s=0)
     try:
         with pytest.raises(OperationalError, match="locked"):
             begin(database)
     finally:
-        turns().give()
+        get_write_queue().give()
     begin(database)
     database.commit()
 
@@ -124,5 +126,5 @@ def test_a_transaction_that_cannot_begin_keeps_no_turn(database: DatabaseWrapper
     with pytest.raises(OperationalError, match="locked"):
         begin(database)
     other.close()
-    assert turns().take(within_s=0)
-    turns().give()
+    assert get_write_queue().take(within_s=0)
+    get_write_queue().give()

@@ -9,14 +9,15 @@ from asgiref.sync import async_to_sync
 from django.utils import timezone
 
 from agents.models import Agent
-from bonobot.ledger import exporting, searching
-from bonobot.ledger.actors import Actor
-from bonobot.ledger.changes import record
+from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.roles import Role
+from bonobot.ledger.api.audit import download
+from bonobot.ledger.audit import export as audit_export
+from bonobot.ledger.audit import search as audit_search
+from bonobot.ledger.audit.admin_changes import record
+from bonobot.ledger.audit.verify_chain import verify_exported
 from bonobot.ledger.models import AuditRow
-from bonobot.ledger.verify import verify_exported
-from bonobot.tenancy.downloads import download
-from bonobot.tenancy.models import Organization
-from bonobot.tenancy.roles import Role
+from bonobot.ledger.types import Actor
 from tests import rest
 from tests.agents import casting
 from tests.rest import Rest
@@ -144,7 +145,7 @@ def test_an_export_is_written_page_by_page(acme, helper):
 
     lines = async_to_sync(read)().splitlines()
     assert len(lines) == AuditRow.objects.of(acme.pk).count()
-    assert verify_exported(exporting.read(lines)).ok
+    assert verify_exported(audit_export.read(lines)).ok
 
 
 SLOW = ["q=needle", "agent=nobody", "event_type=model", "decision=deny", "rule=x", "resource=x"]
@@ -154,7 +155,7 @@ SLOW += ["action=x", "tool=x", "actor=x"]
 @pytest.fixture
 def past(acme: Organization, auditor: Rest, monkeypatch: pytest.MonkeyPatch) -> list[AuditRow]:
     """Rows, the oldest first, of which one page looks through two."""
-    monkeypatch.setattr(searching, "LOOKED_AT", 2)
+    monkeypatch.setattr(audit_search, "LOOKED_AT", 2)
     return [happened(acme, name) for name in ("needle", "hay", "needle", "hay", "straw", "hay")]
 
 
@@ -188,7 +189,7 @@ def test_rows_that_come_meanwhile_move_no_page(acme, auditor, past):
 
 
 def test_rows_of_one_moment_are_not_parted(acme, auditor, monkeypatch):
-    monkeypatch.setattr(searching, "LOOKED_AT", 2)
+    monkeypatch.setattr(audit_search, "LOOKED_AT", 2)
     with time_machine.travel(timezone.now() + timedelta(hours=1), tick=False):
         same = {str(happened(acme, "needle").pk) for _ in range(5)}
     pages = followed(auditor, "audit?q=needle&limit=2")

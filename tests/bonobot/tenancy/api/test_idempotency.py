@@ -9,11 +9,11 @@ from django.db import connection, connections
 from django.utils import timezone
 
 from agents.models import Agent
-from bonobot.lib.problems import Conflict, Invalid
-from bonobot.lib.seals import Sealed
-from bonobot.tenancy.api.idempotency import Replay, claim, keep
-from bonobot.tenancy.models import KeptAnswer, Organization, Token
-from bonobot.tenancy.roles import Role
+from bonobot.accounts.api.idempotency_keys import IdempotentReplay, claim, keep
+from bonobot.accounts.models.organizations import KeptAnswer, Organization, Token
+from bonobot.accounts.roles import Role
+from bonobot.core.crypto.sealed_values import SealedValue
+from bonobot.core.problems import Conflict, InvalidInput
 from tests import rest
 from tests.agents import casting
 from tests.rest import Rest
@@ -135,11 +135,11 @@ def test_after_an_internal_error_nobody_knows(acme):
 def test_an_answer_is_replayed_as_it_was(acme):
     boss = casting.administrator(acme)
     keep(claim(boss, KEY, {"body": 1}), 201, '{"id": 1}')
-    with pytest.raises(Replay) as replay:
+    with pytest.raises(IdempotentReplay) as replay:
         claim(boss, KEY, {"body": 1})
     assert (replay.value.status, replay.value.body) == (201, '{"id": 1}')
-    assert isinstance(KeptAnswer.objects.get().body, Sealed)
-    with pytest.raises(Invalid):
+    assert isinstance(KeptAnswer.objects.get().body, SealedValue)
+    with pytest.raises(InvalidInput):
         claim(boss, KEY, {"body": 2})
 
 

@@ -1,0 +1,87 @@
+"""Kill switches."""
+
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponseRedirect
+from django.http.response import HttpResponseBase
+from django.urls import reverse
+from django.utils.translation import gettext as _t
+
+from agents.admin.agents import AgentAdmin
+from agents.kill_switch import REASON_LENGTH, halt_organization, load_impact, resume
+from agents.services import AgentSpec, update_agent
+from bonobot.accounts.admin_base import ObjectRequest, render_screen
+from bonobot.accounts.current_organization import resolve_principal
+from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.roles import WHO_MAY, Action
+from mcp_servers import services
+from mcp_servers.admin.servers import ServerAdmin
+
+
+@AgentAdmin.add_deed("switch", needs=Action.MANAGE_AGENTS)
+def set_agent_enabled(visit: ObjectRequest) -> HttpResponseBase | None:
+    """Switch the agent on, or off: off ends its sessions, so it asks where there are some."""
+    enabled = visit.request.POST.get("enabled") == "1"
+    if not enabled and (asked := _ask_first(visit)):
+        return asked
+    update_agent(visit.principal, visit.object, AgentSpec(name=visit.object.name, enabled=enabled))
+    text = _t("%(agent)s is on.") if enabled else _t("%(agent)s is off.")
+    messages.success(visit.request, text % {"agent": visit.object})
+    return _redirect_back(visit)
+
+
+@ServerAdmin.add_deed("switch", needs=Action.MANAGE_SERVERS)
+def set_server_enabled(visit: ObjectRequest) -> HttpResponseBase | None:
+    """Switch the server on, or off for everybody: it asks where sessions use it now."""
+    enabled = visit.request.POST.get("enabled") == "1"
+    if not enabled and (asked := _ask_first(visit)):
+        return asked
+    services.set_server_enabled(visit.principal, visit.object, enabled=enabled)
+    text = _t("%(server)s is on.") if enabled else _t("%(server)s is off.")
+    messages.success(visit.request, text % {"server": visit.object})
+    return _redirect_back(visit)
+
+
+def _ask_first(visit: ObjectRequest) -> HttpResponseBase | None:
+    """Return the question with what is affected; None where nothing is, or who asks is sure."""
+    reach = load_impact(visit.object)
+    if visit.request.POST.get("sure") or not reach.sessions:
+        return None
+    return render_screen(
+        visit.request,
+        "switch_off.html",
+        title=_t("Switch %(name)s off?") % {"name": visit.object},
+        object=visit.object,
+        opts=visit.admin.opts,
+        reach=reach,
+        is_agent=visit.admin.__class__ is AgentAdmin,
+        address=visit.url("switch"),
+        kept=visit.url(),
+    )
+
+
+def _redirect_back(visit: ObjectRequest) -> HttpResponseBase | None:
+    """Return from the question to the object; without one, to where the switch is."""
+    return HttpResponseRedirect(visit.url()) if visit.request.POST.get("sure") else None
+
+
+def kill_switch(request: HttpRequest) -> HttpResponseBase:
+    """Show what a halt of the organization would stop; halt it, or let it go on."""
+    principal = resolve_principal(request)
+    principal.require(Action.VIEW)
+    if request.method == "POST":
+        if request.POST.get("do") == "resume":
+            resume(principal)
+            messages.success(request, _t("It goes on. Sessions that were cancelled stay so."))
+        else:
+            halt_organization(principal, request.POST.get("reason", ""))
+            messages.success(request, _t("Everything is halted."))
+        return HttpResponseRedirect(reverse("admin:organization_halt"))
+    organization = Organization.objects.get(pk=principal.organization_id)
+    return render_screen(
+        request,
+        "halt.html",
+        title=_t("Kill switch"),
+        reach=load_impact(organization),
+        reason_length=REASON_LENGTH,
+        who=WHO_MAY[Action.MANAGE_ORGANIZATION],
+    )

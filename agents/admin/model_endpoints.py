@@ -1,0 +1,191 @@
+"""Model endpoints."""
+
+from typing import Any
+
+from django import forms
+from django.db.models import Count, QuerySet
+from django.http import HttpRequest
+from django.http.response import HttpResponseBase
+from django.urls import path, reverse
+from django.utils.html import format_html
+from django.utils.translation import gettext as _t
+from django.utils.translation import gettext_lazy as _
+
+from agents.model_endpoints.try_endpoint import try_endpoint
+from agents.models import ModelEndpoint
+from agents.services import ModelEndpointSpec, remove_endpoint, save_endpoint
+from bonobot.accounts.admin_base import ServiceFormAdmin, render_screen
+from bonobot.accounts.roles import Action
+from bonobot.core.admin.theme import SecretInput, display, register
+from bonobot.core.problems import Problem
+from bonobot.core.text.masking import MASK
+from bonobot.core.text.untrusted_text import make_visible
+
+PROVIDER = ("name", "kind", "base_url", "model", "key", "access_key_id", "region", "api_version")
+ANSWERING = ("thinking", "max_tokens", "context_window", "native_tools", "sees_images", "timeout_s")
+FAILING = ("retries", "fallback", "falls_over")
+COSTING = ("input_price", "output_price", "allow_private")
+FIELDS = (*PROVIDER, *ANSWERING, *FAILING, *COSTING)
+
+
+class ModelEndpointForm(forms.ModelForm):
+    """A model endpoint; the key is written, and kept where the field keeps its mask."""
+
+    # Set by the admin for each request.
+    organization_id: Any = None
+
+    key = forms.CharField(
+        label=_("API key"),
+        required=False,
+        widget=SecretInput(),
+        help_text=_(
+            "Sealed when it is saved, and never shown again. Vertex AI: the JSON of a service "
+            "account."
+        ),
+    )
+
+    class Meta:
+        model = ModelEndpoint
+        fields = tuple(name for name in FIELDS if name != "key")
+        help_texts = {
+            "kind": _("Anthropic, Google and Amazon need a library each; saving says which."),
+            "base_url": _(
+                "Of any OpenAI-compatible service: https://api.openai.com/v1. Of Azure the "
+                "resource: https://NAME.openai.azure.com. Elsewhere empty: the provider itself."
+            ),
+            "model": _(
+                "As the service names it: gpt-5-mini, qwen3:8b, claude-opus-5, gemini-3-pro; of "
+                "Azure the deployment, of Bedrock the model or inference profile ID."
+            ),
+            "access_key_id": _("Bedrock: the ID; its secret is the API key. Empty: a Bedrock key."),
+            "region": _("Bedrock: eu-central-1. Vertex AI: europe-west4, or empty for global."),
+            "api_version": _("Azure: 2024-10-21; empty for its v1 API."),
+            "thinking": _("Thoughts are kept for the model that had them, and not shown."),
+            "max_tokens": _("Empty: as the model likes, and 4,096 where a budget stands."),
+            "context_window": _(
+                "What a request and its answer may have together. Empty: as the bundled list of "
+                "models says; longer conversations are compacted."
+            ),
+            "native_tools": _("Off: tools are described in the prompt and called in XML."),
+            "sees_images": _("Off: images of tools are told in words."),
+            "retries": _("How often a failed request is made again, where that may help."),
+            "fallback": _("Asked instead where this one fails; one that has one goes on to it."),
+            "allow_private": _("For Ollama or vLLM in your own network; platform administrators."),
+            "input_price": _("Micro-dollars per million tokens. Empty: the bundled price list."),
+            "output_price": _("Micro-dollars per million tokens. Empty: the bundled price list."),
+        }
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if self.instance.api_key and "key" in self.fields:
+            self.fields["key"].initial = MASK
+        if "fallback" in self.fields:
+            self._offer_fallbacks()
+
+    def _offer_fallbacks(self) -> None:
+        """Offer the endpoints of the organization, all but this one."""
+        field: Any = self.fields["fallback"]
+        offered = ModelEndpoint.objects.for_organization(self.organization_id)
+        field.queryset = offered.exclude(pk=self.instance.pk)
+
+
+@register(ModelEndpoint)
+class ModelEndpointAdmin(ServiceFormAdmin):
+    """The active organization's model endpoints."""
+
+    needs_to_change = Action.MANAGE_AGENTS
+    removing = _("Its API key goes with it.")
+    hindering = _("Give these another model first; then it can be removed.")
+    form = ModelEndpointForm
+    fieldsets = (
+        (None, {"fields": PROVIDER}),
+        (_("Answering"), {"fields": ANSWERING}),
+        (_("Failing"), {"fields": FAILING}),
+        (_("Costs and network"), {"fields": COSTING}),
+    )
+    problem_fields = {"api_key": "key"}
+    list_display = ("name", "kind", "model", "address", "has_key", "fallback", "used_by", "test")
+    changing_columns = {"test": ""}
+    list_select_related = ("fallback",)
+    list_filter = ("kind",)
+    search_fields = ("name", "model", "base_url")
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[ModelEndpoint]:
+        """Return the endpoints with the number of agents that think with them."""
+        return super().get_queryset(request).annotate(agent_count=Count("agents"))
+
+    def get_form(
+        self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any
+    ) -> Any:
+        """Return the form with the fallbacks of the active organization."""
+        form = super().get_form(request, obj, change, **kwargs)
+        organization_id = self.principal(request).organization_id
+        return type(form.__name__, (form,), {"organization_id": organization_id})
+
+    def get_actions(self, request: HttpRequest) -> dict[str, Any]:
+        """Offer none: an endpoint is removed on its own page, where a refusal can be explained."""
+        return {}
+
+    @display(description=_("address"), ordering="base_url")
+    def address(self, endpoint: ModelEndpoint) -> str:
+        """Return the URL."""
+        return make_visible(endpoint.base_url, 80) or "–"
+
+    @display(description=_("API key"))
+    def has_key(self, endpoint: ModelEndpoint) -> str:
+        """Return whether a key is stored."""
+        return _t("configured") if endpoint.api_key else _t("none")
+
+    @display(description=_("agents"), ordering="agent_count")
+    def used_by(self, endpoint: Any) -> int:
+        """Return how many agents think with it."""
+        return int(endpoint.agent_count)
+
+    @display(description="")
+    def test(self, endpoint: ModelEndpoint) -> str:
+        """Return the way to its test."""
+        address = reverse("admin:agents_modelendpoint_try", args=[endpoint.pk])
+        return format_html('<a class="bb-button bb-slim" href="{}">{}</a>', address, _t("Test"))
+
+    def get_urls(self) -> list[Any]:
+        """Add the test of an endpoint."""
+        view = self.admin_site.admin_view(self.try_view)
+        own = path("<uuid:object_id>/try/", view, name="agents_modelendpoint_try")
+        return [own, *super().get_urls()]
+
+    def try_view(self, request: HttpRequest, object_id: str) -> HttpResponseBase:
+        """Ask the endpoint something small, and show what came of it."""
+        principal = self.principal(request)
+        principal.require(Action.MANAGE_AGENTS)
+        endpoint: ModelEndpoint = ModelEndpoint.objects.get_or_404(
+            principal.organization_id, pk=object_id
+        )
+        trial = problem = None
+        if request.method == "POST":
+            try:
+                trial = try_endpoint(principal, endpoint)
+            except Problem as found:
+                problem = found
+        return render_screen(
+            request,
+            "agents/try_endpoint.html",
+            title=_("Test a model"),
+            opts=self.opts,
+            object=endpoint,
+            endpoint=endpoint,
+            trial=trial,
+            problem=problem,
+        )
+
+    def save_form(self, request: HttpRequest, form: Any, change: bool) -> ModelEndpoint:
+        """Write by the operation."""
+        said = {name: form.cleaned_data[name] for name in FIELDS if name != "key"}
+        stored = ModelEndpoint.objects.get(pk=form.instance.pk) if change else None
+        key = form.cleaned_data.get("key", "")
+        return save_endpoint(
+            self.principal(request), ModelEndpointSpec(**said, api_key=key), endpoint=stored
+        )
+
+    def delete_model(self, request: HttpRequest, obj: ModelEndpoint) -> None:
+        """Remove by the operation, which refuses while an agent thinks with it."""
+        remove_endpoint(self.principal(request), obj)

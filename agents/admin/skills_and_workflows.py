@@ -1,0 +1,222 @@
+"""What both share: list, form, agent tabs."""
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from django import forms
+from django.contrib import messages
+from django.core.paginator import Paginator
+from django.http import HttpRequest, HttpResponseRedirect
+from django.http.response import HttpResponseBase
+from django.urls import reverse
+from django.utils.functional import Promise
+from django.utils.translation import gettext as _t
+from django.utils.translation import gettext_lazy as _
+
+from agents.admin.agents import READERS, AgentAdmin
+from agents.assignments import list_agent_slugs
+from agents.models import Agent, Skill, Workflow
+from agents.skills import services as skill_keeping
+from agents.skills.services import SkillSpec, save_skill
+from agents.workflows import services as workflow_keeping
+from agents.workflows.services import WorkflowSpec, save_workflow
+from bonobot.accounts.admin_base import (
+    ObjectRequest,
+    TabbedAdmin,
+    add_problem_to_form,
+    redirect_to_page,
+    render_screen,
+)
+from bonobot.accounts.principals import Principal
+from bonobot.accounts.roles import Action
+from bonobot.core.admin.theme import Checkbox, display
+from bonobot.core.problems import Problem
+from bonobot.core.text.untrusted_text import make_visible
+
+VERSIONS_SHOWN = 20
+
+
+class AssignableForm(forms.Form):
+    """A form that says, beside what is written, which agents have it and whether it is on."""
+
+    agents = forms.MultipleChoiceField(
+        label=_("Agents that have it"), required=False, widget=forms.CheckboxSelectMultiple
+    )
+    enabled = forms.BooleanField(label=_("Switched on"), required=False, widget=Checkbox)
+
+    def __init__(self, principal: Principal, *args: Any, **kwargs: Any) -> None:
+        """Offer the organization's agents."""
+        super().__init__(*args, **kwargs)
+        rows = Agent.objects.for_organization(principal.organization_id)
+        self.fields["agents"].choices = list(rows.values_list("slug", "name"))  # type: ignore[attr-defined]
+
+    def refuse(self, problem: Problem) -> None:
+        """Show a problem at its field."""
+        add_problem_to_form(self, problem)
+
+    def written(self, write: Callable[[Any], Any]) -> Any:
+        """Return what `write` makes of the entered form; None where it is refused, at its field."""
+        if not self.is_valid():
+            return None
+        try:
+            return write(self)
+        except Problem as problem:
+            self.refuse(problem)
+            return None
+
+
+class AssignableAdmin(TabbedAdmin):
+    """The active organization's rows; members see those of their agents.
+
+    Subclasses say by `written_form` and `save` what is written, by `remove` how one goes; `titles`
+    is what the page to write one (`add_template`) says before and after.
+    """
+
+    written_form: ClassVar[type[AssignableForm]]
+    add_template: ClassVar[str]
+    titles: ClassVar[tuple[str | Promise, str | Promise]]
+    needs_to_view = READERS
+    needs_to_change = Action.MANAGE_WORKFLOWS
+    list_filter = ("enabled",)
+    ordering = ("name",)
+
+    def save(self, principal: Principal, form: Any, row: Any = None) -> Any:
+        """Write a new row, or change one; raises `Problem`."""
+        raise NotImplementedError
+
+    def remove(self, principal: Principal, row: Any) -> None:
+        """Remove a row."""
+        raise NotImplementedError
+
+    def beginning(self, principal: Principal) -> dict[str, Any]:
+        """Return what stands in the form of a new one."""
+        del principal
+        return {"enabled": True}
+
+    def get_actions(self, request: HttpRequest) -> dict[str, Any]:
+        """Offer none: each is removed on its own page."""
+        return {}
+
+    @display(description=_("on"), boolean=True, ordering="enabled")
+    def on(self, row: Any) -> bool:
+        """Return whether it is switched on."""
+        return bool(row.enabled)
+
+    def add_view(
+        self, request: HttpRequest, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponseBase:
+        """Show our own form, or write what was entered."""
+        principal = self.principal(request)
+        principal.require(Action.MANAGE_WORKFLOWS)
+        posted = request.POST if request.method == "POST" else None
+        initial = self.beginning(principal) | {"agents": request.GET.getlist("agent")}
+        form = self.written_form(principal, posted, initial=initial)
+        title, done = self.titles
+        made = form.written(lambda entered: self.save(principal, entered)) if posted else None
+        if made is None:
+            return render_screen(request, self.add_template, title=title, form=form, opts=self.opts)
+        messages.success(request, str(done))
+        address = f"admin:{self.opts.app_label}_{self.opts.model_name}_change"
+        return HttpResponseRedirect(reverse(address, args=[made.pk]))
+
+    def delete_model(self, request: HttpRequest, obj: Any) -> None:
+        """Remove by the operation."""
+        self.remove(self.principal(request), obj)
+
+    def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
+        """Name what goes: one with its versions, which nobody deletes on their own."""
+        found, counts, _needed, protected = super().get_deleted_objects(objs, request)
+        return found, counts, set(), protected
+
+
+SHOWN_AT_ONCE = 30
+OFFERED = 500
+
+
+@AgentAdmin.add_page("skills", _("Skills"), order=43)
+def show_skills(visit: ObjectRequest) -> HttpResponseBase:
+    """Show the skills that the agent has, and those that it could be given."""
+    rows: Any = Skill.objects.visible_to(visit.principal)
+    return _render_tab(visit, "agents/skills.html", rows, rows.filter(given__agent=visit.object))
+
+
+@AgentAdmin.add_page("workflows", _("Workflows"), order=44)
+def show_workflows(visit: ObjectRequest) -> HttpResponseBase:
+    """Show the workflows that the agent has as tools, and those that run as it."""
+    agent: Agent = visit.object
+    rows: Any = Workflow.objects.visible_to(visit.principal).select_related("agent")
+    own = rows.filter(agent=agent).order_by("name")
+    had = rows.filter(given__agent=agent)
+    return _render_tab(visit, "agents/workflows.html", rows, had, own=list(own[:OFFERED]))
+
+
+@AgentAdmin.add_deed("give_skill", needs=Action.MANAGE_WORKFLOWS)
+def attach_skill(visit: ObjectRequest) -> HttpResponseBase:
+    """Give the agent a skill."""
+    return _set_skill_attached(visit, have=True)
+
+
+@AgentAdmin.add_deed("take_skill", needs=Action.MANAGE_WORKFLOWS)
+def take_skill(visit: ObjectRequest) -> HttpResponseBase:
+    """Take a skill from the agent; the skill stays."""
+    return _set_skill_attached(visit, have=False)
+
+
+@AgentAdmin.add_deed("give_workflow", needs=Action.MANAGE_WORKFLOWS)
+def attach_workflow(visit: ObjectRequest) -> HttpResponseBase:
+    """Give the agent a workflow as a tool."""
+    return _set_workflow_attached(visit, have=True)
+
+
+@AgentAdmin.add_deed("take_workflow", needs=Action.MANAGE_WORKFLOWS)
+def take_workflow(visit: ObjectRequest) -> HttpResponseBase:
+    """Take a workflow from the agent's tools; the workflow stays."""
+    return _set_workflow_attached(visit, have=False)
+
+
+def _render_tab(
+    visit: ObjectRequest, template: str, rows: Any, had: Any, **more: Any
+) -> HttpResponseBase:
+    agent: Agent = visit.object
+    page = Paginator(had.order_by("name"), SHOWN_AT_ONCE)
+    others = rows.exclude(given__agent=agent).order_by("name")
+    return visit.show(
+        template,
+        agent=agent,
+        paged=page.get_page(visit.request.GET.get("page")),
+        others=list(others[:OFFERED]),
+        may_manage=visit.principal.may(Action.MANAGE_WORKFLOWS),
+        **more,
+    )
+
+
+def _set_skill_attached(visit: ObjectRequest, *, have: bool) -> HttpResponseBase:
+    skill = skill_keeping.get_skill(visit.principal, visit.request.POST.get("skill", ""))
+    save_skill(
+        visit.principal,
+        SkillSpec(name=skill.name, agents=_list_agent_slugs(visit, skill, have=have)),
+        skill,
+    )
+    return _redirect_with_message(visit, skill, "skills", have=have)
+
+
+def _set_workflow_attached(visit: ObjectRequest, *, have: bool) -> HttpResponseBase:
+    found = workflow_keeping.get_workflow(visit.principal, visit.request.POST.get("workflow", ""))
+    spec = WorkflowSpec(name=found.name, agents=_list_agent_slugs(visit, found, have=have))
+    save_workflow(visit.principal, spec, found)
+    return _redirect_with_message(visit, found, "workflows", have=have)
+
+
+def _list_agent_slugs(visit: ObjectRequest, row: Skill | Workflow, *, have: bool) -> list[str]:
+    """Return the agents that have it afterwards."""
+    others = [slug for slug in list_agent_slugs(row) if slug != visit.object.slug]
+    return [*others, visit.object.slug] if have else others
+
+
+def _redirect_with_message(
+    visit: ObjectRequest, row: Skill | Workflow, page: str, *, have: bool
+) -> HttpResponseBase:
+    text = _t("%(agent)s has %(name)s.") if have else _t("%(agent)s no longer has %(name)s.")
+    names = {"agent": make_visible(visit.object.name, 60), "name": make_visible(str(row), 80)}
+    messages.success(visit.request, text % names)
+    return redirect_to_page(visit, page)

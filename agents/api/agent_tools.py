@@ -1,0 +1,317 @@
+"""An agent's tools, resources, prompts."""
+
+from typing import Any
+
+from drf_spectacular.utils import OpenApiExample, extend_schema_serializer
+from rest_framework import serializers
+from rest_framework.response import Response
+
+from agents.api.agents import AgentView
+from agents.api.call_serializers import (
+    LONGEST_CALL_S,
+    CallOutcomeSerializer,
+    CallToolBody,
+    EffectiveDefinitionSerializer,
+    EffectiveToolSerializer,
+    ExplainBody,
+    ExplanationSerializer,
+)
+from agents.calls import pipeline
+from agents.calls.explain import explain
+from agents.calls.snapshots import (
+    CallSnapshot,
+    SnapshotDefinition,
+    SnapshotTool,
+    get_snapshot_cache,
+)
+from agents.calls.types import Method
+from agents.models import Agent
+from agents.sessions.services import require_run
+from bonobot.accounts.api.openapi_schema import describe_operation
+from bonobot.accounts.api.resource_view import READ_OR_RUN
+from bonobot.accounts.current_organization import read_client_name
+from bonobot.accounts.roles import Action
+from bonobot.core.api.pagination import paginate_items
+from bonobot.core.api.serializers import StrictSerializer
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import NotFound
+from bonobot.core.runtime import get_runtime
+from mcp_servers.uri_templates import LONGEST_URI
+
+SERVER = "b1c84d5e-5c0b-4c55-9d3a-0a7c1c1f2d3e"
+
+
+class PromptArgumentsField(serializers.DictField):
+    """A prompt's arguments: texts by their names."""
+
+    child = serializers.CharField(allow_blank=True, trim_whitespace=False)
+
+
+@extend_schema_serializer(
+    examples=[OpenApiExample("A file", {"server_id": SERVER, "uri": "file:///srv/docs/a.md"})]
+)
+class ReadResourceBody(StrictSerializer):
+    """Which resource is read."""
+
+    server_id = serializers.UUIDField()
+    uri = serializers.CharField(max_length=LONGEST_URI, trim_whitespace=False)
+    timeout_s = serializers.FloatField(required=False, min_value=0.1, max_value=LONGEST_CALL_S)
+
+
+@extend_schema_serializer(
+    examples=[
+        OpenApiExample(
+            "A review",
+            {"server_id": SERVER, "name": "review", "arguments": {"code": "print(1)"}},
+        )
+    ]
+)
+class GetPromptBody(StrictSerializer):
+    """Which prompt is filled, with what."""
+
+    server_id = serializers.UUIDField()
+    name = serializers.CharField(max_length=512, trim_whitespace=False)
+    arguments = PromptArgumentsField(required=False)
+    timeout_s = serializers.FloatField(required=False, min_value=0.1, max_value=LONGEST_CALL_S)
+
+
+class AgentDefinitionView(AgentView):
+    """A resource of what an agent has beside tools."""
+
+    kinds: tuple[str, ...] = ()
+    orderings = ("server",)
+
+    def listing(self, agent_id: str) -> Response:
+        """List the offers of this resource's kinds, allowed or not."""
+        self.check_parameters()
+        agent = self.agent(agent_id)
+        offers = get_snapshot_cache().current("agent", agent.pk).offers_of(*self.kinds)
+        return paginate_items(
+            self.request, offers, _get_sort_key, serialize_definition, by="server"
+        )
+
+    def called(self, agent: Agent, method: Method, name: str, body: dict[str, Any]) -> Response:
+        """Make the call as the agent, and answer with its outcome."""
+        require_run(self.principal, agent)
+        wanted = pipeline.CallRequest(
+            principal=self.principal,
+            method=method,
+            tool=name,
+            arguments=body.get("arguments", {}),
+            via="rest",
+            client=read_client_name(self.request),
+            holder=f"agent:{agent.pk}:{self.principal.id}",
+            agent_id=agent.pk,
+            server_id=body["server_id"],
+            timeout_s=body.get("timeout_s"),
+        )
+        return Response(get_runtime().call(pipeline.call, wanted).as_dict())
+
+
+class AgentResourceListView(AgentDefinitionView):
+    """The resources and templates of an agent."""
+
+    rules = {"GET": READ_OR_RUN}
+    narrowed = ("GET",)
+    kinds = ("resource", "resource_template")
+
+    @describe_operation("list_agent_resources", answer=EffectiveDefinitionSerializer(many=True))
+    def get(self, request: object, agent_id: str) -> Response:
+        """List every resource and template of the agent's servers.
+
+        Each says whether the agent may read it and, if not, which rule says so and what to do.
+        """
+        return self.listing(agent_id)
+
+
+class AgentPromptListView(AgentDefinitionView):
+    """The prompts of an agent."""
+
+    rules = {"GET": READ_OR_RUN}
+    narrowed = ("GET",)
+    kinds = ("prompt",)
+
+    @describe_operation("list_agent_prompts", answer=EffectiveDefinitionSerializer(many=True))
+    def get(self, request: object, agent_id: str) -> Response:
+        """List every prompt of the agent's servers.
+
+        Each says whether the agent may use it and, if not, which rule says so and what to do.
+        """
+        return self.listing(agent_id)
+
+
+class ReadResourceView(AgentDefinitionView):
+    """The reading of a resource."""
+
+    rules = {"POST": Action.USE_TOOLS}
+    narrowed = ("POST",)
+
+    @describe_operation(
+        "read_agent_resource", body=ReadResourceBody, answer=CallOutcomeSerializer, calls=True
+    )
+    def post(self, request: object, agent_id: str) -> Response:
+        """Read a resource as an agent, under its ticks, policy, budgets and limits.
+
+        The URI is that of a resource, or one that a ticked template means. Its contents are in
+        `result`, as text in `text`.
+        """
+        agent = self.agent(agent_id)
+        body = self.read(ReadResourceBody)
+        return self.called(agent, "resources/read", body["uri"], body)
+
+
+class GetPromptView(AgentDefinitionView):
+    """The filling of a prompt."""
+
+    rules = {"POST": Action.USE_TOOLS}
+    narrowed = ("POST",)
+
+    @describe_operation(
+        "get_agent_prompt", body=GetPromptBody, answer=CallOutcomeSerializer, calls=True
+    )
+    def post(self, request: object, agent_id: str) -> Response:
+        """Fill a prompt as an agent; its messages are in `result`, as text in `text`.
+
+        The text can be sent as a session's message.
+        """
+        agent = self.agent(agent_id)
+        body = self.read(GetPromptBody)
+        return self.called(agent, "prompts/get", body["name"], body)
+
+
+def serialize_definition(offer: SnapshotDefinition) -> dict[str, Any]:
+    """Return a resource, template or prompt with the decision about it."""
+    facts, decision = offer.facts, offer.decision
+    mime = offer.declaration.get("mimeType")
+    return {
+        "kind": facts.kind,
+        "server": facts.server_name,
+        "server_id": str(facts.server_id),
+        "name": offer.name,
+        "title": offer.title,
+        "description": offer.description,
+        "mime_type": mime if isinstance(mime, str) else "",
+        "argument_schema": offer.argument_schema if facts.kind == "prompt" else None,
+        "allowed": decision.allowed,
+        "code": decision.code,
+        "reason": decision.reason,
+        "rule": decision.rule,
+        "remedy": decision.remedy,
+    }
+
+
+def _get_sort_key(offer: SnapshotDefinition) -> str:
+    facts = offer.facts
+    return f"{facts.server_name}/{facts.server_id}/{facts.kind}/{offer.name}"
+
+
+class AgentToolView(AgentView):
+    """A resource of an agent's tools."""
+
+    def snapshot(self, agent: Agent) -> CallSnapshot:
+        """Return what decisions about the agent's calls are made from, as of now."""
+        return get_snapshot_cache().current("agent", agent.pk)
+
+
+class AgentToolListView(AgentToolView):
+    """The tools of an agent."""
+
+    rules = {"GET": READ_OR_RUN}
+    narrowed = ("GET",)
+    orderings = ("name",)
+
+    @describe_operation("list_agent_tools", answer=EffectiveToolSerializer(many=True))
+    def get(self, request: object, agent_id: str) -> Response:
+        """List every tool that the agent's servers and Bonobot offer it.
+
+        Each says whether the agent may call it and, if not, which rule says so and what to do.
+        """
+        self.check_parameters()
+        snapshot = self.snapshot(self.agent(agent_id))
+        tools = list(snapshot.tools.values())
+        return paginate_items(self.request, tools, lambda tool: tool.name, serialize_tool)
+
+
+class ExplainToolView(AgentToolView):
+    """The decision about one tool."""
+
+    rules = {"GET": READ_OR_RUN, "POST": READ_OR_RUN}
+    narrowed = ("GET", "POST")
+
+    @describe_operation("explain_tool", answer=ExplanationSerializer)
+    def get(self, request: object, agent_id: str, name: str) -> Response:
+        """Explain why an agent can, or can't, use a tool: every stage with its verdict."""
+        return self._explained(agent_id, name, None)
+
+    @describe_operation("explain_call", body=ExplainBody, answer=ExplanationSerializer)
+    def post(self, request: object, agent_id: str, name: str) -> Response:
+        """Explain what a call with these arguments would come to; nothing is called."""
+        self.agent(agent_id)
+        return self._explained(agent_id, name, self.read(ExplainBody)["arguments"])
+
+    def _explained(self, agent_id: str, name: str, arguments: Any) -> Response:
+        agent = self.agent(agent_id)
+        snapshot = self.snapshot(agent)
+        tool = snapshot.tools.get(name)
+        if tool is None:
+            raise NotFound(
+                format_message(
+                    "The agent `{agent_slug}` has no tool {name!r}.",
+                    agent_slug=agent.slug,
+                    name=name,
+                ),
+                code="unknown_tool",
+                field="name",
+                remedy="List the agent's tools; a new one appears after its server's discovery.",
+            )
+        return Response(explain(self.principal, snapshot, tool, arguments))
+
+
+class CallToolView(AgentToolView):
+    """A call of an agent's tool."""
+
+    rules = {"POST": Action.USE_TOOLS}
+    narrowed = ("POST",)
+
+    @describe_operation(
+        "call_agent_tool", body=CallToolBody, answer=CallOutcomeSerializer, calls=True
+    )
+    def post(self, request: object, agent_id: str, name: str) -> Response:
+        """Call a tool as an agent, under its policy, budgets and limits.
+
+        A refusal is a problem with the rule that refused; an upstream's failure is an outcome.
+        """
+        agent = self.agent(agent_id)
+        require_run(self.principal, agent)
+        body = self.read(CallToolBody)
+        wanted = pipeline.CallRequest(
+            principal=self.principal,
+            tool=name,
+            arguments=body.get("arguments", {}),
+            via="rest",
+            client=read_client_name(self.request),
+            holder=f"agent:{agent.pk}:{self.principal.id}",
+            agent_id=agent.pk,
+            timeout_s=body.get("timeout_s"),
+        )
+        return Response(get_runtime().call(pipeline.call, wanted).as_dict())
+
+
+def serialize_tool(tool: SnapshotTool) -> dict[str, Any]:
+    """Return a tool with the decision about it."""
+    facts, decision = tool.facts, tool.decision
+    return {
+        "name": tool.name,
+        "source": facts.source,
+        "server": facts.server_name,
+        "server_id": str(facts.server_id) if facts.server_id else None,
+        "tool": facts.own_name,
+        "description": tool.description,
+        "input_schema": tool.input_schema,
+        "decision": decision.verdict,
+        "allowed": decision.allowed,
+        "code": decision.code,
+        "reason": decision.reason,
+        "rule": decision.rule,
+        "remedy": decision.remedy,
+    }

@@ -1,0 +1,66 @@
+"""Held labels of agents and tokens."""
+
+from django.utils import timezone
+from rest_framework import serializers
+from rest_framework.response import Response
+
+from agents.api.agents import AgentView
+from agents.flow_labels.services import (
+    clear_agent,
+    clear_token,
+    list_agent_labels,
+    list_token_labels,
+)
+from bonobot.accounts.api.openapi_schema import describe_operation
+from bonobot.accounts.api.resource_view import READ
+from bonobot.accounts.api.tokens import TokenView
+from bonobot.accounts.roles import Action
+from bonobot.core.api.serializers import StrictSerializer
+from mcp_servers.flow_labels import FlowLabel
+
+
+class HeldLabelsSerializer(StrictSerializer):
+    """Labels that are held now; with both of them, what sends out needs a person's yes."""
+
+    held = serializers.ListField(
+        child=serializers.ChoiceField(
+            [str(FlowLabel.PRIVATE_DATA), str(FlowLabel.UNTRUSTED_CONTENT)]
+        )
+    )
+    at = serializers.DateTimeField()
+
+
+class AgentHeldLabelsView(AgentView):
+    """What an agent holds."""
+
+    rules = {"GET": READ, "DELETE": Action.MANAGE_AGENTS}
+
+    @describe_operation("get_agent_held", answer=HeldLabelsSerializer)
+    def get(self, request: object, agent_id: str) -> Response:
+        """Show which labels an agent holds from calls without a session (24 h idle ends it)."""
+        held = list_agent_labels(self.agent(agent_id))
+        return self.shown({"held": held, "at": timezone.now()}, HeldLabelsSerializer)
+
+    @describe_operation("clear_agent_held", status=204)
+    def delete(self, request: object, agent_id: str) -> Response:
+        """Let go of what an agent and its tokens hold; audited."""
+        clear_agent(self.principal, self.agent(agent_id))
+        return Response(status=204)
+
+
+class TokenHeldLabelsView(TokenView):
+    """What a token holds."""
+
+    rules = {"GET": Action.MANAGE_TOKENS, "DELETE": Action.MANAGE_AGENTS}
+
+    @describe_operation("get_token_held", answer=HeldLabelsSerializer)
+    def get(self, request: object, token_id: str) -> Response:
+        """Show which labels a token holds from calls without a session (24 h idle ends it)."""
+        held = list_token_labels(self.token(token_id))
+        return self.shown({"held": held, "at": timezone.now()}, HeldLabelsSerializer)
+
+    @describe_operation("clear_token_held", status=204)
+    def delete(self, request: object, token_id: str) -> Response:
+        """Let go of what a token holds; audited."""
+        clear_token(self.principal, self.token(token_id))
+        return Response(status=204)

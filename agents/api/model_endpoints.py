@@ -1,0 +1,282 @@
+"""Model endpoints."""
+
+from dataclasses import fields
+from typing import Any
+
+from drf_spectacular.utils import OpenApiExample, extend_schema_field, extend_schema_serializer
+from rest_framework import serializers
+from rest_framework.response import Response
+
+from agents.llm.interface import ModelError
+from agents.model_endpoints.try_endpoint import try_endpoint
+from agents.models import ModelEndpoint
+from agents.services import ModelEndpointSpec, remove_endpoint, save_endpoint
+from bonobot.accounts.api.openapi_schema import describe_operation
+from bonobot.accounts.api.resource_view import READ, ResourceView, require_row, set_not_found_field
+from bonobot.accounts.roles import Action
+from bonobot.core.api.serializers import StrictSerializer, VersionedBody, VersionedShape
+from bonobot.core.text.masking import MASK
+
+# What is written as it is read; the key is not.
+SAID = tuple(one.name for one in fields(ModelEndpointSpec) if one.name != "api_key")
+LARGEST_PRICE = 2**53
+LARGEST_ANSWER = 10_000_000
+ANSWER = "How long an answer may be; null: as the model likes, and 4096 where a budget stands."
+WINDOW = "Tokens of a request with its answer; null: as the bundled list of models says."
+PRICE = "Micro-dollars per million tokens; null: as the bundled price list says."
+
+
+def _build_price_field() -> serializers.IntegerField:
+    return serializers.IntegerField(
+        required=False, allow_null=True, min_value=0, max_value=LARGEST_PRICE, help_text=PRICE
+    )
+
+
+@extend_schema_serializer(
+    examples=[
+        OpenApiExample(
+            "OpenAI-compatible",
+            {
+                "name": "Ollama",
+                "kind": "openai",
+                "base_url": "http://127.0.0.1:11434/v1",
+                "model": "qwen3",
+                "allow_private": True,
+            },
+            request_only=True,
+        ),
+        OpenApiExample(
+            "Anthropic with a fallback",
+            {
+                "name": "Claude",
+                "kind": "anthropic",
+                "model": "claude-opus-5",
+                "api_key": "sk-ant-…",
+                "sees_images": True,
+                "fallback": "0d5c9f9e-8a55-4a07-9c62-0a4a3a3e8a10",
+            },
+            request_only=True,
+        ),
+        OpenApiExample("Built in", {"name": "Offline", "kind": "offline"}, request_only=True),
+    ]
+)
+class ModelEndpointBody(VersionedBody):
+    """A model endpoint as it is written."""
+
+    name = serializers.CharField(max_length=255)
+    kind = serializers.ChoiceField(ModelEndpoint.Kind.choices, required=False)
+    base_url = serializers.CharField(required=False, allow_blank=True, max_length=500)
+    model = serializers.CharField(required=False, allow_blank=True, max_length=255)
+    api_key = serializers.CharField(
+        required=False,
+        allow_blank=True,
+        max_length=10_000,
+        write_only=True,
+        help_text=f"Kept when left out or `{MASK}`; blank removes it.",
+    )
+    allow_private = serializers.BooleanField(required=False)
+    timeout_s = serializers.IntegerField(required=False, min_value=1, max_value=3_600)
+    input_price = _build_price_field()
+    output_price = _build_price_field()
+    region = serializers.CharField(
+        required=False, allow_blank=True, max_length=64, help_text="Of Bedrock and Vertex AI."
+    )
+    access_key_id = serializers.CharField(
+        required=False,
+        allow_blank=True,
+        max_length=128,
+        help_text="Bedrock; its secret: api_key.",
+    )
+    api_version = serializers.CharField(
+        required=False, allow_blank=True, max_length=32, help_text="Of Azure; blank: its v1 API."
+    )
+    max_tokens = serializers.IntegerField(
+        required=False,
+        allow_null=True,
+        min_value=1,
+        max_value=LARGEST_ANSWER,
+        help_text=ANSWER,
+    )
+    context_window = serializers.IntegerField(
+        required=False,
+        allow_null=True,
+        min_value=1,
+        max_value=LARGEST_ANSWER,
+        help_text=WINDOW,
+    )
+    thinking = serializers.ChoiceField(
+        ModelEndpoint.Thinking.choices, required=False, allow_blank=True
+    )
+    native_tools = serializers.BooleanField(
+        required=False, help_text="False: tools are described in the prompt and called in XML."
+    )
+    sees_images = serializers.BooleanField(required=False)
+    retries = serializers.IntegerField(required=False, min_value=0, max_value=10)
+    fallback = serializers.UUIDField(
+        required=False,
+        allow_null=True,
+        help_text="Asked where this one fails.",
+    )
+    falls_over = serializers.ChoiceField(ModelEndpoint.FallsOver.choices, required=False)
+
+
+class ModelEndpointSerializer(VersionedShape):
+    """A model endpoint as it is read; its key shows as set or not."""
+
+    written_as = (ModelEndpointBody,)
+
+    id = serializers.UUIDField()
+    name = serializers.CharField()
+    slug = serializers.CharField()
+    kind = serializers.ChoiceField(ModelEndpoint.Kind.choices)
+    base_url = serializers.CharField()
+    model = serializers.CharField()
+    api_key = serializers.SerializerMethodField(help_text=f"`{MASK}`, or blank if there is none.")
+    allow_private = serializers.BooleanField()
+    timeout_s = serializers.IntegerField()
+    input_price = serializers.IntegerField(allow_null=True, help_text=PRICE)
+    output_price = serializers.IntegerField(allow_null=True, help_text=PRICE)
+    region = serializers.CharField()
+    access_key_id = serializers.CharField()
+    api_version = serializers.CharField()
+    max_tokens = serializers.IntegerField(allow_null=True, help_text=ANSWER)
+    context_window = serializers.IntegerField(allow_null=True, help_text=WINDOW)
+    thinking = serializers.ChoiceField(ModelEndpoint.Thinking.choices, allow_blank=True)
+    native_tools = serializers.BooleanField()
+    sees_images = serializers.BooleanField()
+    retries = serializers.IntegerField()
+    fallback = serializers.UUIDField(source="fallback_id", allow_null=True)
+    falls_over = serializers.ChoiceField(ModelEndpoint.FallsOver.choices)
+    created_at = serializers.DateTimeField()
+    updated_at = serializers.DateTimeField()
+
+    @extend_schema_field(str)
+    def get_api_key(self, endpoint: ModelEndpoint) -> str:
+        """Return the mask, or nothing."""
+        return MASK if endpoint.api_key else ""
+
+
+class EndpointTestErrorSerializer(StrictSerializer):
+    """Why a model didn't answer, and what to do."""
+
+    code = serializers.CharField()
+    detail = serializers.CharField()
+    remedy = serializers.CharField()
+
+
+class EndpointTestSerializer(StrictSerializer):
+    """What came of asking a model endpoint something small."""
+
+    status = serializers.ChoiceField([("ok", "ok"), ("error", "error")])
+    answer = serializers.CharField(allow_null=True, help_text="The beginning of what it said.")
+    duration_ms = serializers.IntegerField(allow_null=True)
+    input_tokens = serializers.IntegerField(allow_null=True)
+    output_tokens = serializers.IntegerField(allow_null=True)
+    cost_microusd = serializers.IntegerField(allow_null=True, help_text="Millionths of a dollar.")
+    error = EndpointTestErrorSerializer(allow_null=True)
+
+
+class ModelEndpointListView(ResourceView):
+    """All model endpoints."""
+
+    rules = {"GET": READ, "POST": Action.MANAGE_AGENTS}
+    ordering = ("name", "pk")
+    orderings = ("name", "kind", "model", "created_at", "updated_at")
+
+    @describe_operation("list_model_endpoints", answer=ModelEndpointSerializer(many=True))
+    def get(self, request: object) -> Response:
+        """List the model endpoints."""
+        rows = ModelEndpoint.objects.for_organization(self.organization_id)
+        return self.listed(rows, ModelEndpointSerializer)
+
+    @describe_operation(
+        "add_model_endpoint", body=ModelEndpointBody, answer=ModelEndpointSerializer, status=201
+    )
+    def post(self, request: object) -> Response:
+        """Make a model endpoint: at one of the known providers, or the offline model."""
+        spec = _build_spec(self, self.read(ModelEndpointBody))
+        return self.shown(save_endpoint(self.principal, spec), ModelEndpointSerializer, status=201)
+
+
+class ModelEndpointDetailView(ResourceView):
+    """One model endpoint."""
+
+    rules = {
+        "GET": READ,
+        "PUT": Action.MANAGE_AGENTS,
+        "PATCH": Action.MANAGE_AGENTS,
+        "DELETE": Action.MANAGE_AGENTS,
+    }
+
+    @describe_operation("get_model_endpoint", answer=ModelEndpointSerializer)
+    def get(self, request: object, endpoint_id: str) -> Response:
+        """Show a model endpoint; its key is never shown."""
+        return self.shown(_get_endpoint(self, endpoint_id), ModelEndpointSerializer)
+
+    @describe_operation(
+        "replace_model_endpoint", body=ModelEndpointBody, answer=ModelEndpointSerializer
+    )
+    def put(self, request: object, endpoint_id: str) -> Response:
+        """Change a model endpoint; a key that is left out or masked stays."""
+        return self._alter(endpoint_id, partial=False)
+
+    @describe_operation(
+        "change_model_endpoint", body=ModelEndpointBody, answer=ModelEndpointSerializer
+    )
+    def patch(self, request: object, endpoint_id: str) -> Response:
+        """Change parts of a model endpoint."""
+        return self._alter(endpoint_id, partial=True)
+
+    @describe_operation("remove_model_endpoint", status=204)
+    def delete(self, request: object, endpoint_id: str) -> Response:
+        """Remove a model endpoint that no agent uses."""
+        remove_endpoint(self.principal, _get_endpoint(self, endpoint_id))
+        return Response(status=204)
+
+    def _alter(self, endpoint_id: str, *, partial: bool) -> Response:
+        endpoint = _get_endpoint(self, endpoint_id)
+        kept = {name: getattr(endpoint, name) for name in SAID}
+        spec = _build_spec(self, kept | self.read(ModelEndpointBody, partial=partial))
+        return self.shown(save_endpoint(self.principal, spec, endpoint), ModelEndpointSerializer)
+
+
+class TestModelEndpointView(ResourceView):
+    """A test of one model endpoint."""
+
+    __test__ = False
+    rules = {"POST": Action.MANAGE_AGENTS}
+
+    @describe_operation("test_model_endpoint", answer=EndpointTestSerializer)
+    def post(self, request: object, endpoint_id: str) -> Response:
+        """Ask a model endpoint something small now; the request is in the audit, and is paid for.
+
+        A model that doesn't answer is no error of this request: the answer is 200 with the status
+        `error`, the code, and what to do.
+        """
+        found: dict[str, Any] = dict.fromkeys(EndpointTestSerializer().fields)
+        try:
+            trial = try_endpoint(self.principal, _get_endpoint(self, endpoint_id))
+        except ModelError as problem:
+            fault = {"code": problem.code, "detail": str(problem), "remedy": problem.remedy}
+            return Response(found | {"status": "error", "error": fault})
+        return Response(found | {"status": "ok"} | trial.as_dict())
+
+
+def _get_endpoint(view: ResourceView, endpoint_id: str) -> ModelEndpoint:
+    with set_not_found_field("endpoint_id"):
+        found: ModelEndpoint = ModelEndpoint.objects.get_or_404(
+            view.organization_id, pk=endpoint_id
+        )
+    return found
+
+
+def _build_spec(view: ResourceView, body: dict[str, Any]) -> ModelEndpointSpec:
+    """Return what a body says, with the fallback that it names."""
+    wanted = body.pop("fallback", None)
+    if wanted is None or isinstance(wanted, ModelEndpoint):
+        return ModelEndpointSpec(**body, fallback=wanted)
+    mine = ModelEndpoint.objects.for_organization(view.organization_id)
+    found = require_row(
+        mine.filter(pk=wanted).first(), "model endpoint", str(wanted), field="fallback"
+    )
+    return ModelEndpointSpec(**body, fallback=found)

@@ -1,0 +1,219 @@
+"""/mcp-servers/{id}/execute."""
+
+import json
+from time import perf_counter
+from typing import Any
+
+from drf_spectacular.utils import OpenApiExample, extend_schema_serializer
+from rest_framework import serializers
+from rest_framework.response import Response
+
+from agents.api.call_serializers import LONGEST_CALL_S, CallOutcomeSerializer
+from agents.calls import pipeline
+from agents.calls.snapshots import get_snapshot_cache
+from bonobot.accounts.api.openapi_schema import describe_operation
+from bonobot.accounts.current_organization import read_client_name
+from bonobot.accounts.roles import Action
+from bonobot.core.api.serializers import StrictSerializer
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import InvalidInput, Problem
+from bonobot.core.runtime import get_runtime
+from mcp_servers.api.servers import ServerView
+from mcp_servers.discovery import discover
+from mcp_servers.models import Check, Server
+from mcp_servers.uri_templates import LONGEST_URI
+
+LISTS = {
+    "resources/list": ("resources", "resource"),
+    "resources/templates/list": ("resourceTemplates", "resource_template"),
+    "prompts/list": ("prompts", "prompt"),
+}
+METHODS = (
+    *("initialize", "tools/list", "tools/call", *LISTS),
+    *("resources/read", "prompts/get", "completion/complete"),
+)
+
+
+@extend_schema_serializer(
+    examples=[
+        OpenApiExample(
+            "A call",
+            {
+                "method": "tools/call",
+                "params": {"name": "get_current_time", "arguments": {"timezone": "Asia/Tokyo"}},
+            },
+        ),
+        OpenApiExample("What it offers", {"method": "tools/list"}),
+        OpenApiExample(
+            "A resource", {"method": "resources/read", "params": {"uri": "docs://intro"}}
+        ),
+    ]
+)
+class ExecuteBody(StrictSerializer):
+    """What is asked of a server, in MCP's own words."""
+
+    method = serializers.CharField(help_text=f"One of: {', '.join(METHODS)}.")
+    params = serializers.DictField(required=False)
+    timeout_s = serializers.FloatField(required=False, min_value=0.1, max_value=LONGEST_CALL_S)
+    unapproved = serializers.BooleanField(
+        required=False, help_text="Try what waits; for those who may approve it."
+    )
+
+
+class CallToolParams(StrictSerializer):
+    """The parameters of `tools/call`."""
+
+    name = serializers.CharField(trim_whitespace=False)
+    arguments = serializers.DictField(required=False)
+
+
+class ReadResourceParams(StrictSerializer):
+    """The parameters of `resources/read`."""
+
+    uri = serializers.CharField(trim_whitespace=False, max_length=LONGEST_URI)
+
+
+class CompletionReferenceSerializer(StrictSerializer):
+    """What is completed: a prompt by its name, or a resource by its template."""
+
+    type = serializers.ChoiceField(["ref/prompt", "ref/resource"])
+    name = serializers.CharField(required=False, trim_whitespace=False)
+    uri = serializers.CharField(required=False, trim_whitespace=False)
+
+
+class CompleteParams(StrictSerializer):
+    """The parameters of `completion/complete`."""
+
+    ref = CompletionReferenceSerializer()
+    argument = serializers.DictField()
+    context = serializers.DictField(required=False)  # type: ignore[assignment]  # DRF moves it
+
+
+class ExecuteServerRequestView(ServerView):
+    """Requests to a server without an agent."""
+
+    rules = {"POST": Action.CALL_TOOLS}
+
+    @describe_operation("execute", body=ExecuteBody, answer=CallOutcomeSerializer, calls=True)
+    def post(self, request: object, server_id: str) -> Response:
+        """Ask a server without an agent, by MCP's own methods.
+
+        Calls, reads, prompts and completions go through the door, under the organization's policy,
+        the token's limits and the audit. Lists name what may be used; `initialize` connects now.
+        """
+        server = self.server(server_id)
+        body = self.read(ExecuteBody)
+        do = {
+            "initialize": self._initialize,
+            "tools/list": self._list,
+            "tools/call": self._call,
+            **dict.fromkeys(LISTS, self._list_offers),
+            "resources/read": self._read,
+            "prompts/get": self._call,
+            "completion/complete": self._complete,
+        }.get(body["method"])
+        if do is None:
+            raise InvalidInput(
+                format_message("There is no method {method!r} here.", method=body["method"]),
+                code="unknown_method",
+                field="method",
+                remedy=format_message("Use one of: {methods}.", methods=", ".join(METHODS)),
+            )
+        return Response(do(server, body))
+
+    def _initialize(self, server: Server, body: dict[str, Any]) -> dict[str, Any]:
+        began = perf_counter()
+        actor = self.principal.actor
+        try:
+            get_runtime().call(discover, server.pk, actor=actor, kind=Check.Kind.TEST)
+        except Problem as problem:
+            return _build_outcome(server, began, problem=problem)
+        server.refresh_from_db()
+        return _build_outcome(server, began, result=_build_initialize_result(server))
+
+    def _list(self, server: Server, body: dict[str, Any]) -> dict[str, Any]:
+        began = perf_counter()
+        offered = get_snapshot_cache().current("server", server.pk).offered()
+        return _build_outcome(
+            server, began, result={"tools": [dict(t.declaration) for t in offered]}
+        )
+
+    def _list_offers(self, server: Server, body: dict[str, Any]) -> dict[str, Any]:
+        began = perf_counter()
+        member, kind = LISTS[body["method"]]
+        offers = get_snapshot_cache().current("server", server.pk).offers_of(kind)
+        listed = [dict(one.declaration) for one in offers if one.decision.allowed]
+        return _build_outcome(server, began, result={member: listed})
+
+    def _call(self, server: Server, body: dict[str, Any]) -> dict[str, Any]:
+        params = _parse_params(CallToolParams, body)
+        return self._made(server, body, params["name"], params.get("arguments", {}))
+
+    def _read(self, server: Server, body: dict[str, Any]) -> dict[str, Any]:
+        return self._made(server, body, _parse_params(ReadResourceParams, body)["uri"], {})
+
+    def _complete(self, server: Server, body: dict[str, Any]) -> dict[str, Any]:
+        params = _parse_params(CompleteParams, body)
+        ref = params["ref"]
+        member = "name" if ref["type"] == "ref/prompt" else "uri"
+        if member not in ref:
+            raise serializers.ValidationError({"params": {"ref": {member: ["Say what is meant."]}}})
+        return self._made(server, body, ref[member], params)
+
+    def _made(
+        self, server: Server, body: dict[str, Any], name: str, arguments: dict[str, Any]
+    ) -> dict[str, Any]:
+        wanted = pipeline.CallRequest(
+            principal=self.principal,
+            method=body["method"],
+            tool=name,
+            arguments=arguments,
+            via="rest",
+            client=read_client_name(self.request),
+            holder=f"server:{server.pk}:{self.principal.id}",
+            server_id=server.pk,
+            timeout_s=body.get("timeout_s"),
+            unapproved=body.get("unapproved", False),
+        )
+        return get_runtime().call(pipeline.call, wanted).as_dict()
+
+
+def _parse_params(shape: type[StrictSerializer], body: dict[str, Any]) -> dict[str, Any]:
+    """Return the checked parameters of a method, in plain dictionaries."""
+    params = shape(data=body.get("params", {}))
+    if not params.is_valid():
+        raise serializers.ValidationError({"params": params.errors})
+    found: dict[str, Any] = json.loads(json.dumps(params.validated_data))
+    return found
+
+
+def _build_initialize_result(server: Server) -> dict[str, Any]:
+    """Return what the server said of itself, in the words of MCP's `initialize`."""
+    said: dict[str, Any] = server.discovery or {}
+    names = ("protocolVersion", "capabilities", "instructions")
+    return {name: said[name] for name in names if name in said} | {"serverInfo": server.server_info}
+
+
+def _build_outcome(
+    server: Server,
+    began: float,
+    *,
+    result: dict[str, Any] | None = None,
+    problem: Problem | None = None,
+) -> dict[str, Any]:
+    """Return the shape of a call's outcome for what isn't one."""
+    return {
+        "call_id": None,
+        "outcome": "ok" if problem is None else "error",
+        "is_error": problem is not None,
+        "text": "" if problem is None else str(problem),
+        "result": result or {},
+        "code": "" if problem is None else problem.code,
+        "remedy": "" if problem is None else problem.remedy,
+        "duration_ms": round((perf_counter() - began) * 1000),
+        "cost_microusd": 0,
+        "server": server.name,
+        "tool": "",
+        "sanitized": {},
+        "flagged": {},
+    }

@@ -1,0 +1,293 @@
+"""Request, answer, revoke, expire approvals; notify people."""
+
+from datetime import datetime, timedelta
+from typing import Literal
+from uuid import UUID
+
+from django.conf import settings
+from django.db import IntegrityError, transaction
+from django.urls import reverse
+from django.utils import timezone
+
+from agents.models import Approval, Session, SessionGrant
+from agents.session_wakeups import wake
+from bonobot.accounts.models.organizations import Organization, Token
+from bonobot.accounts.principals import Principal
+from bonobot.accounts.roles import Action
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import Conflict, Forbidden, InvalidInput
+from bonobot.ledger.audit.admin_changes import ChangeEvent, record_change
+from bonobot.ledger.models import PermitRow
+from bonobot.ledger.types import Actor
+from bonobot.notifications.notify import NotificationSubject, notify
+
+Answer = Literal["approve", "approve_session", "deny"]
+ANSWERS: tuple[Answer, ...] = ("approve", "approve_session", "deny")
+WORD_LENGTH = 2_000
+MICROSECONDS = 1_000_000
+ANSWER = ChangeEvent("approval")
+SYSTEM = Actor(kind="system", id="approvals", label="approvals")
+
+
+def answer(principal: Principal, approval: Approval, said: str, word: str = "") -> Approval:
+    """Answer a question; `word` is told to the model with a no. The session goes on by itself.
+
+    Raises `Forbidden` (the role; or one's own call, where the organization says so: `own_call`),
+    `Conflict` (`already_answered`, `approval_expired`) or `Invalid`.
+    """
+    principal.require(Action.APPROVE_CALLS)
+    _check_answer(principal, approval, said, word)
+    yes = said != "deny"
+    with record_change(
+        event=ANSWER,
+        organization_id=approval.organization_id,
+        actor=principal.actor,
+        action="call_approved" if yes else "call_denied",
+        resource_type="approval",
+        resource_id=str(approval.pk),
+        resource_name=approval.label,
+        details={
+            "call_id": str(approval.call_id),
+            "digest": approval.digest,
+            "for_session": said == "approve_session",
+            "word": word,
+        },
+        governed=said == "approve_session",
+    ):
+        _decide(principal, approval, yes=yes, word=word)
+        if yes:
+            _create_permit(approval)
+        if said == "approve_session":
+            _grant(principal, approval)
+        _resume(approval)
+    return Approval.objects.get(pk=approval.pk)
+
+
+def revoke(principal: Principal, grant: SessionGrant) -> None:
+    """Take back a yes for a session; it is asked again on the very next call."""
+    principal.require(Action.APPROVE_CALLS)
+    with record_change(
+        event=ANSWER,
+        organization_id=grant.organization_id,
+        actor=principal.actor,
+        action="session_grant_revoked",
+        resource_type="session",
+        resource_id=str(grant.session_id),
+        resource_name=grant.label,
+    ):
+        grant.delete()
+
+
+def take_back(principal: Principal, approval: Approval) -> None:
+    """Take back a question that its asker has no more use for; its yes or no stays."""
+    waiting = Approval.objects.filter(pk=approval.pk, state=Approval.State.WAITING)
+    with record_change(
+        event=ANSWER,
+        organization_id=approval.organization_id,
+        actor=principal.actor,
+        action="call_taken_back",
+        resource_type="approval",
+        resource_id=str(approval.pk),
+        resource_name=approval.label,
+        details={"call_id": str(approval.call_id)},
+        governed=False,
+    ):
+        waiting.update(state=Approval.State.WITHDRAWN, decided_at=timezone.now())
+
+
+def withdraw_approvals(session_id: UUID) -> int:
+    """Take back what a session asked, because it ended; return how many."""
+    waiting = Approval.objects.filter(session_id=session_id, state=Approval.State.WAITING)
+    return waiting.update(state=Approval.State.WITHDRAWN, decided_at=timezone.now())
+
+
+def expire_overdue() -> int:
+    """Turn questions that nobody answered in time into a no; their sessions go on."""
+    overdue = list(Approval.objects.overdue()[:500])
+    for approval in overdue:
+        with record_change(
+            event=ANSWER,
+            organization_id=approval.organization_id,
+            actor=SYSTEM,
+            action="call_approval_expired",
+            resource_type="approval",
+            resource_id=str(approval.pk),
+            resource_name=approval.label,
+            details={"call_id": str(approval.call_id)},
+            governed=False,
+        ):
+            Approval.objects.filter(pk=approval.pk, state=Approval.State.WAITING).update(
+                state=Approval.State.EXPIRED, decided_at=timezone.now()
+            )
+            _resume(approval)
+    return len(overdue)
+
+
+def _check_answer(principal: Principal, approval: Approval, said: str, word: str) -> None:
+    if said not in ANSWERS:
+        raise InvalidInput(
+            format_message("There is no answer {said!r}.", said=said),
+            field="answer",
+            remedy=format_message("Use one of: {answers}.", answers=", ".join(ANSWERS)),
+        )
+    if said == "approve_session" and not approval.may_be_granted:
+        raise InvalidInput(
+            "This can't be allowed for a session.", field="answer", remedy="Approve it once."
+        )
+    if len(word) > WORD_LENGTH:
+        raise InvalidInput(
+            format_message("The word has {count} characters.", count=len(word)),
+            field="word",
+            remedy=format_message("At most {word_length} are taken.", word_length=WORD_LENGTH),
+        )
+    if said != "deny" and is_own(principal, approval):
+        raise Forbidden(
+            "You asked for this call yourself.",
+            code="own_call",
+            rule="organization:four_eyes",
+            remedy="Somebody else who may approve calls has to answer.",
+        )
+
+
+def is_own(principal: Principal, approval: Approval) -> bool:
+    """Tell whether somebody else must approve this, because the principal asked for it."""
+    by = (approval.requested_by_kind, approval.requested_by_id)
+    mine = by == (principal.kind, principal.id) or _is_own_token(principal, *by)
+    organization = Organization.objects.filter(pk=approval.organization_id, four_eyes=True)
+    return mine and organization.exists()
+
+
+def _is_own_token(principal: Principal, kind: str, number: str) -> bool:
+    """Tell whether a program asked that the person has let in."""
+    if kind != "token" or principal.kind != "user":
+        return False
+    return Token.objects.filter(pk=number, user_id=principal.id).exists()
+
+
+def _decide(principal: Principal, approval: Approval, *, yes: bool, word: str) -> None:
+    now = timezone.now()
+    # The condition makes two answers at once exclude each other.
+    mine = Approval.objects.filter(
+        pk=approval.pk, state=Approval.State.WAITING, expires_at__gt=now
+    ).update(
+        state=Approval.State.APPROVED if yes else Approval.State.DENIED,
+        decided_at=now,
+        decided_by=principal.label,
+        word=word,
+        updated_at=now,
+    )
+    if mine:
+        return
+    approval.refresh_from_db()
+    if approval.state in (Approval.State.WAITING, Approval.State.EXPIRED):
+        raise Conflict("This question has expired, and that is a no.", code="approval_expired")
+    raise Conflict(
+        format_message(
+            "This question was answered already: {state} by {decided_by}.",
+            state=approval.state,
+            decided_by=approval.decided_by or "–",
+        ),
+        code="already_answered",
+    )
+
+
+def _create_permit(approval: Approval) -> None:
+    PermitRow.objects.create(
+        id=approval.pk,
+        organization_id=approval.organization_id,
+        digest=approval.digest,
+        expires=int(approval.expires_at.timestamp() * MICROSECONDS),
+    )
+
+
+def _grant(principal: Principal, approval: Approval) -> None:
+    SessionGrant.objects.get_or_create(
+        organization_id=approval.organization_id,
+        agent=approval.agent,
+        session=approval.session,
+        server_id=approval.server_id,
+        own_name=approval.own_name,
+        definition_digest=approval.definition_digest,
+        rules_digest=approval.rules_digest,
+        defaults={"label": approval.label, "granted_by": principal.label},
+    )
+
+
+def _resume(approval: Approval) -> None:
+    """Let the session go on that waits for the answer, where there is one."""
+    if approval.session_id is not None:
+        wake(approval.session_id)
+
+
+def build_page_path(approval: Approval) -> str:
+    """Return the path of the question's page in the admin."""
+    return reverse("admin:agents_approval_change", args=[approval.pk])
+
+
+def build_page_url(approval: Approval) -> str:
+    """Return the whole address of the question's page, as callers and people elsewhere get it."""
+    return f"{settings.BONOBOT_URL}{build_page_path(approval)}"
+
+
+def calculate_expiry(organization_id: UUID) -> datetime:
+    """Return when a question that is asked now becomes a no."""
+    chosen = Organization.objects.filter(pk=organization_id).values_list("approval_hours")
+    hours = next((hours for (hours,) in chosen if hours), settings.BONOBOT_APPROVAL_H)
+    return timezone.now() + timedelta(hours=hours)
+
+
+def build_requester_fields(session: Session) -> dict[str, str]:
+    """Return a question's fields about who asks: the person or token that started the session."""
+    return {
+        "requested_by_kind": session.started_by_kind,
+        "requested_by_id": session.started_by_id,
+        "requested_by": session.started_by,
+    }
+
+
+def put(question: Approval) -> Approval:
+    """Write a question down and tell people; two who ask the same at once get the same one."""
+    question.expires_at = calculate_expiry(question.organization_id)
+    try:
+        with transaction.atomic():
+            question.save(force_insert=True)
+            notify_approvers(question)
+    except IntegrityError:
+        waiting = Approval.objects.filter(
+            organization_id=question.organization_id,
+            digest=question.digest,
+            state=Approval.State.WAITING,
+        )
+        # One that was overdue and not swept yet makes way for the new question.
+        if waiting.overdue().update(state=Approval.State.EXPIRED):
+            return put(question)
+        return waiting.get()
+    return question
+
+
+def notify_approvers(approval: Approval) -> None:
+    """Tell people that a call waits for them, once; its arguments stay on the question's page."""
+    called = approval.own_name
+    if approval.server_name:
+        called = f"{called} ({approval.server_name})"
+    told = {"called": called, "who": approval.requested_by}
+    if approval.agent:
+        name = approval.agent.name
+        wish = format_message(
+            "The agent {agent} wants to call {called}, asked by {who}.", agent=name, **told
+        )
+    else:
+        wish = format_message("{who} wants to call {called}.", **told)
+    until = format_message(
+        "Without an answer until {until} UTC it is refused.",
+        until=f"{approval.expires_at:%Y-%m-%d %H:%M}",
+    )
+    notify(
+        approval.organization_id,
+        "approval_waiting",
+        NotificationSubject(
+            "approval", str(approval.pk), approval.label, build_page_path(approval)
+        ),
+        " ".join((wish, approval.reason, until)),
+        topic=f"approval:{approval.pk}",
+    )

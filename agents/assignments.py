@@ -1,0 +1,85 @@
+"""Which agents have a skill or workflow; slugs taken."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+from django.db import IntegrityError, transaction
+
+from agents.models import Agent, Skill, Trigger, Workflow
+from bonobot.accounts.principals import Principal
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import Conflict, NotFound
+from bonobot.ledger.audit.admin_changes import record_change
+
+Named = Skill | Trigger | Workflow
+
+
+def get_agents_by_slug(principal: Principal, slugs: Sequence[str], field: str) -> list[Agent]:
+    """Return the agents of these slugs; raises `NotFound` at `field` for one that isn't here."""
+    rows = Agent.objects.visible_to(principal).filter(slug__in=list(slugs))
+    found = {row.slug: row for row in rows}
+    if strange := sorted(set(slugs) - found.keys()):
+        raise NotFound(
+            format_message("There is no agent {strange!r} here.", strange=strange[0][:100]),
+            field=field,
+            remedy="Name agents of this organization by their slugs.",
+        )
+    return list(found.values())
+
+
+def list_agent_slugs(row: Skill | Workflow) -> list[str]:
+    """Return the slugs of the agents that have a skill or workflow (a query)."""
+    return list(row.given.order_by("agent__slug").values_list("agent__slug", flat=True))
+
+
+def set_agents(row: Skill | Workflow, agents: Sequence[Agent]) -> list[str]:
+    """Let exactly these agents have a skill or workflow; return their slugs."""
+    given: Any = row.given
+    given.exclude(agent__in=agents).delete()
+    there = set(given.values_list("agent_id", flat=True))
+    mine = {given.field.name: row, "organization_id": row.organization_id}
+    new = [given.model(agent=agent, **mine) for agent in agents if agent.pk not in there]
+    given.model.objects.bulk_create(new)
+    return sorted(agent.slug for agent in agents)
+
+
+def store(row: Named) -> None:
+    """Save a row; raises `Conflict` where another one has its name."""
+    try:
+        with transaction.atomic():
+            row.save()
+    except IntegrityError:
+        raise Conflict(
+            format_message(
+                "There is a {kind} {name!r} already.", kind=_get_noun(row), name=row.name
+            ),
+            code="name_taken",
+            field="name",
+            remedy="Choose another name.",
+        ) from None
+
+
+def record_assignment_change(
+    principal: Principal,
+    row: Named,
+    action: str,
+    details: Mapping[str, Any],
+    *,
+    governed: bool = True,
+) -> AbstractContextManager[Any]:
+    """Record what is done to a row inside the block; `governed` raises the generation."""
+    return record_change(
+        organization_id=row.organization_id,
+        actor=principal.actor,
+        action=action,
+        resource_type=_get_noun(row),
+        resource_id=str(row.pk),
+        resource_name=row.name,
+        details=dict(details),
+        governed=governed,
+    )
+
+
+def _get_noun(row: Named) -> str:
+    return str(row._meta.model_name)

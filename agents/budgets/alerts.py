@@ -1,0 +1,120 @@
+"""Tell people of nearly spent budgets.
+
+A sweep reads the ledger's cells and its refusals, so the path of a call does nothing for it. Each
+budget is told of once in a period, and again when its limit is changed.
+"""
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from itertools import islice
+from uuid import UUID
+
+from django.urls import reverse
+from django.utils import timezone
+
+from agents.budgets.services import BudgetUse, load_budget_use
+from agents.models import Budget
+from bonobot.core.i18n.messages import format_message
+from bonobot.ledger.models import AuditRow
+from bonobot.notifications.notify import NotificationSubject, list_listening_organizations, notify
+
+EVENTS = ("budget_warning", "budget_exhausted")
+# Longer than between two sweeps, so that no refusal falls between them.
+LOOKED_BACK = timedelta(minutes=10)
+BATCH = 500
+THE_ORGANIZATION = format_message("the organization")
+# Notices are stored in English, whoever's call it was that spent the last of it.
+UNITS: dict[str, str] = {
+    **{unit: unit.value for unit in Budget.Unit},
+    Budget.Unit.MONEY: "micro-dollars",
+}
+PERIODS: dict[str, str] = {
+    Budget.Period.DAY: "a day",
+    Budget.Period.MONTH: "a month",
+    Budget.Period.TOTAL: "in total",
+}
+
+
+def watch() -> int:
+    """Look at the budgets of organizations where somebody listens; return how many it told of."""
+    return sum(_watch(organization_id) for organization_id in list_listening_organizations(*EVENTS))
+
+
+def _watch(organization_id: UUID) -> int:
+    refused = _list_refusing_cells(organization_id, timezone.now())
+    # One for each session ends with the session: its refusals are told where it runs.
+    budgets = Budget.objects.for_organization(organization_id).filter(each_session=False)
+    told = 0
+    for rows in _split_batches(
+        budgets.select_related("agent", "server").order_by("pk").iterator(BATCH)
+    ):
+        for row, use in zip(rows, load_budget_use(rows), strict=True):
+            if event := find_event(use, refused=use.key in refused):
+                told += notify(
+                    organization_id,
+                    event,
+                    _build_subject(row),
+                    _format_message(row, use, event),
+                    topic=f"{use.key}:{row.limit}",
+                )
+    return told
+
+
+def find_event(use: BudgetUse, *, refused: bool) -> str:
+    """Return what there is to tell of a budget, blank if nothing."""
+    limit = use.line.limit
+    if refused or use.spent >= limit > 0:
+        return "budget_exhausted"
+    return "budget_warning" if limit > 0 and use.warned else ""
+
+
+def _list_refusing_cells(organization_id: UUID, now: datetime) -> set[str]:
+    """Return the cells that refused a call a moment ago; a refusal's rule is the cell's key."""
+    rows = AuditRow.objects.of(organization_id).filter(
+        code="budget_exhausted", opened_at__gte=now - LOOKED_BACK
+    )
+    return set(rows.order_by().values_list("rule", flat=True).distinct())
+
+
+def _build_subject(row: Budget) -> NotificationSubject:
+    if row.agent is not None:
+        link = reverse("admin:agents_agent_configuration", args=[row.agent.pk])
+        return NotificationSubject("agent", str(row.agent.pk), row.agent.name, link)
+    if row.server is not None:
+        link = reverse("admin:mcp_servers_server_change", args=[row.server.pk])
+        return NotificationSubject("mcp_server", str(row.server.pk), row.server.name, link)
+    return NotificationSubject("organization", str(row.organization_id), THE_ORGANIZATION)
+
+
+def _format_owner(row: Budget) -> str:
+    if row.agent is not None:
+        return format_message("the agent {name}", name=row.agent.name)
+    if row.server is not None:
+        return format_message("the server {name}", name=row.server.name)
+    return THE_ORGANIZATION
+
+
+def _format_message(row: Budget, use: BudgetUse, event: str) -> str:
+    told = {
+        "whose": _format_owner(row),
+        "spent": use.spent,
+        "limit": row.limit,
+        "unit": UNITS[row.unit],
+        "period": PERIODS[row.period],
+    }
+    if event == "budget_warning":
+        return format_message(
+            "The budget of {whose} is nearly spent: {spent:,} of {limit:,} {unit} {period}. "
+            "Raise it, or expect refusals.",
+            **told,
+        )
+    return format_message(
+        "The budget of {whose} is spent: {spent:,} of {limit:,} {unit} {period}. Calls are refused "
+        "until the next period, or until somebody raises it.",
+        **told,
+    )
+
+
+def _split_batches(rows: Iterator[Budget]) -> Iterator[list[Budget]]:
+    while batch := list(islice(rows, BATCH)):
+        yield batch

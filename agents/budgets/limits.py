@@ -1,0 +1,119 @@
+"""Rate and budget cells of a call. Pure."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime
+from functools import lru_cache
+from math import ceil
+from typing import cast
+from uuid import UUID
+
+from bonobot.ledger import budgets
+from bonobot.ledger.types import BudgetReservation, RateCharge, build_rate_prefix
+
+# A third of a minute's calls may come at once: parallel calls of one turn are no flood.
+BURST_SHARE = 3
+LEAST_BURST = 10
+# Seconds are counted in milliseconds, or a thousand short calls would be a thousand seconds.
+CELL_UNITS = {"seconds": ("milliseconds", 1000)}
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetLimit:
+    """One budget as calls meet it; a session's gets its `scope_id` with the call."""
+
+    scope: str
+    scope_id: str
+    unit: str
+    period: str
+    limit: int
+
+
+def build_budget_key(organization_id: UUID, limit: BudgetLimit, now: datetime) -> str:
+    """Return the ledger's cell of a budget in the period that `now` (UTC) falls into."""
+    return _build_daily_key(organization_id, limit, now.astimezone(UTC).date())
+
+
+@lru_cache(maxsize=4096)
+def _build_daily_key(organization_id: UUID, limit: BudgetLimit, day: date) -> str:
+    return budgets.build_budget_key(
+        organization_id,
+        scope=limit.scope,
+        scope_id=limit.scope_id,
+        unit=get_cell_unit(limit.unit)[0],
+        period=cast(budgets.Period, limit.period),
+        at=datetime(day.year, day.month, day.day, tzinfo=UTC),
+    )
+
+
+def get_cell_unit(unit: str) -> tuple[str, int]:
+    """Return the unit that a budget's cell counts in, and how many of them are one of `unit`."""
+    return CELL_UNITS.get(unit, (unit, 1))
+
+
+def to_whole_units(unit: str, counted: int) -> int:
+    """Return what a cell counted in whole units of its budget, rounded up."""
+    return ceil(counted / get_cell_unit(unit)[1])
+
+
+def select_limits(
+    limits: Iterable[BudgetLimit], *, server_id: UUID | None, session_id: UUID | None
+) -> tuple[BudgetLimit, ...]:
+    """Return the limits that hold for a call of this server in this session."""
+    found = []
+    for limit in limits:
+        if limit.scope == "session":
+            if session_id is not None:
+                found.append(replace(limit, scope_id=str(session_id)))
+        elif limit.scope != "server" or limit.scope_id == str(server_id):
+            found.append(limit)
+    return tuple(found)
+
+
+def build_reservations(
+    organization_id: UUID, limits: Iterable[BudgetLimit], amounts: Mapping[str, int], now: datetime
+) -> tuple[BudgetReservation, ...]:
+    """Return a reservation for each budget whose unit is in `amounts` (as its cell counts)."""
+    return tuple(
+        BudgetReservation(
+            build_budget_key(organization_id, limit, now),
+            limit.limit * get_cell_unit(limit.unit)[1],
+            amounts[limit.unit],
+        )
+        for limit in limits
+        if limit.unit in amounts
+    )
+
+
+def build_settlements(
+    reserved: Iterable[BudgetReservation], amounts: Mapping[str, int] | None
+) -> tuple[tuple[str, int, int], ...]:
+    """Return reservations as they are settled: at `amounts`, or (None) at all that they hold."""
+    by_cell = {get_cell_unit(unit)[0]: amount for unit, amount in (amounts or {}).items()}
+    return tuple(
+        (
+            one.key,
+            one.amount,
+            one.amount if amounts is None else by_cell[budgets.parse_unit(one.key)],
+        )
+        for one in reserved
+    )
+
+
+@lru_cache(maxsize=4096)
+def charge(organization_id: UUID, scope: str, scope_id: UUID | str, per_minute: int) -> RateCharge:
+    """Return one call's charge on a rate of `per_minute`."""
+    return RateCharge(
+        f"{build_rate_prefix(organization_id)}{scope}:{scope_id}",
+        per_minute,
+        _calculate_burst(per_minute),
+    )
+
+
+def build_global_charge(per_minute: int) -> RateCharge:
+    """Return one call's charge on the rate that all organizations share."""
+    return RateCharge("rate:all:global:all", per_minute, _calculate_burst(per_minute))
+
+
+def _calculate_burst(per_minute: int) -> int:
+    return max(min(LEAST_BURST, per_minute), per_minute // BURST_SHARE)

@@ -1,0 +1,237 @@
+"""Set and read budgets with their use.
+
+An owner is an organization (its own budgets), an agent (also those for each of its sessions) or a
+server.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+from uuid import UUID
+
+from django.db import transaction
+from django.db.models import QuerySet
+from django.utils import timezone
+
+from agents.budgets.limits import build_budget_key, to_whole_units
+from agents.models import Agent, Budget, Session
+from agents.policies.queries import limit_of
+from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.principals import Principal
+from bonobot.accounts.roles import Action
+from bonobot.core.db.transactions import lock
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import InvalidInput
+from bonobot.ledger.audit.admin_changes import record_change
+from bonobot.ledger.queries import load_balances
+from mcp_servers.models import Server
+
+# What the ledger can count in one cell, and set aside beside it; seconds count as milliseconds.
+LARGEST = 2**53 // 1000
+WARN_AT = 80
+
+Owner = Organization | Agent | Server
+
+
+@dataclass(frozen=True)
+class BudgetLine:
+    """How much of a unit (tokens, microusd, calls, seconds) may be spent in a period.
+
+    Periods are day, month and total. `each_session` is for agents: every session of it has that
+    much for itself. People are warned when `warn_at` percent are spent.
+    """
+
+    unit: str
+    period: str
+    limit: int
+    each_session: bool = False
+    warn_at: int = WARN_AT
+
+
+@dataclass(frozen=True)
+class BudgetUse:
+    """A budget with what is spent of it in the current period, and what running calls hold.
+
+    Of one for each session it is that of the session that was asked for, else zero.
+    """
+
+    id: UUID
+    scope: str
+    line: BudgetLine
+    key: str
+    spent: int
+    reserved: int
+
+    @property
+    def warned(self) -> bool:
+        """Tell whether as much is spent as people are warned at."""
+        return self.spent * 100 >= self.line.limit * self.line.warn_at
+
+    @property
+    def tone(self) -> str:
+        """Return what the use means to the eye."""
+        if self.spent >= self.line.limit:
+            return "bad"
+        return "warn" if self.warned else "good"
+
+    @property
+    def period(self) -> str:
+        """Return the period in words."""
+        return str(Budget.Period(self.line.period).label)
+
+
+def list_budgets(owner: Owner) -> QuerySet[Budget]:
+    """Return an owner's budgets."""
+    if isinstance(owner, Agent):
+        return Budget.objects.filter(agent=owner)
+    if isinstance(owner, Server):
+        return Budget.objects.filter(server=owner)
+    return Budget.objects.filter(organization=owner, agent=None, server=None)
+
+
+def build_line(row: Budget) -> BudgetLine:
+    """Return a stored budget in the words of whoever sets it."""
+    return BudgetLine(row.unit, row.period, row.limit, row.each_session, row.warn_at)
+
+
+def set_budgets(principal: Principal, owner: Owner, lines: Sequence[BudgetLine]) -> None:
+    """Replace an owner's budgets; what was spent stays spent. Raises `Invalid` naming the line."""
+    principal.require(_get_required_action(owner))
+    for index, line in enumerate(lines):
+        _check(line, f"budgets[{index}]", owner)
+        if _get_line_key(line) in {_get_line_key(one) for one in lines[:index]}:
+            raise InvalidInput(
+                format_message(
+                    "There are two budgets of {unit} per {period}.",
+                    unit=line.unit,
+                    period=line.period,
+                ),
+                field=f"budgets[{index}]",
+                remedy="Keep one of them.",
+            )
+    organization_id = owner.pk if isinstance(owner, Organization) else owner.organization_id
+    with record_change(
+        organization_id=organization_id,
+        actor=principal.actor,
+        action="budgets_changed",
+        resource_type=_get_resource_type(owner),
+        resource_id=str(owner.pk),
+        resource_name=owner.name,
+        details={"budgets": [asdict(line) for line in lines]},
+    ):
+        lock(type(owner)._base_manager.filter(pk=owner.pk))
+        list_budgets(owner).delete()
+        Budget.objects.bulk_create(
+            Budget(organization_id=organization_id, **_build_owner_filter(owner), **asdict(line))
+            for line in lines
+        )
+
+
+def save_budget(principal: Principal, owner: Owner, line: BudgetLine) -> None:
+    """Add a budget to an owner's, or replace the one of the same unit and period."""
+    with transaction.atomic():
+        lock(type(owner)._base_manager.filter(pk=owner.pk))  # the others stay as they are by then
+        kept = [
+            one
+            for one in map(build_line, list_budgets(owner))
+            if _get_line_key(one) != _get_line_key(line)
+        ]
+        set_budgets(principal, owner, [*kept, line])
+
+
+def remove_budget(principal: Principal, row: Budget) -> None:
+    """Remove one budget; what was spent stays spent."""
+    owner = row.agent or row.server or row.organization
+    kept = [build_line(one) for one in list_budgets(owner).exclude(pk=row.pk)]
+    set_budgets(principal, owner, kept)
+
+
+def list_budget_use(owner: Owner) -> list[BudgetUse]:
+    """Return an owner's budgets with their current use (two queries)."""
+    return load_budget_use(list_budgets(owner))
+
+
+def list_session_budget_use(session: Session) -> list[BudgetUse]:
+    """Return the budgets that a session has for itself, with their use (two queries)."""
+    rows = Budget.objects.filter(agent=session.agent_id, each_session=True)
+    return load_budget_use(rows, session_id=session.pk)
+
+
+def load_budget_use(rows: Iterable[Budget], *, session_id: UUID | None = None) -> list[BudgetUse]:
+    """Return budgets with their use in the period that is now, in whole units of theirs."""
+    now = timezone.now()
+    keys = []
+    found = list(rows)
+    for row in found:
+        limit = limit_of(row)
+        if row.each_session:
+            limit = replace(limit, scope_id=str(session_id or ""))
+        keys.append(build_budget_key(row.organization_id, limit, now))
+    cells = load_balances(keys)
+    return [
+        BudgetUse(
+            id=row.pk,
+            scope=row.scope,
+            line=build_line(row),
+            key=key,
+            spent=to_whole_units(row.unit, cells[key].spent),
+            reserved=to_whole_units(row.unit, cells[key].reserved),
+        )
+        for row, key in zip(found, keys, strict=True)
+    ]
+
+
+def _build_owner_filter(owner: Owner) -> dict[str, Any]:
+    if isinstance(owner, Organization):
+        return {}
+    return {"agent" if isinstance(owner, Agent) else "server": owner}
+
+
+def _get_resource_type(owner: Owner) -> str:
+    if isinstance(owner, Organization):
+        return "organization"
+    return "agent" if isinstance(owner, Agent) else "mcp_server"
+
+
+def _get_required_action(owner: Owner) -> Action:
+    if isinstance(owner, Organization):
+        return Action.MANAGE_ORGANIZATION
+    return Action.MANAGE_AGENTS if isinstance(owner, Agent) else Action.MANAGE_SERVERS
+
+
+def _get_line_key(line: BudgetLine) -> tuple[str, str, bool]:
+    return line.unit, line.period, line.each_session
+
+
+def _check(line: BudgetLine, where: str, owner: Owner) -> None:
+    units = Budget.Unit.values
+    if isinstance(owner, Server):
+        units = [unit for unit in units if unit != Budget.Unit.TOKENS]  # which models use
+    for name, value, known in (
+        ("unit", line.unit, units),
+        ("period", line.period, Budget.Period.values),
+    ):
+        if value not in known:
+            raise InvalidInput(
+                format_message("There is no {name} {value!r} here.", name=name, value=value),
+                field=f"{where}.{name}",
+                remedy=format_message("Use one of: {known}.", known=", ".join(known)),
+            )
+    if not 0 <= line.limit <= LARGEST:
+        raise InvalidInput(
+            format_message("The limit is {limit}.", limit=line.limit),
+            field=f"{where}.limit",
+            remedy=format_message("Use a whole number from 0 to {largest}.", largest=LARGEST),
+        )
+    if not 1 <= line.warn_at <= 100:
+        raise InvalidInput(
+            format_message("A warning at {warn_at} percent.", warn_at=line.warn_at),
+            field=f"{where}.warn_at",
+            remedy="Use a whole number from 1 to 100.",
+        )
+    if line.each_session and not isinstance(owner, Agent):
+        raise InvalidInput(
+            "Only agents have sessions.",
+            field=f"{where}.each_session",
+            remedy="Set it at the agent.",
+        )

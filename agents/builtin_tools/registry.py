@@ -1,0 +1,182 @@
+"""All built-in tools; an agent's; run one."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from django.db.models import F
+
+from agents.builtin_tools.services import build_toolbox
+from agents.builtin_tools.toolset_options import AgentToolsets
+from agents.builtin_tools.toolsets import fetch, filesystem, git, search_files, shell
+from agents.builtin_tools.toolsets.default_tools import (
+    LIST_RESOURCES,
+    LIST_SKILLS,
+    READ_RESOURCE,
+    READ_RESULT,
+    READ_SKILL,
+)
+from agents.builtin_tools.toolsets.find_tools import FINDING
+from agents.builtin_tools.toolsets.notes import FORGET, REMEMBER, SEARCH_NOTES
+from agents.builtin_tools.types import BuiltinTool, BuiltinToolContext
+from agents.flow_labels.rules import SEEN
+from agents.flow_labels.services import list_current_labels
+from agents.models import Agent, Given
+from agents.policies.decisions import EffectivePolicy, ToolFacts
+from agents.skills.templates import SkillTemplate, build_template
+from bonobot.core.runtime import get_runtime
+from bonobot.ledger.audit.admin_changes import record_change
+from mcp_servers.flow_labels import decode_labels, encode_labels
+
+BUILTIN_TOOLS: dict[str, BuiltinTool] = {
+    tool.name: tool
+    for tool in (
+        *(FINDING, READ_RESULT, LIST_RESOURCES, READ_RESOURCE, LIST_SKILLS, READ_SKILL),
+        *(REMEMBER, SEARCH_NOTES, FORGET),
+        *filesystem.FILESYSTEM_TOOLS,
+        *filesystem.EDIT_TOOLS,
+        *search_files.SEARCH_TOOLS,
+        *git.GIT_TOOLS,
+        *shell.SHELL_TOOLS,
+        *fetch.FETCH_TOOLS,
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltinToolAvailability:
+    """What an agent has; `many`: more tools of servers than are shown to its model at once."""
+
+    resources: bool
+    skills: bool
+    many: bool
+    toolbox: AgentToolsets
+
+    def uses(self, tool: BuiltinTool) -> bool:
+        """Tell whether a tool is there for the agent."""
+        return (
+            (self.resources or not tool.of_resources)
+            and (self.skills or not tool.of_skills)
+            and (self.many or not tool.of_many)
+        )
+
+
+# Tools that start sessions lie above the call pipeline: `AgentsConfig.ready` registers them.
+_TOOL_SOURCES: dict[str, Callable[[Any], BuiltinTool]] = {}
+
+
+def register_tool_source(
+    kind: Literal["agent", "workflow"], build_tool: Callable[[Any], BuiltinTool]
+) -> None:
+    """Register what builds the tool of a callable agent or of an attached workflow."""
+    _TOOL_SOURCES[kind] = build_tool
+
+
+@dataclass(frozen=True, slots=True)
+class AgentBuiltinTool:
+    """One of our own tools with the facts that are decided on."""
+
+    tool: BuiltinTool
+    facts: ToolFacts
+    labels: tuple[str, ...]
+    digest: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltinToolCatalog:
+    """What an agent has of ours: built-in tools, skills, agents that it may ask, workflows."""
+
+    given: Sequence[Given]
+    skills: Mapping[str, SkillTemplate]
+    toolbox: AgentToolsets
+    _resources: bool
+    _many_above: int
+
+    def tools(self, offered: int) -> Iterator[AgentBuiltinTool]:
+        """Yield our own tools for an agent that is offered so many tools of servers."""
+        has = BuiltinToolAvailability(
+            resources=self._resources,
+            skills=bool(self.skills),
+            toolbox=self.toolbox,
+            many=0 < self._many_above < offered,
+        )
+        for tool in BUILTIN_TOOLS.values():
+            if has.uses(tool):
+                yield _build_agent_tool(tool, self.toolbox)
+        for one in self.given:
+            if one.callee:
+                yield _build_agent_tool(_TOOL_SOURCES["agent"](one.callee), self.toolbox)
+            elif one.workflow:
+                tool, row = _TOOL_SOURCES["workflow"](one.workflow), one.workflow
+                facts = ToolFacts(
+                    source="builtin",
+                    own_name=tool.name,
+                    label=tool.name,
+                    state=row.state,
+                    enabled=row.enabled,
+                )
+                yield AgentBuiltinTool(tool, facts, tool.labels, row.digest)
+
+
+def load_builtin_tools(agent: Agent, ruling: EffectivePolicy) -> BuiltinToolCatalog:
+    """Read what an agent has of ours (queries)."""
+    given = list(agent.given.select_related("skill", "callee", "workflow"))
+    skills = [build_template(one.skill) for one in given if one.skill and one.skill.enabled]
+    return BuiltinToolCatalog(
+        given,
+        {skill.name: skill for skill in sorted(skills, key=lambda one: one.name)},
+        build_toolbox(agent),
+        any(scope.resources for scope in ruling.scopes.values()),
+        agent.tool_search_above,
+    )
+
+
+def _build_agent_tool(tool: BuiltinTool, toolbox: AgentToolsets) -> AgentBuiltinTool:
+    facts = ToolFacts(
+        source="builtin",
+        own_name=tool.name,
+        label=tool.name,
+        kit=tool.kit,
+        granted=tool.granted(toolbox),
+    )
+    return AgentBuiltinTool(tool, facts, tool.labels_in(toolbox))
+
+
+async def run_builtin(
+    tool: BuiltinTool, context: BuiltinToolContext, arguments: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the tool's result as MCP has it; raises `Problem`."""
+    if tool.writes:
+        await get_runtime().orm(_carry_over, context)
+    found = await tool.run(context, arguments)
+    return {"content": [{"type": "text", "text": found}]} if isinstance(found, str) else found
+
+
+def _carry_over(context: BuiltinToolContext) -> None:
+    """Write down, before something is written, what its writer has seen (FEATURES X9).
+
+    A file outlives the session: without this, what one session read in private another could read
+    in the workspace and send out. The change is governed, so the very next call knows of it.
+    """
+    held = encode_labels(
+        list_current_labels(
+            context.principal, session_id=context.holding_session, agent_id=context.agent_id
+        )
+    )
+    if context.agent_id is None or not held & SEEN & ~encode_labels(context.toolbox.holds):
+        return
+    agent = Agent.objects.get(pk=context.agent_id)
+    if not (missing := held & SEEN & ~agent.workspace_holds):
+        return
+    with record_change(
+        organization_id=agent.organization_id,
+        actor=context.principal.actor,
+        action="workspace_labelled",
+        resource_type="agent",
+        resource_id=str(agent.pk),
+        resource_name=agent.name,
+        details={"labels": list(decode_labels(missing))},
+    ):
+        Agent.objects.filter(pk=agent.pk).update(
+            workspace_holds=F("workspace_holds").bitor(missing)
+        )

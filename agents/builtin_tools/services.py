@@ -1,0 +1,150 @@
+"""Check an agent's toolsets and folder; empty workspace."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agents.builtin_tools.toolset_options import (
+    MIB,
+    MOST_FILES,
+    AgentToolsets,
+    apply_defaults,
+    check_kits,
+    list_restricted_changes,
+)
+from agents.builtin_tools.workspaces import build_workspace, check_folder
+from agents.models import Agent
+from bonobot.accounts.principals import Principal
+from bonobot.accounts.roles import Action
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import Conflict, Forbidden, InvalidInput
+from bonobot.ledger.audit.admin_changes import record_change
+from mcp_servers.flow_labels import decode_labels
+
+if TYPE_CHECKING:
+    from agents.services import AgentSpec
+
+LARGEST_MIB = 1024 * 1024
+
+
+def check_builtin_tools(principal: Principal, agent: Agent, spec: "AgentSpec") -> "AgentSpec":
+    """Return the specification with its kits and folder as they are stored.
+
+    Raises `Invalid`, or `Forbidden` (`platform_admin_only`) for what reaches beyond the workspace
+    and is new.
+    """
+    if spec.builtin_tools is not None:
+        wanted = check_kits(spec.builtin_tools)
+        if granted := list_restricted_changes(agent.builtin_tools, wanted):
+            _require(
+                principal,
+                f"builtin_tools.{granted[0]}",
+                format_message("grant `{granted}`", granted=granted[0]),
+            )
+        spec = replace(spec, builtin_tools=wanted)
+    if spec.workspace_folder and spec.workspace_folder != agent.workspace_folder:
+        _require(principal, "workspace_folder", "attach a folder of this host")
+        spec = replace(spec, workspace_folder=_check_workspace_folder(agent, spec.workspace_folder))
+    for name, most in (("workspace_mib", LARGEST_MIB), ("workspace_files", MOST_FILES)):
+        value = getattr(spec, name)
+        if value is not None and not 1 <= value <= most:
+            raise InvalidInput(
+                format_message("{value} is out of bounds.", value=value),
+                field=name,
+                remedy=format_message("Write a number of 1 to {most:,}.", most=most),
+            )
+    return spec
+
+
+def build_toolbox(agent: Agent) -> AgentToolsets:
+    """Return what an agent has of the built-in tools."""
+    return AgentToolsets(
+        kits=apply_defaults(agent.builtin_tools),
+        folder=agent.workspace_folder,
+        most_bytes=agent.workspace_mib * MIB,
+        most_files=agent.workspace_files,
+        holds=decode_labels(agent.workspace_holds),
+    )
+
+
+def describe_workspace(agent: Agent) -> dict[str, Any]:
+    """Return what the workspace is and holds; counts its files (up to the quota). Blocks."""
+    place = build_workspace(agent.organization_id, agent.pk, build_toolbox(agent))
+    found = {
+        "folder": agent.workspace_folder,
+        "attached": place.attached,
+        "labels": list(decode_labels(agent.workspace_holds)),
+    }
+    if place.attached:
+        return found | dict.fromkeys(("bytes", "files", "most_bytes", "most_files"))
+    bounds = {"most_bytes": place.most_bytes, "most_files": place.most_files}
+    if not place.root.is_dir():
+        return found | bounds | {"bytes": 0, "files": 0}
+    with place.open() as folder:
+        used = place.usage(folder)
+    return found | bounds | {"bytes": used.size, "files": used.files}
+
+
+def clear_workspace(principal: Principal, agent: Agent) -> None:
+    """Delete all that is in an agent's own workspace, and forget what its sessions had seen.
+
+    Raises `Conflict` (`attached_folder`) where the folder is a person's.
+    """
+    principal.require(Action.MANAGE_AGENTS)
+    if agent.workspace_folder:
+        raise Conflict(
+            "The agent works in an attached folder, which is not deleted from here.",
+            code="attached_folder",
+            remedy="Detach it first, or empty it where it is.",
+        )
+    place = build_workspace(agent.organization_id, agent.pk, build_toolbox(agent))
+    with record_change(
+        organization_id=agent.organization_id,
+        actor=principal.actor,
+        action="workspace_emptied",
+        resource_type="agent",
+        resource_id=str(agent.pk),
+        resource_name=agent.name,
+    ):
+        with place.open() as folder, place.changing(folder):
+            for entry in folder.children("", MOST_FILES)[0]:
+                folder.delete(entry.path, with_contents=True)
+        Agent.objects.filter(pk=agent.pk).update(workspace_holds=0)
+    agent.workspace_holds = 0
+
+
+def _check_workspace_folder(agent: Agent, path: str) -> str:
+    """Return the folder; it may be another agent's, but neither lie in it nor hold it.
+
+    Who can rename the folders above another's workspace could put a link in its place.
+    """
+    found = Path(check_folder(path))
+    for other in _list_other_folders(agent):
+        if other != found and (other.is_relative_to(found) or found.is_relative_to(other)):
+            raise InvalidInput(
+                format_message(
+                    "{found!r} lies in another agent's folder, or holds it.", found=str(found)
+                ),
+                code="nested_folders",
+                field="workspace_folder",
+                remedy="Attach a folder beside it, or the very same one.",
+            )
+    return str(found)
+
+
+def _list_other_folders(agent: Agent) -> Iterator[Path]:
+    taken = Agent.objects.exclude(pk=agent.pk).exclude(workspace_folder="")
+    for folder in taken.values_list("workspace_folder", flat=True).distinct():
+        yield Path(folder)
+
+
+def _require(principal: Principal, field: str, what: str) -> None:
+    if not principal.may(Action.GRANT_HOST_ACCESS):
+        raise Forbidden(
+            format_message("Only a platform administrator may {what}.", what=what),
+            code="platform_admin_only",
+            field=field,
+            rule="platform_admin",
+            remedy="Ask a platform administrator.",
+        )

@@ -1,0 +1,138 @@
+"""Remember, search_notes, forget.
+
+A note keeps the labels that its writer held, and reading it brings them: a note of a session that
+saw untrusted content is untrusted content wherever it is read (X9).
+"""
+
+from typing import Any
+from uuid import UUID
+
+from agents import notes
+from agents.builtin_tools.toolset_options import NOTES
+from agents.builtin_tools.types import BuiltinTool, BuiltinToolContext, BuiltinToolHints
+from agents.flow_labels.services import list_current_labels
+from agents.models import Note
+from agents.models.agents import LONGEST_NOTE, LONGEST_TITLE
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import NotFound
+from bonobot.core.runtime import get_runtime
+from mcp_servers.flow_labels import FlowLabel, decode_labels, encode_labels
+
+FOUND_AT_MOST = 20
+_TITLE = {"type": "string", "minLength": 1, "maxLength": LONGEST_TITLE}
+
+
+async def _remember(context: BuiltinToolContext, arguments: dict[str, Any]) -> str:
+    return await get_runtime().orm(_write, context, arguments)
+
+
+def _write(context: BuiltinToolContext, arguments: dict[str, Any]) -> str:
+    held = list_current_labels(
+        context.principal, session_id=context.holding_session, agent_id=_require_agent_id(context)
+    )
+    note, added = notes.keep(
+        context.organization_id,
+        _require_agent_id(context),
+        arguments["title"],
+        arguments["text"],
+        labels=encode_labels(held),
+        by=context.principal.label,
+        session_id=context.session_id,
+    )
+    return f"{'Kept' if added else 'Replaced'} the note {note.title!r}."
+
+
+async def _search(context: BuiltinToolContext, arguments: dict[str, Any]) -> str:
+    return await get_runtime().orm(_search_notes, context, arguments)
+
+
+def _search_notes(context: BuiltinToolContext, arguments: dict[str, Any]) -> str:
+    admitted = encode_labels(context.labels)
+    found = _load_matching_notes(_require_agent_id(context), arguments)
+    # One that came between admission and now would bring what nobody decided about.
+    shown = [one for one in found if not one.labels & ~admitted]
+    if not shown:
+        return "No note says anything about that." if arguments.get("query") else "No notes yet."
+    return "\n\n".join(f"## {one.title} ({one.updated_at:%Y-%m-%d})\n{one.text}" for one in shown)
+
+
+def _load_matching_notes(agent_id: UUID, arguments: dict[str, Any]) -> list[Note]:
+    limit = arguments.get("limit", FOUND_AT_MOST // 4)
+    return notes.search(agent_id, arguments.get("query", ""), limit=limit)
+
+
+def _collect_labels(agent_id: UUID, arguments: dict[str, Any]) -> tuple[FlowLabel, ...]:
+    labels = 0
+    for one in _load_matching_notes(agent_id, arguments):
+        labels |= one.labels
+    return decode_labels(labels)
+
+
+async def _forget(context: BuiltinToolContext, arguments: dict[str, Any]) -> str:
+    if not await get_runtime().orm(notes.forget, _require_agent_id(context), arguments["title"]):
+        raise NotFound(
+            format_message("There is no note {title!r}.", title=arguments["title"]),
+            field="title",
+            remedy="Take the title from `search_notes`.",
+        )
+    return f"The note {arguments['title']!r} is gone."
+
+
+def _require_agent_id(context: BuiltinToolContext) -> UUID:
+    if context.agent_id is None:
+        raise NotFound("Only agents have notes.", field="agent")
+    return context.agent_id
+
+
+REMEMBER = BuiltinTool(
+    name="remember",
+    description=format_message(
+        "Keep a note for later sessions under a title; a note of this title is replaced."
+    ),
+    input_schema={
+        "type": "object",
+        "properties": {
+            "title": _TITLE,
+            "text": {"type": "string", "minLength": 1, "maxLength": LONGEST_NOTE},
+        },
+        "required": ["title", "text"],
+        "additionalProperties": False,
+    },
+    run=_remember,
+    kit=NOTES,
+    labels=(FlowLabel.REPEATABLE,),
+    hints=BuiltinToolHints(read_only=False, destructive=True, idempotent=True),
+)
+
+SEARCH_NOTES = BuiltinTool(
+    name="search_notes",
+    description=format_message(
+        "Search the notes that were kept in earlier sessions; without words, the newest."
+    ),
+    input_schema={
+        "type": "object",
+        "properties": {
+            "query": {"type": "string", "maxLength": 500, "description": "Words to look for."},
+            "limit": {"type": "integer", "minimum": 1, "maximum": FOUND_AT_MOST},
+        },
+        "additionalProperties": False,
+    },
+    run=_search,
+    kit=NOTES,
+    labels=(FlowLabel.REPEATABLE,),
+    brings=_collect_labels,
+)
+
+FORGET = BuiltinTool(
+    name="forget",
+    description=format_message("Remove a note by its title."),
+    input_schema={
+        "type": "object",
+        "properties": {"title": _TITLE},
+        "required": ["title"],
+        "additionalProperties": False,
+    },
+    run=_forget,
+    kit=NOTES,
+    hints=BuiltinToolHints(read_only=False, destructive=True, idempotent=False),
+)

@@ -1,0 +1,48 @@
+"""Which agents an agent may call."""
+
+from collections.abc import Sequence
+
+from agents.models import Agent, Given
+from bonobot.accounts.principals import Principal
+from bonobot.accounts.roles import Action
+from bonobot.core.db.transactions import lock
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import NotFound
+from bonobot.ledger.audit.admin_changes import record_change
+
+
+def list_callable_agents(agent: Agent) -> list[str]:
+    """Return the slugs of the agents that an agent may ask (a query)."""
+    given = agent.given.filter(callee__isnull=False)
+    return list(given.order_by("callee__slug").values_list("callee__slug", flat=True))
+
+
+def set_callees(principal: Principal, agent: Agent, slugs: Sequence[str]) -> None:
+    """Say which agents an agent may ask; raises `NotFound` for a strange one.
+
+    Its policy still decides about the tools that it gets by it.
+    """
+    principal.require(Action.MANAGE_AGENTS)
+    rows = Agent.objects.for_organization(agent.organization_id).filter(slug__in=list(slugs))
+    found = {row.slug: row for row in rows}
+    if strange := sorted(set(slugs) - found.keys()):
+        raise NotFound(
+            format_message("There is no agent {strange!r} here.", strange=strange[0][:100]),
+            field="may_ask",
+            remedy="Name agents of this organization by their slugs.",
+        )
+    with record_change(
+        organization_id=agent.organization_id,
+        actor=principal.actor,
+        action="agent_callees_changed",
+        resource_type="agent",
+        resource_id=str(agent.pk),
+        resource_name=agent.name,
+        details={"may_ask": sorted(found)},
+    ):
+        lock(Agent.objects.filter(pk=agent.pk))
+        agent.given.filter(callee__isnull=False).delete()
+        Given.objects.bulk_create(
+            Given(organization_id=agent.organization_id, agent=agent, callee=row)
+            for row in found.values()
+        )

@@ -1,0 +1,295 @@
+"""Audit opening, reservations, rate charges; root's limits."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+from django.conf import settings
+from django.utils import timezone
+
+from agents.budgets.call_costs import FREE, estimate_amounts
+from agents.budgets.limits import (
+    BudgetLimit,
+    build_global_charge,
+    build_reservations,
+    charge,
+    select_limits,
+)
+from agents.calls.redaction import get_organization_masker, redact_value
+from agents.calls.require_approval import ApprovalGrant
+from agents.calls.resolve import Target
+from agents.calls.root_limits import merge_limits
+from agents.calls.snapshots import CallSnapshot, ServerFacts, SnapshotTool
+from agents.calls.types import CallRequest
+from agents.flow_labels.rules import build_flows, used_stores
+from agents.policies.decisions import PolicyDecision
+from bonobot.core.crypto.signatures import compute_fingerprint
+from bonobot.core.db.fields import generate_uuid7
+from bonobot.core.text.canonical_json import compute_digest, to_canonical_json, to_sorted_json
+from bonobot.core.text.untrusted_text import make_storable
+from bonobot.ledger.types import Admission, BudgetReservation, Opening, RateCharge, Store
+
+ARGUMENTS_KEPT = 16_384
+
+
+def build_admission(
+    request: CallRequest,
+    snapshot: CallSnapshot,
+    target: Target,
+    decision: PolicyDecision,
+    consent: ApprovalGrant | None = None,
+    of_root: tuple[BudgetLimit, ...] = (),
+) -> Admission:
+    """Return a decided call as it asks to be admitted, with a person's yes where it needs one.
+
+    `of_root` are the budgets of the root's, where another session began this one.
+    """
+    stores = _stores(request, snapshot, target)
+    found = build_flows(
+        request.principal,
+        target.labels,
+        session_id=request.holding_session,
+        agent_id=snapshot.agent_id,
+        stores=stores,
+    )
+    # A further leg sends nothing that its first one didn't: people answer what a server asks back.
+    if consent is not None or request.continues is not None:
+        found = tuple(replace(flow, barred=0) for flow in found)
+    return Admission(
+        opening=build_opening(request, snapshot, target, decision, consent=consent),
+        reserves=_build_reservations(request, snapshot, target, of_root),
+        charges=_build_charges(request, snapshot, target),
+        generation=snapshot.generation,
+        flows=found,
+        stores=stores if found else (),
+        permit=consent.permit if consent else None,
+    )
+
+
+def _stores(request: CallRequest, snapshot: CallSnapshot, target: Target) -> tuple[Store, ...]:
+    """Return the store that a call uses: what its server keeps."""
+    use, going_on = target.store_use, request.continues or request.relay
+    if going_on and (going_on.more or getattr(going_on, "updates", None)):
+        use = use.with_answers()
+    return used_stores(snapshot.organization_id, target.facts.server_id, use)
+
+
+def build_opening(
+    request: CallRequest,
+    snapshot: CallSnapshot,
+    target: Target | None,
+    decision: PolicyDecision,
+    *,
+    consent: ApprovalGrant | None = None,
+    asked: UUID | None = None,
+) -> Opening:
+    """Return the audit's first half, in the shape of FEATURES A9.
+
+    `asked` is the approval that the call waits for. Such a row has an id of its own: the call
+    itself may still come under its own, and may be asked about again.
+    """
+    server = _find_server(snapshot, target)
+    named = _redact_name(request, snapshot, target, server)
+    called = target.facts.own_name if target and request.method == "tools/call" else named
+    return Opening(
+        call_id=generate_uuid7() if asked else request.call_id,
+        organization_id=snapshot.organization_id,
+        action=_get_action(request, snapshot),
+        event_type="call",
+        resource_type=_get_resource_type(request, target),
+        resource_id=named,
+        actor=request.principal.actor,
+        decision=decision.verdict,
+        rule=decision.rule,
+        code=decision.code,
+        details={
+            **_build_details(request, snapshot, called, target, server),
+            **_build_approval_details(consent, asked, request),
+            **_build_shadow_details(request, snapshot, target, decision),
+        },
+        agent_id=snapshot.agent_id,
+        agent_name=snapshot.agent_name,
+        server_id=server.id if server else None,
+        server_name=server.name if server else "",
+        tool_name=called,
+        session_id=request.session_id,
+        parent_id=request.parent_id,
+    )
+
+
+def _redact_name(
+    request: CallRequest, snapshot: CallSnapshot, target: Target | None, server: ServerFacts | None
+) -> str:
+    """Return what was asked for, as it may be kept; of a tool that is known, looked at once."""
+    if target is None or request.method != "tools/call":
+        return str(redact_value(request.tool, snapshot.organization_id, server))
+    masker, known = get_organization_masker(snapshot.organization_id), snapshot.memo
+    found = known.get(("named", request.tool))
+    if found is None or found[0] is not masker:
+        found = masker, str(redact_value(request.tool, snapshot.organization_id, server))
+        known["named", request.tool] = found
+    return str(found[1])
+
+
+def _build_details(
+    request: CallRequest,
+    snapshot: CallSnapshot,
+    called: str,
+    target: Target | None,
+    server: ServerFacts | None,
+) -> dict[str, Any]:
+    organization_id = snapshot.organization_id
+    details: dict[str, Any] = {
+        "tool_name": called,
+        **build_audited_arguments(request.arguments, organization_id, server),
+        "parent_execution": str(request.parent_id) if request.parent_id else None,
+        "via": request.via,
+        **_build_target_details(snapshot, target, server),
+    }
+    if request.legs:
+        details["continues"] = [str(leg) for leg in sorted(request.legs)]
+    if request.client:
+        details["client"] = redact_value(request.client, organization_id, None)
+    if request.method != "tools/call":
+        details["method"] = request.method
+        if target and target.facts.own_name != request.tool:
+            details["template"] = target.facts.own_name
+    return details
+
+
+def _build_target_details(
+    snapshot: CallSnapshot, target: Target | None, server: ServerFacts | None
+) -> Mapping[str, Any]:
+    """Return what all calls of a target say of it and its server; of a tool, worked out once."""
+    key = ("about", target.name, target.labels) if isinstance(target, SnapshotTool) else None
+    if key and (known := snapshot.memo.get(key)) is not None:
+        about: Mapping[str, Any] = known
+        return about
+    said: dict[str, Any] = {}
+    if server:
+        said |= {"mcp_server_id": str(server.id), "mcp_server_name": server.name}
+        said |= {"transport": server.endpoint.transport, "era": server.endpoint.era or ""}
+    if target and target.digest:
+        said["definition_digest"] = target.digest
+    if target and target.labels:
+        said["labels"] = list(target.labels)
+    if key:
+        snapshot.memo[key] = said
+    return said
+
+
+def _build_approval_details(
+    consent: ApprovalGrant | None, asked: UUID | None, request: CallRequest
+) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if consent is not None:
+        permit = consent.permit
+        found["approval_id"] = str(permit.id) if permit else "session"
+    if asked is not None:
+        found |= {"approval_id": str(asked), "call_id": str(request.call_id)}
+    return found
+
+
+def _build_shadow_details(
+    request: CallRequest, snapshot: CallSnapshot, target: Target | None, decision: PolicyDecision
+) -> dict[str, Any]:
+    """Return what the policies in the shadow would have decided otherwise (FEATURES X7)."""
+    if not isinstance(target, SnapshotTool):
+        return {}
+    others = snapshot.shadows(target, request.arguments, decision)
+    return {name: {"decision": one.verdict, "rule": one.rule} for name, one in others.items()}
+
+
+def _find_server(snapshot: CallSnapshot, target: Target | None) -> ServerFacts | None:
+    server_id = target.facts.server_id if target else None
+    return snapshot.servers.get(server_id) if server_id else None
+
+
+def _get_action(request: CallRequest, snapshot: CallSnapshot) -> str:
+    alone, of_agent = {
+        "resources/read": ("resource_read", "agent_resource_read"),
+        "prompts/get": ("prompt_get", "agent_prompt_get"),
+        "completion/complete": ("completion", "agent_completion"),
+    }.get(request.method, ("tool_call", "agent_tool_call"))
+    return of_agent if snapshot.agent_id else alone
+
+
+def _get_resource_type(request: CallRequest, target: Target | None) -> str:
+    builtin = target is not None and target.facts.source == "builtin"
+    return "builtin_tool" if builtin else f"mcp_{request.noun}"
+
+
+def calculate_deadline_ms(request: CallRequest, server: ServerFacts | None) -> int:
+    """Return how long a call may run; our own tools call servers in calls of their own."""
+    if server is None:
+        return 0
+    seconds = server.endpoint.read_s if request.timeout_s is None else request.timeout_s
+    return round(seconds * 1000)
+
+
+def _build_reservations(
+    request: CallRequest, snapshot: CallSnapshot, target: Target, of_root: tuple[BudgetLimit, ...]
+) -> tuple[BudgetReservation, ...]:
+    server = _find_server(snapshot, target)
+    limits = select_limits(
+        snapshot.limits, server_id=server.id if server else None, session_id=request.session_id
+    )
+    amounts = estimate_amounts(
+        server.price if server else FREE, calculate_deadline_ms(request, server)
+    )
+    limits = merge_limits(limits, of_root)
+    return build_reservations(snapshot.organization_id, limits, amounts, timezone.now())
+
+
+def _build_charges(
+    request: CallRequest, snapshot: CallSnapshot, target: Target
+) -> tuple[RateCharge, ...]:
+    """Return the rates that a call uses, all of them or none: the narrowest first."""
+    organization_id = snapshot.organization_id
+    server = _find_server(snapshot, target)
+    rates: list[tuple[str, UUID | None, int | None]] = [
+        ("token", request.principal.token_id, _get_token_rate(request)),
+        ("agent", snapshot.agent_id, snapshot.calls_per_minute),
+        ("server", server.id if server else None, server.calls_per_minute if server else None),
+        ("organization", organization_id, _get_organization_rate(snapshot)),
+    ]
+    charges = [
+        charge(organization_id, scope, scope_id, per_minute)
+        for scope, scope_id, per_minute in rates
+        if scope_id and per_minute
+    ]
+    if settings.BONOBOT_GLOBAL_CALLS_PER_MINUTE:
+        charges.append(build_global_charge(settings.BONOBOT_GLOBAL_CALLS_PER_MINUTE))
+    return tuple(charges)
+
+
+def _get_token_rate(request: CallRequest) -> int:
+    rate: int = request.principal.calls_per_minute or settings.BONOBOT_CALLS_PER_MINUTE
+    return rate
+
+
+def _get_organization_rate(snapshot: CallSnapshot) -> int:
+    own = snapshot.organization_calls_per_minute
+    rate: int = settings.BONOBOT_ORG_CALLS_PER_MINUTE if own is None else own
+    return rate
+
+
+def build_audited_arguments(
+    arguments: dict[str, Any], organization_id: UUID, server: ServerFacts | None = None
+) -> dict[str, Any]:
+    """Return the arguments as the audit keeps them, 16 KiB at most, and their fingerprint."""
+    shown = redact_value(arguments, organization_id, server)
+    try:
+        text = to_canonical_json(shown)
+    except ValueError:  # clients send numbers that JSON has no word for
+        shown = make_storable(shown)
+        text = to_canonical_json(shown)
+    written = text if shown is arguments else to_sorted_json(arguments)
+    if len(text) > ARGUMENTS_KEPT:
+        shown = {
+            "truncated": text[:ARGUMENTS_KEPT],
+            "sha256": compute_digest(text),
+            "length": len(text),
+        }
+    return {"arguments": shown, "input_sha256": compute_fingerprint(organization_id, written)}

@@ -1,0 +1,337 @@
+"""Why a tool is allowed or not; no tools.
+
+Each stage says what it would say by itself, also behind one that refuses, and who can change it.
+Nothing is called, reserved or written.
+
+Pure over a snapshot.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from django.utils import timezone
+
+from agents.budgets.limits import build_budget_key, charge, select_limits, to_whole_units
+from agents.calls.snapshots import CallSnapshot, SnapshotTool
+from agents.flow_labels.rules import SEEN, build_flow_keys
+from agents.policies.decisions import StageVerdict, evaluate_agent_stage, evaluate_tool_stages
+from agents.policies.rules import Arguments
+from bonobot.accounts.principals import Principal
+from bonobot.accounts.roles import WHO_MAY, Action
+from bonobot.core import gcra
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import Problem
+from bonobot.core.runtime import get_runtime
+from bonobot.ledger.models import FlowCell, RateCell
+from bonobot.ledger.queries import load_balances
+from mcp_servers.flow_labels import FlowLabel, decode_labels
+from mcp_servers.schemas.subprocess_pool import check
+
+MICROSECONDS = 1_000_000
+# What the stages of a decision are called here, in their order.
+DECIDING = (
+    *("switches", "server", "binding", "definition"),
+    *("binding_lists", "organization_rules", "policy"),
+)
+# Who can change what a stage says; for some codes it is somebody else.
+CHANGED_BY: Mapping[str, Action | None] = {
+    "resolve": Action.MANAGE_AGENTS,
+    "arguments": None,
+    "switches": Action.MANAGE_AGENTS,
+    "server": Action.MANAGE_SERVERS,
+    "binding": Action.MANAGE_AGENTS,
+    "definition": Action.APPROVE_DEFINITIONS,
+    "binding_lists": Action.MANAGE_AGENTS,
+    "organization_rules": Action.MANAGE_ORGANIZATION,
+    "policy": Action.MANAGE_AGENTS,
+    "consent": Action.APPROVE_CALLS,
+    "flow": Action.APPROVE_CALLS,
+    "rate": Action.MANAGE_AGENTS,
+    "budgets": Action.MANAGE_AGENTS,
+    "organization_halted": Action.MANAGE_ORGANIZATION,
+    "tool_disabled": Action.MANAGE_SERVERS,
+    "definition_refused": None,
+    "tool_gone": None,
+}
+WHOEVER_CALLS, THE_SERVER = "whoever calls", "the server's makers"
+
+
+@dataclass(frozen=True, slots=True)
+class StageExplanation:
+    """What one stage of the door says: `allow`, `ask`, `deny`, or `skip` where it has no say."""
+
+    stage: str
+    verdict: str
+    rule: str = ""
+    code: str = ""
+    reason: str = ""
+    remedy: str = ""
+
+    @property
+    def who(self) -> str:
+        """Name the roles (or those) who can change what this stage says."""
+        action = CHANGED_BY.get(self.code, CHANGED_BY[self.stage])
+        if action is None:
+            return WHOEVER_CALLS if self.stage == "arguments" else THE_SERVER
+        return WHO_MAY[action]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as programs read it."""
+        return {
+            "stage": self.stage,
+            "verdict": self.verdict,
+            "allows": self.verdict != "deny",
+            "rule": self.rule,
+            "code": self.code,
+            "reason": self.reason,
+            "remedy": self.remedy,
+            "who": self.who,
+        }
+
+
+def explain(
+    principal: Principal,
+    snapshot: CallSnapshot,
+    tool: SnapshotTool,
+    arguments: Arguments | None = None,
+) -> dict[str, Any]:
+    """Return what a call of the principal's would come to, with every stage of the door.
+
+    `first` names the first stage that refuses, else the first that asks. Without `arguments` the
+    rules with conditions say what they might (as in `Snapshot.tools`). Does queries.
+    """
+    found = list(_explain_stages(principal, snapshot, tool, arguments))
+    first = next((one for one in found if one.verdict == "deny"), None)
+    first = first or next((one for one in found if one.verdict == "ask"), None)
+    deciding = first or next(one for one in found if one.stage == "policy")
+    return {
+        "tool": tool.name,
+        "decision": first.verdict if first else "allow",
+        "allowed": first is None,
+        "first": first.stage if first else "",
+        "code": deciding.code,
+        "rule": deciding.rule,
+        "reason": deciding.reason,
+        "remedy": deciding.remedy,
+        "who": deciding.who if first else "",
+        "stages": [one.as_dict() for one in found],
+    }
+
+
+def _explain_stages(
+    principal: Principal, snapshot: CallSnapshot, tool: SnapshotTool, arguments: Arguments | None
+) -> Iterator[StageExplanation]:
+    yield _explain_resolution(tool)
+    yield _explain_arguments(tool, arguments)
+    decided = list(evaluate_tool_stages(tool.facts, snapshot.ruling, arguments))
+    for name, stage in zip(DECIDING, decided, strict=True):
+        yield _as_explained(name, stage)
+    yield _explain_approval(decided)
+    yield _explain_flow_labels(principal, snapshot, tool)
+    yield _explain_rate_limit(snapshot)
+    yield _explain_budgets(snapshot, tool)
+
+
+def _explain_resolution(tool: SnapshotTool) -> StageExplanation:
+    whose = f"of the server `{tool.facts.server_name}`" if tool.facts.server_name else "built in"
+    return StageExplanation(
+        "resolve",
+        "allow",
+        "resolve",
+        reason=format_message(
+            "It is the tool `{own_name}`, {whose}.", own_name=tool.facts.own_name, whose=whose
+        ),
+    )
+
+
+def _explain_arguments(tool: SnapshotTool, arguments: Arguments | None) -> StageExplanation:
+    if arguments is None:
+        return StageExplanation("arguments", "skip", reason="No arguments were given to check.")
+    try:
+        get_runtime().call(check, tool.input_schema, dict(arguments), tool.judgement)
+    except Problem as problem:
+        at = f"{problem.field}: " if problem.field else ""
+        reason = f"{at}{problem}"
+        return StageExplanation(
+            "arguments", "deny", "arguments", problem.code, reason, problem.remedy
+        )
+    return StageExplanation(
+        "arguments", "allow", "arguments", reason="They fit the tool's input schema."
+    )
+
+
+def _as_explained(name: str, stage: StageVerdict) -> StageExplanation:
+    verdict = "deny" if not stage.allows else "ask" if stage.asks else "allow"
+    code = "approval_required" if stage.asks else stage.code
+    return StageExplanation(name, verdict, stage.rule, code, stage.reason, stage.remedy)
+
+
+def _explain_approval(decided: list[StageVerdict]) -> StageExplanation:
+    asking = next((stage for stage in decided if stage.asks), None)
+    if asking is None:
+        return StageExplanation("consent", "allow", reason="No rule asks a person.")
+    return StageExplanation(
+        "consent",
+        "ask",
+        asking.rule,
+        "approval_required",
+        "A person has to say yes to this very call, or to the tool for one session.",
+        "The call writes the question; it is answered in the approvals inbox.",
+    )
+
+
+def _explain_flow_labels(
+    principal: Principal, snapshot: CallSnapshot, tool: SnapshotTool
+) -> StageExplanation:
+    """Say what the caller outside a session holds, and what the tool would add."""
+    held = _load_held_labels(principal, snapshot)
+    adds = ", ".join(tool.labels) or "nothing"
+    seen = ", ".join(decode_labels(held)) or "nothing"
+    reason = format_message(
+        "Held outside a session: {seen}; the tool's labels: {adds}.", seen=seen, adds=adds
+    )
+    if FlowLabel.SENDS_OUT in tool.labels and held & SEEN == SEEN:
+        return StageExplanation(
+            "flow",
+            "ask",
+            "flow",
+            "flow_needs_approval",
+            format_message(
+                "{reason} Private data and untrusted content were seen, and it can send them out.",
+                reason=reason,
+            ),
+            "A person looks at the call and answers in the approvals inbox.",
+        )
+    return StageExplanation("flow", "allow", "flow", reason=reason)
+
+
+def _load_held_labels(principal: Principal, snapshot: CallSnapshot) -> int:
+    keys = build_flow_keys(principal, agent_id=snapshot.agent_id)
+    held = 0
+    for labels in FlowCell.objects.filter(pk__in=keys).values_list("labels", flat=True):
+        held |= labels
+    return held
+
+
+def _explain_rate_limit(snapshot: CallSnapshot) -> StageExplanation:
+    one = charge(
+        snapshot.organization_id, "agent", snapshot.agent_id, snapshot.calls_per_minute or 1
+    )
+    tat = RateCell.objects.filter(pk=one.key).values_list("tat", flat=True).first() or 0
+    now, interval = (
+        int(timezone.now().timestamp() * MICROSECONDS),
+        gcra.compute_interval(one.per_minute),
+    )
+    # What is owed rounds up: a call that is half back doesn't count yet.
+    left = max(0, one.burst - -(-max(0, tat - now) // interval))
+    reason = format_message(
+        "{left} of {burst} calls are free at once; {per_minute} a minute come back.",
+        left=left,
+        burst=one.burst,
+        per_minute=one.per_minute,
+    )
+    verdict = gcra.admit(tat, now, interval, one.burst)
+    if verdict.allowed:
+        return StageExplanation("rate", "allow", one.key, reason=reason)
+    wait_s = -(-verdict.retry_after // MICROSECONDS)
+    return StageExplanation(
+        "rate",
+        "deny",
+        one.key,
+        "rate_limited",
+        reason,
+        format_message("Try again in {wait_s} s.", wait_s=wait_s),
+    )
+
+
+def _explain_budgets(snapshot: CallSnapshot, tool: SnapshotTool) -> StageExplanation:
+    """Say what is left of each budget; a call is refused where no call is left."""
+    limits = select_limits(snapshot.limits, server_id=tool.facts.server_id, session_id=None)
+    if not limits:
+        return StageExplanation("budgets", "allow", reason="No budget is set.")
+    now = timezone.now()
+    keys = [build_budget_key(snapshot.organization_id, limit, now) for limit in limits]
+    cells = load_balances(keys)
+    said, spent_up = [], ""
+    for limit, key in zip(limits, keys, strict=True):
+        used = to_whole_units(limit.unit, cells[key].spent + cells[key].reserved)
+        left = max(0, limit.limit - used)
+        period = {"day": "a day", "month": "a month"}.get(limit.period, "in total")
+        said.append(f"{_format_remaining(limit.unit, left, limit.limit)} {period} ({limit.scope})")
+        if not left and limit.unit == "calls":
+            spent_up = spent_up or key
+    reason = format_message("Left: {said}.", said="; ".join(said))
+    if not spent_up:
+        return StageExplanation("budgets", "allow", reason=reason)
+    remedy = "Wait for the next period, or ask who may to raise the budget."
+    return StageExplanation("budgets", "deny", spent_up, "budget_exhausted", reason, remedy)
+
+
+def _format_remaining(unit: str, left: int, limit: int) -> str:
+    """Return what is left of a limit as people read it: money in dollars."""
+    if unit == "microusd":
+        return f"${left / 1e6:,.4f} of ${limit / 1e6:,.2f}"
+    return f"{left:,} of {limit:,} {unit}"
+
+
+@dataclass(frozen=True, slots=True)
+class NoToolsReason:
+    """Why there is none, and what to do."""
+
+    code: str
+    reason: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.reason} {self.remedy}"
+
+
+def find_no_tools_reason(snapshot: CallSnapshot) -> NoToolsReason | None:
+    """Return why no tool of a server can be called; None where one can.
+
+    Built-in tools alone don't count: nobody makes an agent for them.
+    """
+    mcp = [tool for tool in snapshot.tools.values() if tool.facts.source == "mcp"]
+    if any(tool.decision.offered for tool in mcp):
+        return None
+    stage = evaluate_agent_stage(snapshot.ruling.switches)
+    if not stage.allows:
+        return NoToolsReason(stage.code, stage.reason, stage.remedy)
+    if not snapshot.servers:
+        return NoToolsReason(
+            "no_server", "The agent has no server.", "Give it one on its servers tab."
+        )
+    there = [tool for tool in mcp if tool.facts.state != "gone"]
+    if not there:
+        return NoToolsReason(
+            "nothing_offered",
+            "Its servers have offered no tool so far.",
+            "Refresh them and look at their health.",
+        )
+    return _find_main_reason(there, snapshot)
+
+
+def _find_main_reason(tools: list[SnapshotTool], snapshot: CallSnapshot) -> NoToolsReason:
+    """Return the reason that stands most often in the way, in the words of one such tool."""
+    if snapshot.ruling.policy.mode == "none":
+        return NoToolsReason(
+            "denied_by_policy",
+            "The tool policy's mode is `none`: it blocks every tool.",
+            "An operator or owner can choose another mode on the agent's policy tab.",
+        )
+    code, count = Counter(tool.decision.code for tool in tools).most_common(1)[0]
+    one = next(tool.decision for tool in tools if tool.decision.code == code)
+    if len(tools) == 1:
+        return NoToolsReason(code, one.reason, one.remedy)
+    return NoToolsReason(
+        code,
+        format_message(
+            "{count} of its {total} tools are refused alike: {reason}",
+            count=count,
+            total=len(tools),
+            reason=one.reason,
+        ),
+        one.remedy,
+    )

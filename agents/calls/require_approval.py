@@ -1,0 +1,239 @@
+"""Find this call's approval or ask for one.
+
+A yes holds for one call with the same arguments, definition and asking rules, or for one tool in
+one session. Where there is none, the question is written down for a person, once, and the caller is
+told where it is answered.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from django.utils import timezone
+
+from agents.approvals.services import build_page_url, build_requester_fields, put
+from agents.calls.redaction import redact_value
+from agents.calls.resolve import Target
+from agents.calls.snapshots import CallSnapshot, ServerFacts
+from agents.calls.types import CallRefused, CallRequest
+from agents.flow_labels.rules import build_flow_keys
+from agents.models import Approval, Session, SessionGrant
+from agents.policies.decisions import PolicyDecision
+from bonobot.core.crypto.signatures import compute_fingerprint
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.text.canonical_json import compute_digest, to_canonical_json
+from bonobot.core.text.untrusted_text import make_storable
+from bonobot.ledger.models import FlowCell, PermitRow
+from bonobot.ledger.types import ApprovalReference
+from mcp_servers.flow_labels import decode_labels
+
+
+class ApprovalRequired(CallRefused):
+    """A person has to say yes first; `extra` names the approval and where it is answered."""
+
+    code = "approval_required"
+    title = "A person has to allow this call"
+
+    def __init__(self, approval: Approval) -> None:
+        self.approval_id = approval.pk
+        where = build_page_url(approval)
+        super().__init__(
+            format_message(
+                "{reason} It waits for an answer until {expires_at:%Y-%m-%d %H:%M} UTC.",
+                reason=approval.reason,
+                expires_at=approval.expires_at,
+            ),
+            rule=approval.rule,
+            remedy=format_message(
+                "It is answered at {where}; after a yes, the same call may be sent again.",
+                where=where,
+            ),
+            extra={
+                "approval_id": str(approval.pk),
+                "approval_url": where,
+                "expires_at": approval.expires_at.isoformat(),
+            },
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalGrant:
+    """A yes: a permit to spend on this one call, or none where the tool is free in the session."""
+
+    permit: ApprovalReference | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalDigests:
+    """What a yes is bound to."""
+
+    arguments: str
+    definition: str
+    rules: str
+    whole: str
+
+
+def require_approval(
+    request: CallRequest, snapshot: CallSnapshot, target: Target, asked: PolicyDecision
+) -> ApprovalGrant:
+    """Return the yes to this call; raises `ApprovalRequired`, or `Refused` for a no (queries).
+
+    Codes of a no: `approval_denied`, `approval_expired`.
+    """
+    binding = bind(request, target, asked)
+    if request.session_id and _has_session_grant(request.session_id, target, binding):
+        return ApprovalGrant()
+    found = (
+        Approval.objects.filter(organization_id=snapshot.organization_id, digest=binding.whole)
+        .order_by("-created_at")
+        .first()
+    )
+    if found is None:
+        raise ApprovalRequired(put(_build_approval(request, snapshot, target, asked, binding)))
+    own = found.call_id == request.call_id
+    if found.state == Approval.State.APPROVED and not _is_spent(found):
+        return ApprovalGrant(ApprovalReference(found.pk, found.digest))
+    if _is_spent_by_leg(request, found):
+        return ApprovalGrant()
+    if found.answerable(timezone.now()):
+        raise ApprovalRequired(found)
+    no = build_refusal(found)
+    if no is not None and (own or (is_denied(found) and found.expires_at > timezone.now())):
+        raise no
+    raise ApprovalRequired(put(_build_approval(request, snapshot, target, asked, binding)))
+
+
+def build_refusal(approval: Approval) -> CallRefused | None:
+    """Return the no of a question that nobody can answer any more; None for a yes."""
+    if approval.state == Approval.State.APPROVED:
+        return None
+    if is_denied(approval):
+        return _build_denial(
+            approval,
+            "approval_denied",
+            format_message("{decided_by} denied this call.", decided_by=approval.decided_by),
+        )
+    return _build_denial(approval, "approval_expired", "Nobody answered in time, and that is a no.")
+
+
+def is_denied(approval: Approval) -> bool:
+    """Tell whether a person has said no."""
+    return approval.state == Approval.State.DENIED
+
+
+def bind(request: CallRequest, target: Target, asked: PolicyDecision) -> ApprovalDigests:
+    """Return what a yes to this call is bound to; a change of any of it needs another."""
+    # Keyed: short secrets in arguments would be found by trying.
+    arguments = compute_fingerprint(
+        request.principal.organization_id, to_canonical_json(request.arguments)
+    )
+    rules = compute_digest(to_canonical_json([asked.code, asked.rule]))
+    who = str(request.session_id or f"{request.principal.kind}:{request.principal.id}")
+    whole = to_canonical_json(
+        {
+            "who": who,
+            "agent": str(request.agent_id or ""),
+            "server": str(target.facts.server_id or ""),
+            "method": request.method,
+            "tool": target.facts.own_name,
+            "uri": request.tool if request.method == "resources/read" else "",
+            "arguments": arguments,
+            "definition": target.digest,
+            "rules": rules,
+        }
+    )
+    return ApprovalDigests(arguments, target.digest, rules, compute_digest(whole))
+
+
+def _has_session_grant(session_id: UUID, target: Target, binding: ApprovalDigests) -> bool:
+    return SessionGrant.objects.filter(
+        session_id=session_id,
+        server_id=target.facts.server_id,
+        own_name=target.facts.own_name,
+        definition_digest=binding.definition,
+        rules_digest=binding.rules,
+    ).exists()
+
+
+def _is_spent_by_leg(request: CallRequest, approval: Approval) -> bool:
+    """Tell whether the yes was spent by an earlier leg of the same call, which goes on by it."""
+    legs = request.legs
+    return bool(legs) and PermitRow.objects.filter(pk=approval.pk, spent_by__in=legs).exists()
+
+
+def _is_spent(approval: Approval) -> bool:
+    return not PermitRow.objects.filter(pk=approval.pk, spent_by=None).exists()
+
+
+def _build_approval(
+    request: CallRequest,
+    snapshot: CallSnapshot,
+    target: Target,
+    asked: PolicyDecision,
+    binding: ApprovalDigests,
+) -> Approval:
+    facts = target.facts
+    server = snapshot.servers.get(facts.server_id) if facts.server_id else None
+    return Approval(
+        organization_id=snapshot.organization_id,
+        agent_id=request.agent_id,
+        session_id=request.session_id,
+        call_id=request.call_id,
+        method=request.method,
+        **aimed_at(target, request.arguments, snapshot.organization_id, server),
+        arguments_digest=binding.arguments,
+        rules_digest=binding.rules,
+        digest=binding.whole,
+        rule=asked.rule[:255],
+        code=asked.code,
+        reason=asked.reason,
+        held=_load_held_labels(request),
+        **_build_requester(request),
+    )
+
+
+def _build_requester(request: CallRequest) -> dict[str, str]:
+    if request.session_id is not None:
+        return build_requester_fields(Session.objects.get(pk=request.session_id))
+    asks = request.principal
+    return {
+        "requested_by_kind": asks.kind,
+        "requested_by_id": asks.id,
+        "requested_by": asks.label,
+    }
+
+
+def _load_held_labels(request: CallRequest) -> list[str]:
+    """Return the labels that the caller holds now, for the person who is asked."""
+    keys = build_flow_keys(
+        request.principal, session_id=request.holding_session, agent_id=request.agent_id
+    )
+    found = 0
+    for labels in FlowCell.objects.filter(pk__in=keys).values_list("labels", flat=True):
+        found |= labels
+    return [str(label) for label in decode_labels(found)]
+
+
+def _build_denial(approval: Approval, code: str, reason: str) -> CallRefused:
+    said = f" They say: {approval.word}" if approval.word else ""
+    return CallRefused(
+        f"{reason}{said}",
+        code=code,
+        rule=approval.rule,
+        remedy="Do without this call, or ask the person what to do instead.",
+    )
+
+
+def aimed_at(
+    target: Target, arguments: dict[str, Any], organization_id: UUID, server: ServerFacts | None
+) -> dict[str, Any]:
+    """Return a question's fields about what is called, without secrets."""
+    facts = target.facts
+    return {
+        "server_id": facts.server_id,
+        "server_name": facts.server_name,
+        "own_name": facts.own_name,
+        "label": facts.label[:512],
+        "arguments": make_storable(redact_value(arguments, organization_id, server)),
+        "definition_digest": target.digest,
+    }

@@ -1,0 +1,161 @@
+"""Name to tool, resource, prompt; what is sent.
+
+A tool is found by the name that its caller knows; a resource, template or prompt by its server and
+its own URI, template or name, never by a shown name. A URI that no resource has may be one that a
+template means.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+from agents.calls.snapshots import CallSnapshot, SnapshotDefinition, SnapshotTool
+from agents.calls.types import CallRequest
+from agents.policies.decisions import can_span_slashes, decide_offer
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import NotFound
+from mcp_servers.uri_templates import matches_template
+
+Target = SnapshotTool | SnapshotDefinition
+
+# A person said no to this very resource: no template gives it back.
+FINAL = frozenset({"resource_disabled", "definition_refused"})
+_TEXTS = {"type": "object", "additionalProperties": {"type": "string"}}
+
+
+def find(request: CallRequest, snapshot: CallSnapshot) -> Target | None:
+    """Return what is asked for as the snapshot knows it, with the decision; None for nothing."""
+    if request.method == "tools/call":
+        tool = snapshot.tools.get(request.tool)
+        return (
+            _apply_folder_labels(tool, request.folder, snapshot)
+            if tool and request.folder
+            else tool
+        )
+    server_id = request.server_id
+    if server_id is None or server_id not in snapshot.servers:
+        return None
+    if request.noun == "prompt":
+        return snapshot.offers.get((server_id, "prompt", request.tool))
+    if request.method == "completion/complete":
+        return snapshot.offers.get((server_id, "resource_template", request.tool))
+    return find_resource(snapshot, server_id, request.tool)
+
+
+def _apply_folder_labels(tool: SnapshotTool, folder: str, snapshot: CallSnapshot) -> SnapshotTool:
+    """Return a tool with the labels that it has where a folder is attached for the session."""
+    if tool.builtin is None:
+        return tool
+    return replace(tool, labels=tool.builtin.labels_in(replace(snapshot.toolbox, folder=folder)))
+
+
+def estimate_match_cost(request: CallRequest, snapshot: CallSnapshot) -> int:
+    """Return about how many characters `find` looks at: each template reads the whole URI."""
+    if request.method != "resources/read":
+        return 0
+    templates = sum(one.facts.kind == "resource_template" for one in snapshot.offers.values())
+    return templates * len(request.tool)
+
+
+def build_not_found_error(request: CallRequest, snapshot: CallSnapshot) -> NotFound:
+    """Return the problem of asking for what isn't there."""
+    whose = f"The agent `{snapshot.agent_name}`" if snapshot.agent_id else "This server"
+    server = snapshot.servers.get(request.server_id) if request.server_id else None
+    if request.method != "tools/call" and snapshot.agent_id and server is None:
+        return NotFound(
+            format_message("{whose} does not have this server.", whose=whose),
+            code="not_bound",
+            field="server_id",
+            rule="resolve",
+            remedy="Give the agent the server first.",
+        )
+    return build_unknown_name_error(whose, request.noun, request.tool)
+
+
+def build_unknown_name_error(whose: str, noun: str, name: str) -> NotFound:
+    """Return the problem of a name that nothing has."""
+    return NotFound(
+        format_message("{whose} has no {noun} {name!r}.", whose=whose, noun=noun, name=name),
+        code=f"unknown_{noun}",
+        field={"tool": "tool", "resource": "uri"}.get(noun, "name"),
+        rule="resolve",
+        remedy={
+            "tool": "List the tools that can be called, or refresh the server.",
+            "resource": "List the resources and templates that can be read, or refresh the server.",
+        }.get(noun, "List the prompts that can be used, or refresh the server."),
+    )
+
+
+def get_argument_schema(request: CallRequest, target: Target) -> dict[str, Any]:
+    """Return the JSON Schema that the arguments of the call are checked against."""
+    if isinstance(target, SnapshotTool):
+        return target.input_schema
+    if request.method == "completion/complete":
+        return _build_completion_schema(target)
+    if request.method == "prompts/get":
+        return target.argument_schema
+    return {"type": "object", "additionalProperties": False}
+
+
+def build_params(request: CallRequest, target: Target) -> dict[str, Any]:
+    """Return what is sent to the server."""
+    if request.method == "resources/read":
+        return {"uri": request.tool}
+    if request.method == "completion/complete":
+        return request.arguments
+    return {"name": target.facts.own_name, "arguments": request.arguments}
+
+
+def _build_completion_schema(offer: SnapshotDefinition) -> dict[str, Any]:
+    if offer.facts.kind == "prompt":
+        names, key, kind = list(offer.argument_schema["properties"]), "name", "ref/prompt"
+    else:
+        names, key, kind = list(offer.variables), "uri", "ref/resource"
+    ref = {"type": {"const": kind}, key: {"const": offer.name}, "title": {"type": "string"}}
+    argument = {"name": {"enum": names}, "value": {"type": "string", "maxLength": 1_024}}
+    return {
+        "type": "object",
+        "properties": {
+            "ref": {
+                "type": "object",
+                "properties": ref,
+                "required": ["type", key],
+                "additionalProperties": False,
+            },
+            "argument": {
+                "type": "object",
+                "properties": argument,
+                "required": ["name", "value"],
+                "additionalProperties": False,
+            },
+            "context": {"type": "object", "properties": {"arguments": _TEXTS}},
+        },
+        "required": ["ref", "argument"],
+        "additionalProperties": False,
+    }
+
+
+def find_resource(snapshot: CallSnapshot, server_id: UUID, uri: str) -> SnapshotDefinition | None:
+    """Return the resource that is the URI, or the template that means it, the allowed one first."""
+    exact = snapshot.offers.get((server_id, "resource", uri))
+    if exact and (exact.decision.allowed or exact.decision.code in FINAL):
+        return exact
+    through = list(_match_templates(snapshot, server_id, uri))
+    allowed = next((offer for offer in through if offer.decision.allowed), None)
+    return allowed or exact or next(iter(through), None)
+
+
+def _match_templates(
+    snapshot: CallSnapshot, server_id: UUID, uri: str
+) -> Iterator[SnapshotDefinition]:
+    scope = snapshot.ruling.scope(server_id)
+    across = can_span_slashes(scope, uri)
+    for offer in snapshot.offers.values():
+        facts = offer.facts
+        if facts.kind != "resource_template" or facts.server_id != server_id:
+            continue
+        if matches_template(facts.own_name, uri, across=across):
+            asked = replace(facts, uri=uri)
+            decision = decide_offer(asked, snapshot.ruling)
+            yield replace(offer, facts=asked, decision=decision)

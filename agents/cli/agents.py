@@ -1,0 +1,400 @@
+"""`agents list|add|set|policy|explain|may-ask`."""
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+from django.db.models import Count, Q
+
+from agents.builtin_tools.toolset_options import KITS
+from agents.callable_agents import list_callable_agents, set_callees
+from agents.calls.explain import explain
+from agents.calls.snapshots import get_snapshot_cache
+from agents.cli import chat, policy_simulations, sessions
+from agents.config_file.read_config import AGENT_LIMITS
+from agents.models import Agent, ModelEndpoint, Session
+from agents.policies.services import load_policy_spec, set_policy
+from agents.policies.shadow_mode import find_draft
+from agents.services import AgentSpec, add_agent, remove_agent, update_agent
+from bonobot.core.cli import command_group
+from bonobot.core.cli.command_group import CommandContext, CommandVerb, build_table
+from bonobot.core.problems import InvalidInput, NotFound
+from bonobot.core.text.untrusted_text import make_visible
+
+_HELP = {
+    "max_turns": "model turns per message",
+    "max_calls": "calls per message",
+    "max_run_s": "seconds of running per message",
+    "calls_per_minute": "calls a minute, of all its sessions together",
+    "tool_search_above": "with more tools of servers than this its model searches; 0: never",
+}
+
+
+def _add_limit_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("slug", metavar="SLUG")
+    for name in AGENT_LIMITS:
+        flag = f"--{name.replace('_', '-')}"
+        parser.add_argument(flag, dest=name, type=int, metavar="N", help=_HELP[name])
+
+
+def _set(cli: CommandContext, options: argparse.Namespace) -> None:
+    agent = Agent.objects.named(cli.principal, options.slug)
+    said = {name: getattr(options, name) for name in AGENT_LIMITS}
+    said = {name: value for name, value in said.items() if value is not None}
+    for name, value in said.items():
+        if value < 0:
+            raise InvalidInput(
+                f"{value} is no number of {_HELP[name]}.",
+                field=f"--{name.replace('_', '-')}",
+                remedy="Give a whole number that is not below zero.",
+            )
+    if said:
+        agent = update_agent(cli.principal, agent, AgentSpec(name=agent.name, **said))
+    now = {name: getattr(agent, name) for name in AGENT_LIMITS}
+    cli.emit({"slug": agent.slug, **now})
+    cli.say(", ".join(f"{name}: {value}" for name, value in now.items()))
+
+
+SET = CommandVerb(
+    "set",
+    "Show or change an agent's bounds, and how many tools its model is shown at once.",
+    _set,
+    _add_limit_arguments,
+    (
+        "agents set helper",
+        "agents set helper --tool-search-above 20",
+        "agents set helper --max-turns 80",
+    ),
+)
+
+
+MARKS = {"allow": "✓", "ask": "?", "deny": "✗", "skip": "–"}
+# Of an agent's sessions, those that somebody should know of: they run, or wait for a person.
+BUSY = (Session.Status.RUNNING.value, Session.Status.WAITING.value)
+
+
+def find(cli: CommandContext, slug: str) -> Agent:
+    """Return an agent by slug; raises `NotFound`."""
+    found: Agent = Agent.objects.get_or_404(cli.principal.organization_id, slug=slug)
+    return found
+
+
+def as_json(agent: Agent) -> dict[str, Any]:
+    """Return an agent as programs read it."""
+    policy = load_policy_spec(agent)
+    return {
+        "id": str(agent.pk),
+        "slug": agent.slug,
+        "name": agent.name,
+        "description": agent.description,
+        "enabled": agent.enabled,
+        "model": agent.model_endpoint.name,
+        "builtin_tools": agent.builtin_tools,
+        "servers": [b.server.slug for b in agent.bindings.select_related("server")],
+        "policy": {"mode": policy.mode, "allow": policy.allow, "deny": policy.deny},
+    }
+
+
+def _list(cli: CommandContext, options: argparse.Namespace) -> None:
+    mine = Agent.objects.for_organization(cli.principal.organization_id)
+    busy = {f"{status}_sessions": _count_sessions(status) for status in BUSY}
+
+    def look() -> list[dict[str, Any]]:
+        agents = mine.select_related("model_endpoint").annotate(**busy)
+        return [as_json(one) | {name: getattr(one, name) for name in busy} for one in agents]
+
+    command_group.show(cli, options, look, _render_agents)
+
+
+def _count_sessions(status: str) -> Count:
+    return Count("sessions", filter=Q(sessions__status=status))
+
+
+def _render_agents(found: list[dict[str, Any]]) -> Any:
+    rows = [
+        (
+            *(a["slug"], a["name"], a["model"], a["policy"]["mode"]),
+            *(a[f"{status}_sessions"] for status in BUSY),
+            ", ".join(a["servers"]),
+        )
+        for a in found
+    ]
+    empty = "No agents yet. Make one: bonobot agents add NAME"
+    columns = ("SLUG", "NAME", "MODEL", "POLICY", *(status.upper() for status in BUSY), "SERVERS")
+    return build_table(*columns, rows=rows, empty=empty)
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME")
+    parser.add_argument("--slug")
+    parser.add_argument("--instructions", default="")
+    parser.add_argument("--description", default="")
+    parser.add_argument("--model", metavar="SLUG", help="a model endpoint (default: the first)")
+    parser.add_argument(
+        "--builtin",
+        action="append",
+        choices=list(KITS),
+        help="built-in tools that it has; may be given several times",
+    )
+
+
+def _add(cli: CommandContext, options: argparse.Namespace) -> None:
+    endpoint = None
+    if options.model:
+        endpoint = ModelEndpoint.objects.get_or_404(
+            cli.principal.organization_id, slug=options.model
+        )
+    spec = AgentSpec(
+        name=options.name,
+        slug=options.slug,
+        description=options.description,
+        instructions=options.instructions,
+        model_endpoint=endpoint,
+        builtin_tools=options.builtin,
+    )
+    agent = add_agent(cli.principal, spec)
+    cli.emit(as_json(agent))
+    cli.say(f"{agent.slug} is made; its policy blocks every tool until you change it:")
+    cli.say(f"bonobot agents policy {agent.slug} --mode all")
+
+
+def _add_policy_arguments(parser: argparse.ArgumentParser) -> None:
+    whose = parser.add_mutually_exclusive_group(required=True)
+    whose.add_argument("slug", metavar="SLUG", nargs="?", help="the agent")
+    whose.add_argument(
+        "--organization", action="store_true", help="the organization's own, over every agent"
+    )
+    policy_simulations.add_policy_arguments(parser)
+    deeds = parser.add_mutually_exclusive_group()
+    deeds.add_argument(
+        "--shadow", action="store_true", help="only record what it would decide, beside the policy"
+    )
+    deeds.add_argument(
+        "--enforce", action="store_true", help="make what runs in the shadow the policy"
+    )
+    deeds.add_argument("--discard", action="store_true", help="drop what runs in the shadow")
+
+
+def _handle_policy(cli: CommandContext, options: argparse.Namespace) -> None:
+    if options.organization:
+        policy_simulations.handle_organization_policy(cli, options)
+        return
+    agent = find(cli, options.slug)
+    policy_simulations.apply_draft_options(cli, agent, options)
+    wanted = None if options.shadow else policy_simulations.collect_policy_options(agent, options)
+    if wanted is not None:
+        set_policy(cli.principal, agent, wanted)
+    now, draft = load_policy_spec(agent), find_draft(agent)
+    tools = get_snapshot_cache().current("agent", agent.pk).tools
+    effective = [
+        {
+            "name": name,
+            "allowed": tool.decision.allowed,
+            "decision": tool.decision.verdict,
+            "code": tool.decision.code,
+        }
+        for name, tool in sorted(tools.items())
+    ]
+    cli.emit(
+        {
+            **now.as_dict(),
+            "tools": effective,
+            "draft": draft.as_dict() if draft else None,
+        },
+        build_table(
+            "TOOL",
+            "DECISION",
+            "WHY",
+            rows=[(t["name"], t["decision"], t["code"]) for t in effective],
+            empty="This agent has no tools: give it a server first.",
+        ),
+    )
+    cli.say(policy_simulations.format_policy(now))
+    policy_simulations.show_draft(cli, agent, draft)
+
+
+def _explain_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("slug", metavar="SLUG")
+    parser.add_argument("tool", metavar="TOOL")
+    parser.add_argument("--arguments", metavar="JSON", help="what a call with these would come to")
+
+
+def _explain(cli: CommandContext, options: argparse.Namespace) -> None:
+    agent = find(cli, options.slug)
+    snapshot = get_snapshot_cache().current("agent", agent.pk)
+    tool = snapshot.tools.get(options.tool)
+    if tool is None:
+        raise NotFound(
+            f"The agent `{agent.slug}` has no tool {options.tool!r}.",
+            code="unknown_tool",
+            field="TOOL",
+            remedy=f"`bonobot agents policy {agent.slug}` lists its tools.",
+        )
+    given = options.arguments
+    arguments = policy_simulations.parse_json_object(given, "--arguments") if given else None
+    told = explain(cli.principal, snapshot, tool, arguments)
+    rows = [
+        (
+            stage["stage"].replace("_", " "),
+            MARKS[stage["verdict"]],
+            stage["rule"],
+            stage["reason"],
+            stage["who"] if stage["verdict"] in ("ask", "deny") else "",
+        )
+        for stage in told["stages"]
+    ]
+    columns = ("STAGE", "", "RULE", "REASON", "WHO CAN CHANGE IT")
+    cli.emit(told, build_table(*columns, rows=rows, empty=""))
+    if told["allowed"]:
+        cli.say("allowed")
+        return
+    where = told["first"].replace("_", " ")
+    cli.say(make_visible(f"{told['code']} ({where}): {told['reason']} {told['remedy']}"))
+    cli.say(f"Who can change it: {told['who']}.")
+
+
+def _remove(cli: CommandContext, options: argparse.Namespace) -> None:
+    agent = find(cli, options.slug)
+    remove_agent(cli.principal, agent)
+    cli.emit({"removed": options.slug})
+    cli.say(f"{options.slug} is removed.")
+
+
+def _build_enable_handler(enabled: bool) -> Callable[[CommandContext, argparse.Namespace], None]:
+    def switch(cli: CommandContext, options: argparse.Namespace) -> None:
+        agent = find(cli, options.slug)
+        update_agent(cli.principal, agent, AgentSpec(name=agent.name, enabled=enabled))
+        cli.emit({"slug": agent.slug, "enabled": agent.enabled})
+        cli.say(f"{agent.slug} is on." if enabled else f"{agent.slug} is off; its sessions end.")
+
+    return switch
+
+
+def _add_slug_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("slug", metavar="SLUG")
+
+
+VERBS = (
+    CommandVerb(
+        "list",
+        "List the agents, with their sessions that run or wait.",
+        _list,
+        command_group.add_watch_arguments,
+        ("agents list --json", "agents list --watch"),
+    ),
+    CommandVerb("add", "Make an agent.", _add, _add_arguments, ("agents add Helper",)),
+    CommandVerb(
+        "run",
+        "Give an agent a message and wait for its answer.",
+        sessions.run,
+        sessions.add_run_arguments,
+        (
+            'agents run demo "What time is it in Asia/Tokyo?"',
+            'agents run demo "Delete the branch" --wait',
+            'agents run demo "What is in it?" --attach notes.txt',
+        ),
+    ),
+    CommandVerb(
+        "chat",
+        "Talk to an agent, in the terminal or from a pipe (a message a line).",
+        chat.run_chat,
+        chat.add_chat_arguments,
+        (
+            "agents chat demo",
+            "agents chat demo --session 0198c0de-…",
+            "agents chat demo < questions.txt",
+        ),
+    ),
+    CommandVerb(
+        "retry",
+        "Send a message of a session again, in its place, and wait for the answer.",
+        sessions.retry,
+        sessions.add_retry_arguments,
+        (
+            "agents retry 0198c0de-…",
+            'agents retry 0198c0de-… --message 5 --text "In other words"',
+        ),
+    ),
+    CommandVerb(
+        "export-session",
+        "Write a session down: as Markdown, or as JSON with every step.",
+        sessions.export,
+        sessions.add_export_arguments,
+        (
+            "agents export-session 0198c0de-… --output talk.md",
+            "agents export-session 0198c0de-… --as json",
+        ),
+    ),
+    CommandVerb(
+        "policy",
+        "Show or change which tools an agent may call.",
+        _handle_policy,
+        _add_policy_arguments,
+        (
+            "agents policy demo",
+            "agents policy demo --mode allowlist --allow 'mcp_time_*'",
+            "agents policy --organization --deny 'mcp_shell_*'",
+            """agents policy demo --ask '{"tool": "mcp_time_*", "when": {"required": ["zone"]}}'""",
+            "agents policy demo --shadow --ask 'mcp_git_*'",
+            "agents policy demo --enforce",
+        ),
+    ),
+    SET,
+    CommandVerb(
+        "enable",
+        "Switch an agent on.",
+        _build_enable_handler(True),
+        _add_slug_argument,
+        ("agents enable demo",),
+    ),
+    CommandVerb(
+        "disable",
+        "Switch an agent off: its sessions end, nothing of it runs.",
+        _build_enable_handler(False),
+        _add_slug_argument,
+        ("agents disable demo",),
+    ),
+    CommandVerb(
+        "remove",
+        "Remove an agent with its sessions, bindings and own servers; the audit stays.",
+        _remove,
+        _add_slug_argument,
+        ("agents remove demo",),
+    ),
+    CommandVerb(
+        "explain",
+        "Say why an agent can, or can't, use a tool.",
+        _explain,
+        _explain_arguments,
+        (
+            "agents explain demo mcp_git_git_commit",
+            """agents explain demo mcp_time_get_current_time --arguments '{"timezone": "UTC"}'""",
+        ),
+    ),
+)
+
+
+def _may_ask(cli: CommandContext, options: argparse.Namespace) -> None:
+    agent = find(cli, options.slug)
+    if options.others or options.none:
+        set_callees(cli.principal, agent, () if options.none else options.others)
+    found = list_callable_agents(agent)
+    cli.emit({"agent": agent.slug, "may_ask": found})
+    cli.say(f"{agent.slug} may ask: {', '.join(found) or 'nobody'}")
+
+
+def _add_callable_agents_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("slug", metavar="SLUG")
+    parser.add_argument("others", metavar="OTHER", nargs="*", help="slugs of all that it may ask")
+    parser.add_argument("--none", action="store_true", help="let it ask nobody")
+
+
+CALLABLE_AGENT_VERBS = (
+    CommandVerb(
+        "may-ask",
+        "Show or say which agents an agent may ask.",
+        _may_ask,
+        _add_callable_agents_arguments,
+        ("agents may-ask demo", "agents may-ask demo researcher writer"),
+    ),
+)

@@ -1,0 +1,84 @@
+"""`held|clear-held` of agents and tokens."""
+
+import argparse
+
+from agents.cli.agents import find
+from agents.flow_labels.services import (
+    clear_agent,
+    clear_token,
+    list_agent_labels,
+    list_token_labels,
+)
+from bonobot.accounts.models.organizations import Token
+from bonobot.core.cli.command_group import CommandContext, CommandVerb
+
+
+def _show_agent_labels(cli: CommandContext, options: argparse.Namespace) -> None:
+    agent = find(cli, options.slug)
+    _show_labels(cli, agent.slug, list_agent_labels(agent))
+
+
+def _clear_agent(cli: CommandContext, options: argparse.Namespace) -> None:
+    agent = find(cli, options.slug)
+    clear_agent(cli.principal, agent)
+    _show_labels(cli, agent.slug, list_agent_labels(agent))
+
+
+def _show_token_labels(cli: CommandContext, options: argparse.Namespace) -> None:
+    token = _find(cli, options.key)
+    _show_labels(cli, token.name, list_token_labels(token))
+
+
+def _clear_token(cli: CommandContext, options: argparse.Namespace) -> None:
+    token = _find(cli, options.key)
+    clear_token(cli.principal, token)
+    _show_labels(cli, token.name, list_token_labels(token))
+
+
+def _find(cli: CommandContext, key: str) -> Token:
+    found: Token = Token.objects.get_or_404(cli.principal.organization_id, key=key)
+    return found
+
+
+def _show_labels(cli: CommandContext, name: str, labels: tuple[str, ...]) -> None:
+    held = [str(label) for label in labels]
+    cli.emit({"name": name, "held": held})
+    cli.say(f"{name} holds {', '.join(held) or 'nothing'} from calls without a session.")
+
+
+def _add_slug_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("slug", metavar="SLUG")
+
+
+def _add_key_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("key", metavar="KEY", help="the token's public key, as listed")
+
+
+HELD = "Show which flow labels {} holds from calls without a session."
+LET_GO = "Let go of what {} holds from calls without a session; audited."
+OF_AGENTS = (
+    CommandVerb(
+        "held",
+        HELD.format("an agent"),
+        _show_agent_labels,
+        _add_slug_argument,
+        ("agents held demo",),
+    ),
+    CommandVerb(
+        *("clear-held", LET_GO.format("an agent and its tokens"), _clear_agent, _add_slug_argument),
+        ("agents clear-held demo",),
+    ),
+)
+OF_TOKENS = (
+    CommandVerb(
+        "held",
+        HELD.format("a token"),
+        _show_token_labels,
+        _add_key_argument,
+        ("tokens held 1a2b3c4d5e6f",),
+    ),
+    CommandVerb(
+        *("clear-held", LET_GO.format("a token"), _clear_token, _add_key_argument),
+        ("tokens clear-held 1a2b3c4d5e6f",),
+    ),
+)

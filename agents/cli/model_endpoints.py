@@ -1,0 +1,167 @@
+"""`models`: model endpoints, create, test, delete."""
+
+import argparse
+from dataclasses import fields
+from typing import Any
+
+from agents.model_endpoints.try_endpoint import try_endpoint
+from agents.models import ModelEndpoint
+from agents.services import ModelEndpointSpec, remove_endpoint, save_endpoint
+from bonobot.core.cli.command_group import CommandContext, CommandVerb, build_table, expand
+from bonobot.core.text.masking import MASK
+
+# Of a specification, what the command says under the same name.
+_SAID = tuple(
+    one.name for one in fields(ModelEndpointSpec) if one.name not in ("api_key", "fallback")
+)
+
+
+def _add_endpoint_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--model", metavar="NAME", help="as the provider names it")
+    parser.add_argument("--url", dest="base_url", metavar="URL", help="default: the provider's own")
+    parser.add_argument("--key", metavar="KEY", help="use ${VAR}; sealed, never shown again")
+    parser.add_argument("--access-key-id", metavar="ID", help="Bedrock; its secret is the key")
+    parser.add_argument("--region", metavar="R", help="Bedrock and Vertex AI")
+    parser.add_argument("--api-version", metavar="V", help="Azure; default: its v1 API")
+    parser.add_argument("--allow-private", action="store_true", default=None)
+    parser.add_argument("--timeout", dest="timeout_s", type=int, metavar="S")
+    parser.add_argument("--retries", type=int, metavar="N")
+    parser.add_argument("--fallback", metavar="SLUG", help='asked where this one fails; "": none')
+    parser.add_argument("--falls-over", choices=ModelEndpoint.FallsOver.values)
+    parser.add_argument("--thinking", choices=ModelEndpoint.Thinking.values, metavar="EFFORT")
+    parser.add_argument("--max-output-tokens", dest="max_tokens", type=int, metavar="N")
+    parser.add_argument("--context-window", type=int, metavar="N", help="tokens of a whole request")
+    parser.add_argument("--sees-images", action=argparse.BooleanOptionalAction)
+    parser.add_argument("--native-tools", action=argparse.BooleanOptionalAction)
+    parser.add_argument("--input-price", type=int, metavar="N", help="micro-dollars a million")
+    parser.add_argument("--output-price", type=int, metavar="N", help="micro-dollars a million")
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME")
+    parser.add_argument("--kind", default="openai", choices=ModelEndpoint.Kind.values)
+    _add_endpoint_arguments(parser)
+
+
+def _set_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("slug", metavar="SLUG")
+    parser.add_argument("--name")
+    parser.add_argument("--kind", choices=ModelEndpoint.Kind.values)
+    _add_endpoint_arguments(parser)
+
+
+def _add(cli: CommandContext, options: argparse.Namespace) -> None:
+    endpoint = save_endpoint(cli.principal, _build_spec(cli, options, {"api_key": ""}))
+    _show_endpoint(cli, endpoint, "is added")
+
+
+def _set(cli: CommandContext, options: argparse.Namespace) -> None:
+    endpoint = _get_endpoint(cli, options.slug)
+    kept: dict[str, Any] = {name: getattr(endpoint, name) for name in (*_SAID, "fallback")}
+    _show_endpoint(
+        cli, save_endpoint(cli.principal, _build_spec(cli, options, kept), endpoint), "is changed"
+    )
+
+
+def _list(cli: CommandContext, options: argparse.Namespace) -> None:
+    rows = ModelEndpoint.objects.for_organization(cli.principal.organization_id)
+    found = [as_json(row) for row in rows.select_related("fallback")]
+    drawn = [
+        (one["slug"], one["kind"], one["model"], one["base_url"], one["fallback"] or "")
+        for one in found
+    ]
+    empty = "No model endpoints yet: bonobot models add NAME --kind KIND --model MODEL"
+    cli.emit(
+        found, build_table("SLUG", "KIND", "MODEL", "ADDRESS", "FALLBACK", rows=drawn, empty=empty)
+    )
+
+
+def _remove_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("slug", metavar="SLUG")
+
+
+def _remove(cli: CommandContext, options: argparse.Namespace) -> None:
+    endpoint = _get_endpoint(cli, options.slug)
+    shown = as_json(endpoint)
+    remove_endpoint(cli.principal, endpoint)
+    cli.emit(shown)
+    cli.say(f"{endpoint.name} is removed.")
+
+
+def _test(cli: CommandContext, options: argparse.Namespace) -> None:
+    endpoint = _get_endpoint(cli, options.slug)
+    with cli.waiting(f"Asking {endpoint.name}"):
+        trial = try_endpoint(cli.principal, endpoint)
+    cli.emit(trial.as_dict())
+    cli.say(f"{endpoint.name} answered in {trial.duration_ms} ms: {trial.answer!r}")
+
+
+def as_json(endpoint: ModelEndpoint) -> dict[str, Any]:
+    """Return an endpoint as programs read it; of its key, whether there is one."""
+    return {
+        "id": str(endpoint.pk),
+        "slug": endpoint.slug,
+        **{name: getattr(endpoint, name) for name in _SAID},
+        "api_key": MASK if endpoint.api_key else "",
+        "fallback": endpoint.fallback.slug if endpoint.fallback else None,
+    }
+
+
+def _show_endpoint(cli: CommandContext, endpoint: ModelEndpoint, what: str) -> None:
+    cli.emit(as_json(endpoint))
+    cli.say(f"{endpoint.name} {what} as `{endpoint.slug}`.")
+
+
+def _build_spec(
+    cli: CommandContext, options: argparse.Namespace, kept: dict[str, Any]
+) -> ModelEndpointSpec:
+    said = {name: getattr(options, name, None) for name in _SAID}
+    found = kept | {name: value for name, value in said.items() if value is not None}
+    if options.key is not None:
+        found["api_key"] = expand(options.key, "--key")
+    if options.fallback is not None:
+        found["fallback"] = _get_endpoint(cli, options.fallback) if options.fallback else None
+    return ModelEndpointSpec(**found)
+
+
+def _get_endpoint(cli: CommandContext, slug: str) -> ModelEndpoint:
+    found: ModelEndpoint = ModelEndpoint.objects.get_or_404(
+        cli.principal.organization_id, slug=slug
+    )
+    return found
+
+
+VERBS = (
+    CommandVerb("list", "List the model endpoints.", _list, examples=("models list",)),
+    CommandVerb(
+        "add",
+        "Add a model endpoint.",
+        _add,
+        _add_arguments,
+        (
+            "models add Claude --kind anthropic --model claude-opus-5 --key '${ANTHROPIC_KEY}'",
+            "models add Local --url http://127.0.0.1:11434/v1 --model qwen3 --allow-private",
+        ),
+    ),
+    CommandVerb(
+        "set",
+        "Change a model endpoint; what isn't said stays.",
+        _set,
+        _set_arguments,
+        ("models set claude --fallback local", "models set claude --thinking high"),
+    ),
+    CommandVerb(
+        "test",
+        "Ask a model endpoint something small; it is paid for, and in the audit.",
+        _test,
+        _remove_arguments,
+        ("models test local", "models test claude --json"),
+    ),
+    CommandVerb(
+        "remove",
+        "Remove a model endpoint that nothing uses.",
+        _remove,
+        _remove_arguments,
+        ("models remove local",),
+    ),
+)

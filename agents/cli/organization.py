@@ -1,0 +1,258 @@
+"""`org show|set|halt|resume|export|delete`."""
+
+import argparse
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from agents import organization_offboarding
+from agents.kill_switch import KillSwitchImpact, halt_organization, load_impact, resume
+from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.principals import build_cli_principal
+from bonobot.accounts.services import save_organization
+from bonobot.core.cli.command_group import CommandContext, CommandVerb, build_table
+from bonobot.core.problems import InvalidInput
+
+
+def _get_organization(cli: CommandContext) -> Organization:
+    return Organization.objects.get(pk=cli.principal.organization_id)
+
+
+def export_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of `export`."""
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="a new or empty one")
+
+
+def export(cli: CommandContext, options: argparse.Namespace) -> None:
+    """Write everything of an organization into a folder."""
+    organization = _get_organization(cli)
+    with cli.waiting("Writing"):
+        found = organization_offboarding.export(cli.principal, organization, options.folder)
+    cli.emit(asdict(found) | {"folder": str(options.folder)})
+    cli.say(f"{found.rows} rows and {found.audit_rows} of the audit are in {options.folder}.")
+    cli.say("Secrets are not in it: they have to be entered again wherever it goes.")
+
+
+def delete_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of `delete`."""
+    parser.add_argument("--confirm", metavar="SLUG", help="its name again: nothing brings it back")
+    parser.add_argument("--dry-run", action="store_true", help="say what would be removed")
+    kept = parser.add_mutually_exclusive_group()
+    kept.add_argument("--export", type=Path, metavar="FOLDER", help="write everything there first")
+    kept.add_argument("--without-export", action="store_true", help="keep nothing, no audit either")
+
+
+def delete(cli: CommandContext, options: argparse.Namespace) -> None:
+    """Remove an organization with all that is its own."""
+    organization = _get_organization(cli)
+    if options.dry_run:
+        found = organization_offboarding.measure(organization)
+        rows = [(name.replace("_", " "), value) for name, value in asdict(found).items()]
+        cli.emit(asdict(found), build_table("", "", rows=rows, empty=""))
+        return
+    if options.confirm != organization.slug:
+        raise InvalidInput(
+            "Nothing was removed: its name has to be said again.",
+            code="not_confirmed",
+            field="--confirm",
+            remedy=f"Add --confirm {organization.slug}.",
+        )
+    if options.export is None and not options.without_export:
+        raise InvalidInput(
+            "Nothing was removed: nobody said what is to be kept.",
+            code="not_confirmed",
+            field="--export",
+            remedy="Add --export FOLDER, or --without-export: then its audit is gone, too.",
+        )
+    with cli.waiting("Removing"):
+        found = organization_offboarding.delete(cli.principal, organization, options.export)
+    cli.emit(asdict(found) | {"folder": str(options.export or "")})
+    cli.say(f"{found.organization} is gone, with {found.rows} rows. People's accounts stay.")
+
+
+# Left out, which is something else than `default`.
+UNSAID: Any = object()
+FLAGS = ("four_eyes", "second_factor", "single_sign_on")
+
+
+def _as_json(organization: Organization, reach: KillSwitchImpact) -> dict[str, Any]:
+    return {
+        "slug": organization.slug,
+        "name": organization.name,
+        "halted_at": organization.halted_at,
+        "four_eyes": organization.four_eyes,
+        "second_factor": organization.second_factor,
+        "single_sign_on": organization.single_sign_on,
+        "approval_hours": organization.approval_hours,
+        "calls_per_minute": organization.calls_per_minute,
+        "audit_days": organization.audit_days,
+        **reach.as_dict(),
+    }
+
+
+def _show(cli: CommandContext, options: argparse.Namespace) -> None:
+    organization = _get_organization(cli)
+    found = _as_json(organization, load_impact(organization))
+    rows = [(name.replace("_", " "), value) for name, value in found.items() if value is not None]
+    cli.emit(found, build_table("", "", rows=rows, empty=""))
+    if organization.halted_at is not None:
+        cli.say(f"It is halted. Let it go on: bonobot org resume --org {organization.slug}")
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("slug", metavar="SLUG", help="short name, as `--org` takes it")
+    parser.add_argument("--name", default="", help="what people read (default: the slug)")
+
+
+def _add(cli: CommandContext, options: argparse.Namespace) -> None:
+    made = Organization(slug=options.slug, name=options.name or options.slug)
+    # Of no organization yet: whoever has the host makes it, and is told apart by that in its audit.
+    save_organization(build_cli_principal(made), made, adding=True)
+    cli.emit(_as_json(made, load_impact(made)))
+    cli.say(f"{made.slug} is made. Invite its owner: bonobot members invite EMAIL --role owner")
+
+
+def _parse_number_or_default(text: str) -> int | None:
+    """Read a whole number, or `default`: as the platform has it."""
+    return None if text == "default" else int(text)
+
+
+def _set_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--calls-per-minute",
+        type=_parse_number_or_default,
+        metavar="N",
+        default=UNSAID,
+        help="of all agents and tokens together; 0: no limit, default: as the settings say",
+    )
+    parser.add_argument(
+        "--approval-hours",
+        type=_parse_number_or_default,
+        metavar="N",
+        default=UNSAID,
+        help="hours to answer a call that waits; default: as the settings say",
+    )
+    parser.add_argument(
+        "--audit-days",
+        type=_parse_number_or_default,
+        metavar="N",
+        default=UNSAID,
+        help="days that rows of the audit stay; 0: for ever, default: as the settings say",
+    )
+    parser.add_argument(
+        "--four-eyes",
+        action=argparse.BooleanOptionalAction,
+        default=UNSAID,
+        help="nobody approves the calls they asked for",
+    )
+    parser.add_argument(
+        "--second-factor",
+        action=argparse.BooleanOptionalAction,
+        default=UNSAID,
+        help="everybody needs a second factor",
+    )
+    parser.add_argument(
+        "--single-sign-on",
+        action=argparse.BooleanOptionalAction,
+        default=UNSAID,
+        help="everybody signs in by an identity provider; --no-… lets passwords in again",
+    )
+
+
+def _set(cli: CommandContext, options: argparse.Namespace) -> None:
+    names = ("calls_per_minute", "approval_hours", "audit_days", *FLAGS)
+    said = {name: value for name in names if (value := getattr(options, name)) is not UNSAID}
+    if not said:
+        raise InvalidInput(
+            "Nothing is said.",
+            field="org set",
+            remedy="Give one of the options that `bonobot org set --help` lists.",
+        )
+    organization = _get_organization(cli)
+    for name, value in said.items():
+        setattr(organization, name, value)
+    save_organization(cli.principal, organization, adding=False)
+    cli.emit(_as_json(organization, load_impact(organization)))
+    cli.say(f"{organization.slug}: {', '.join(f'{name} {value}' for name, value in said.items())}")
+
+
+def _add_halt_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--reason", default="", help="for the audit, and those whose sessions end")
+    parser.add_argument("--yes", action="store_true", help="don't ask first")
+
+
+def _halt_organization(cli: CommandContext, options: argparse.Namespace) -> None:
+    organization = _get_organization(cli)
+    reach = load_impact(organization)
+    question = (
+        f"Halt {organization.slug}? {reach.running} running and {reach.waiting} waiting sessions "
+        f"are cancelled, {reach.agents} agents and {reach.servers} servers stand still."
+    )
+    if not options.yes and not cli.confirm(question):
+        raise InvalidInput(
+            f"Nothing was halted. It would stop {reach.running} running and {reach.waiting} "
+            f"waiting sessions of {reach.agents} agents.",
+            code="not_confirmed",
+            field="--yes",
+            remedy="Confirm it with --yes.",
+        )
+    organization = halt_organization(cli.principal, options.reason)
+    cli.emit(_as_json(organization, reach))
+    cli.say(f"{organization.slug} is halted: every call and model turn is refused from now on.")
+    cli.say(f"Let it go on: bonobot org resume --org {organization.slug}")
+
+
+def _resume(cli: CommandContext, options: argparse.Namespace) -> None:
+    organization = resume(cli.principal)
+    cli.emit(_as_json(organization, load_impact(organization)))
+    cli.say(f"{organization.slug} goes on; sessions that were cancelled stay so.")
+
+
+VERBS = (
+    CommandVerb(
+        "show", "Show the organization, and what a halt would stop.", _show, examples=("org show",)
+    ),
+    CommandVerb(
+        "set",
+        "Set the organization's rate, how calls that wait are answered, how long the audit stays.",
+        _set,
+        _set_arguments,
+        (
+            "org set --calls-per-minute 600",
+            "org set --audit-days 365",
+            "org set --calls-per-minute default --four-eyes",
+        ),
+    ),
+    CommandVerb(
+        "halt",
+        "Stop everything: refuse every call and turn, cancel every session.",
+        _halt_organization,
+        _add_halt_arguments,
+        ("org halt", 'org halt --yes --reason "leaked credential" --org acme'),
+    ),
+    CommandVerb(
+        "export",
+        "Write everything of the organization into a folder.",
+        export,
+        export_arguments,
+        ("org export acme-2026-11-22 --org acme",),
+    ),
+    CommandVerb(
+        "delete",
+        "Remove the organization with all that is its own.",
+        delete,
+        delete_arguments,
+        (
+            "org delete --org acme --dry-run",
+            "org delete --org acme --confirm acme --export acme-2026-11-22",
+        ),
+    ),
+    CommandVerb("resume", "Let a halted organization go on.", _resume, examples=("org resume",)),
+    CommandVerb(
+        "add",
+        "Make an organization.",
+        _add,
+        _add_arguments,
+        ("org add acme", "org add acme --name 'Acme Ltd'"),
+    ),
+)

@@ -1,0 +1,470 @@
+"""`agents run|retry|sessions|cancel|export-session`, session grants, steps drawn live.
+
+Calls are blocks that are shown short: `/show` in a chat shows one whole. Models' and servers' texts
+are a stranger's: what can't be seen is made visible, and links show where they lead.
+"""
+
+import argparse
+import json
+from collections.abc import Callable, Iterator
+from contextlib import aclosing, contextmanager, suppress
+from pathlib import Path
+from time import monotonic
+from typing import Any
+from uuid import UUID
+
+from rich.console import Group, RenderableType
+from rich.json import JSON
+from rich.live import Live
+from rich.markdown import Markdown
+from rich.padding import Padding
+from rich.spinner import Spinner
+from rich.text import Text
+
+from agents.approvals.services import revoke
+from agents.attachments import LARGEST_TOGETHER, Attachment
+from agents.cli import approvals
+from agents.models import Agent, Session, SessionGrant, Step
+from agents.sessions.events import PROGRESS, TEXT, SessionEvent, watch_session
+from agents.sessions.export import MEDIA_TYPES, export_session, report
+from agents.sessions.leases import LEASE, has_live_runner
+from agents.sessions.services import cancel, send_again, start
+from agents.sessions.worker import get_session_runner
+from bonobot.core.cli.command_group import CommandContext, CommandFailed, CommandVerb, build_table
+from bonobot.core.problems import InvalidInput, ServiceUnavailable
+from bonobot.core.runtime import get_runtime
+from bonobot.core.text.untrusted_text import make_visible
+
+# Of a call's arguments and of its result, where it is shown short.
+LINES, CHARACTERS = 12, 2_000
+MARKS = {"done": ("✓", "green"), "unknown": ("?", "yellow")}
+# Rows of the terminal that are kept free below a growing text.
+BELOW = 6
+
+
+class SessionRenderer:
+    """Draws the events of one session; `after` is the last step that it has drawn for good.
+
+    `answers`: models' texts are drawn too; who prints the answer at the end leaves them out.
+    """
+
+    def __init__(self, cli: CommandContext, *, answers: bool, after: int = 0) -> None:
+        self.after = after
+        self._cli = cli
+        self._answers = answers
+        self._open: dict[int, dict[str, Any]] = {}
+        self._drawn: set[int] = set()
+        self._live: Live | None = None
+
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        """Have what isn't settled shown at the bottom of a terminal, until this ends."""
+        self._open.clear()
+        if self._cli.as_json or not self._cli.out.is_terminal:
+            yield
+            return
+        with Live(console=self._cli.out, transient=True, refresh_per_second=8) as self._live:
+            self._refresh()
+            try:
+                yield
+            finally:
+                self._live.update(Text(""))
+        self._live = None
+
+    def take(self, events: list[SessionEvent]) -> None:
+        """Draw what is new."""
+        for event in events:
+            self._take(event)
+        if self._live is not None and events:
+            self._refresh()
+
+    def _take(self, event: SessionEvent) -> None:
+        data = event.data
+        if event.kind == TEXT:
+            step = self._open.get(data["seq"])
+            if step is not None:
+                step["text"] = step.get("text", "")[: data["at"]] + data["text"]
+        elif event.kind == PROGRESS:
+            self._open.get(data["seq"], {})["progress"] = data
+        elif "seq" in data:
+            self._step(event)
+
+    def _step(self, event: SessionEvent) -> None:
+        seq, data = event.data["seq"], event.data
+        if event.id is not None:
+            self.after = event.id
+        if data["state"] == Step.State.INTENT:
+            self._open[seq] = dict(data)
+            return
+        self._open.pop(seq, None)
+        if seq not in self._drawn:
+            self._drawn.add(seq)
+            self._settled(data)
+
+    def _settled(self, data: dict[str, Any]) -> None:
+        if self._cli.as_json:
+            return
+        if data["kind"] == Step.Kind.CALL:
+            self._cli.out.print(render_call(data))
+        elif data["kind"] == Step.Kind.NOTICE:
+            self._cli.out.print(f"! {make_visible(data['text'])}", style="yellow", markup=False)
+        elif self._answers and data["kind"] == Step.Kind.MODEL and data.get("text", "").strip():
+            self._cli.out.print(
+                render_model_text(data["text"], formatted=self._cli.out.is_terminal)
+            )
+
+    def _refresh(self) -> None:
+        if self._live is not None:
+            parts = [part for _, step in sorted(self._open.items()) for part in self._moving(step)]
+            self._live.update(Group(*(parts or [Spinner("dots", "The agent is working …")])))
+
+    def _moving(self, step: dict[str, Any]) -> Iterator[RenderableType]:
+        if step["kind"] == Step.Kind.CALL:
+            yield Spinner("dots", _render_running_call(step))
+        elif text := step.get("text", ""):
+            end = "\n".join(text.splitlines()[-max(4, self._cli.out.height - BELOW) :])
+            yield render_model_text(end, formatted=True)
+        else:
+            yield Spinner("dots", "The agent is thinking …")
+
+
+def render_call(data: dict[str, Any], *, whole: bool = False) -> RenderableType:
+    """Return a finished call: what it was given and what came of it, short or whole."""
+    mark = MARKS.get(data["state"], ("✗", "red"))
+    took = f" {data['duration_ms']} ms" if data.get("duration_ms") is not None else ""
+    code = f" {data['code']}" if data.get("code") else ""
+    name = make_visible(data.get("name", ""), 120)
+    head = Text.assemble(mark, f" {name}", (f"{took}{code} #{data['seq']}", "dim"))
+    parts: list[RenderableType] = [head]
+    if data.get("arguments"):
+        written = json.dumps(data["arguments"], indent=2, ensure_ascii=False)
+        parts.append(_render_excerpt(written, whole))
+    if data.get("text"):
+        parts.append(_render_excerpt(data["text"], whole))
+    return Group(*parts)
+
+
+def render_model_text(text: str, *, formatted: bool) -> RenderableType:
+    """Return what a model wrote: formatted as Markdown, or as it is."""
+    if not formatted:
+        return Text(make_visible(text))
+    # Links show their address: what they are called is the writer's choice.
+    return Markdown(make_visible(text), hyperlinks=False)
+
+
+def _render_excerpt(text: str, whole: bool) -> RenderableType:
+    shown, left = make_visible(text), 0
+    with suppress(ValueError):
+        shown = make_visible(json.dumps(json.loads(text), indent=2, ensure_ascii=False))
+    if not whole:
+        lines = shown.splitlines()
+        left = len(lines) - LINES
+        shown = make_visible("\n".join(lines[:LINES]), CHARACTERS)
+    more = [Text(f"… {left} more lines", style="dim")] if left > 0 else []
+    return Padding(Group(_highlight_json(shown), *more), (0, 4))
+
+
+def _highlight_json(text: str) -> RenderableType:
+    try:
+        return JSON(text)
+    except ValueError:
+        return Text(text, style="dim")
+
+
+def _render_running_call(step: dict[str, Any]) -> Text:
+    name = make_visible(step.get("name", ""), 120)
+    progress = step.get("progress") or {}
+    if not progress:
+        return Text(name)
+    total = f" / {progress['total']:g}" if progress.get("total") else ""
+    said_of_it = make_visible(progress.get("message", ""), 120)
+    return Text.assemble(name, (f" {said_of_it} {progress['done']:g}{total}", "dim"))
+
+
+Told = Callable[[list[SessionEvent]], object]
+
+
+def add_send_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare how long a run is waited for, and what is sent along."""
+    parser.add_argument("--attach", action="append", metavar="FILE", help="an image or a text")
+    add_wait_arguments(parser)
+
+
+def add_wait_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare how long a run is waited for."""
+    parser.add_argument("--timeout", type=float, default=3600, metavar="SECONDS")
+    parser.add_argument("--wait", action="store_true", help="also for a person's answer to a call")
+
+
+def add_run_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of `run`."""
+    parser.add_argument("slug", metavar="SLUG")
+    parser.add_argument("text", metavar="TEXT", help="the message")
+    parser.add_argument("--working-dir", default="", help="a folder to attach")
+    add_send_arguments(parser)
+
+
+def run(cli: CommandContext, options: argparse.Namespace) -> None:
+    """Give an agent a message and wait for its answer."""
+    agent: Agent = Agent.objects.get_or_404(cli.principal.organization_id, slug=options.slug)
+    files = read_attachments(options.attach or ())
+    session = start(
+        cli.principal, agent, options.text, working_dir=options.working_dir, attachments=files
+    )
+    finish(cli, session, options)
+
+
+def add_retry_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of `retry`."""
+    parser.add_argument("session", metavar="SESSION", help="its id")
+    parser.add_argument("--message", type=int, metavar="SEQ", help="default: the last one")
+    parser.add_argument("--text", help="what it says now; default: the same")
+    add_send_arguments(parser)
+
+
+def retry(cli: CommandContext, options: argparse.Namespace) -> None:
+    """Send a message of a session again, in its place, and wait for the answer."""
+    session = find(cli, options.session)
+    files = read_attachments(options.attach or ())
+    last = session.steps.order_by("-seq").values_list("seq", flat=True).first() or 0
+    send_again(cli.principal, session, options.message, options.text, files)
+    finish(cli, session, options, after=last)
+
+
+def find(cli: CommandContext, pk: str) -> Session:
+    """Return a session by its id; raises `NotFound`."""
+    rows = Session.objects.select_related("agent")
+    found: Session = rows.get_or_404(cli.principal.organization_id, pk=pk)
+    return found
+
+
+def read_attachments(paths: "list[str] | tuple[()]") -> list[Attachment]:
+    """Read files to attach; raises `Invalid` (field `--attach`)."""
+    return [_read_attachment(Path(path).expanduser()) for path in paths]
+
+
+def _read_attachment(path: Path) -> Attachment:
+    try:
+        with path.open("rb") as file:
+            return Attachment(path.name, file.read(LARGEST_TOGETHER + 1))
+    except OSError as error:
+        raise InvalidInput(
+            f"The file {str(path)!r} can't be read: {error.strerror}.",
+            code="unusable_file",
+            field="--attach",
+            remedy="Name an image or a text file.",
+        ) from None
+
+
+def finish(
+    cli: CommandContext, session: Session, options: argparse.Namespace, after: int = 0
+) -> None:
+    """Follow a session to its rest, having what it asks answered, and print what came of it."""
+    wait_for_session(cli, session, options, after)
+    done = report(session.pk)
+    cli.emit(done)
+    if done["status"] == Session.Status.WAITING:
+        approvals.show_pending_requests(cli, session)
+        raise CommandFailed
+    if done["status"] != Session.Status.DONE:
+        if done["error"]:
+            cli.say(f"{done['status']}: {make_visible(done['error']['detail'])}")
+        raise CommandFailed
+    cli.say(make_visible(done["answer"]))
+
+
+def wait_for_session(
+    cli: CommandContext, session: Session, options: argparse.Namespace, after: int = 0
+) -> None:
+    """Follow a session to its rest, having what it asks answered."""
+    drawing = SessionRenderer(cli, answers=False, after=after)
+    show_session_steps(cli, session, drawing, options.timeout)
+    while approvals.answer_pending_requests(
+        cli, session, wait=options.wait, timeout_s=options.timeout
+    ):
+        show_session_steps(cli, session, drawing, options.timeout)
+
+
+def show_session_steps(
+    cli: CommandContext, session: Session, drawing: SessionRenderer, timeout_s: float | None
+) -> None:
+    """Show what a session does until it rests.
+
+    Raises `Unavailable` (code `still_running`) when the time is over; Ctrl-C leaves it running.
+    """
+    if not has_live_runner(besides=get_session_runner().runner_id):
+        # No worker takes it: this process becomes a runner until the session rests.
+        get_runtime().call(get_session_runner().take, session.pk)
+    try:
+        with drawing.shown():
+            get_runtime().call(_show_events, session.pk, drawing, timeout_s=timeout_s)
+    except TimeoutError:
+        raise ServiceUnavailable(
+            f"The session {session.pk} is still running after {timeout_s:.0f} s.",
+            code="still_running",
+            remedy="It goes on; look at it in the admin, or give a longer --timeout.",
+        ) from None
+
+
+async def _show_events(session_id: UUID, drawing: SessionRenderer) -> None:
+    looked = monotonic()
+    async with aclosing(watch_session(session_id, drawing.after)) as looks:
+        async for events in looks:
+            if monotonic() - looked > LEASE.total_seconds():
+                # A worker that seemed alive may be gone: what nobody holds is taken here.
+                looked = monotonic()
+                await get_session_runner().take(session_id)
+            drawing.take(events)
+
+
+LISTED = 100
+NUMBERS = ("turns", "calls", "input_tokens", "output_tokens", "cost_microusd")
+
+
+def as_json(session: Session) -> dict[str, Any]:
+    """Return a session as programs read it."""
+    return {
+        "id": str(session.pk),
+        "agent": session.agent.slug,
+        "title": session.title,
+        "status": session.status,
+        "error_code": session.error_code,
+        "started_by": session.started_by,
+        **{name: getattr(session, name) for name in NUMBERS},
+        "created_at": session.created_at,
+        "finished_at": session.finished_at,
+    }
+
+
+def _list(cli: CommandContext, options: argparse.Namespace) -> None:
+    rows = Session.objects.visible_to(cli.principal).select_related("agent")
+    if options.slug:
+        rows = rows.filter(agent=Agent.objects.named(cli.principal, options.slug))
+    if options.status:
+        rows = rows.filter(status=options.status)
+    found = [as_json(row) for row in rows.order_by("-created_at", "-pk")[:LISTED]]
+    names = ("id", "agent", "status", "title", "started_by", "calls")
+    shown = [(f"{one['created_at']:%m-%d %H:%M}", *(one[name] for name in names)) for one in found]
+    columns = ("WHEN", "ID", "AGENT", "STATUS", "ABOUT", "BY", "CALLS")
+    empty = 'There is none. Begin one: bonobot agents run SLUG "text"'
+    cli.emit(found, build_table(*columns, rows=shown, empty=empty))
+
+
+def _cancel(cli: CommandContext, options: argparse.Namespace) -> None:
+    session = find(cli, options.session)
+    wanted = cancel(cli.principal, session)
+    cli.emit({"id": str(session.pk), "cancelled": wanted})
+    cli.say("It is being cancelled." if wanted else "There was nothing to cancel: it has ended.")
+
+
+def _list_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("slug", metavar="SLUG", nargs="?", help="only those of this agent")
+    parser.add_argument("--status", choices=Session.Status.values, help="only those in it")
+
+
+def _cancel_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("session", metavar="SESSION", help="its id")
+
+
+VERBS = (
+    CommandVerb(
+        "sessions",
+        f"List the latest {LISTED} sessions.",
+        _list,
+        _list_arguments,
+        ("agents sessions", "agents sessions demo --status waiting --json"),
+    ),
+    CommandVerb(
+        "cancel",
+        "Cancel what a session does; a message sent later begins anew.",
+        _cancel,
+        _cancel_arguments,
+        ("agents cancel 0198c0de-…",),
+    ),
+)
+
+
+def _as_json(grant: SessionGrant) -> dict[str, Any]:
+    return {
+        "id": str(grant.pk),
+        "session_id": str(grant.session_id),
+        "server_id": str(grant.server_id) if grant.server_id else None,
+        "tool": grant.own_name,
+        "name": grant.label,
+        "granted_by": grant.granted_by,
+        "created_at": grant.created_at,
+    }
+
+
+def _list_session_approvals(cli: CommandContext, options: argparse.Namespace) -> None:
+    session = find(cli, options.session)
+    found = [_as_json(one) for one in session.grants.order_by("created_at", "pk")]
+    rows = [(one["id"], one["name"], one["granted_by"]) for one in found]
+    empty = "Nothing was allowed for the whole session."
+    cli.emit(found, build_table("ID", "TOOL", "ALLOWED BY", rows=rows, empty=empty))
+
+
+def _revoke(cli: CommandContext, options: argparse.Namespace) -> None:
+    rows: Any = SessionGrant.objects
+    grant: SessionGrant = rows.get_or_404(cli.principal.organization_id, pk=options.grant)
+    shown = _as_json(grant)
+    revoke(cli.principal, grant)
+    cli.emit(shown)
+    cli.say(f"{shown['name']} is asked about again, from the very next call.")
+
+
+def _add_session_approval_filters(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("session", metavar="SESSION", help="its id")
+
+
+def _revoke_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("grant", metavar="GRANT", help="its id, as `agents grants` lists it")
+
+
+SESSION_APPROVAL_VERBS = (
+    CommandVerb(
+        "grants",
+        "List what was allowed for a whole session.",
+        _list_session_approvals,
+        _add_session_approval_filters,
+        ("agents grants 0198c0de-…",),
+    ),
+    CommandVerb(
+        "revoke-grant",
+        "Take back what was allowed for a session.",
+        _revoke,
+        _revoke_arguments,
+        ("agents revoke-grant 0198c0df-…",),
+    ),
+)
+
+
+def add_export_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("session", metavar="SESSION", help="its id")
+    parser.add_argument("--as", dest="form", choices=list(MEDIA_TYPES), default="markdown")
+    parser.add_argument("--output", metavar="FILE", help="default: the standard output")
+
+
+def export(cli: CommandContext, options: argparse.Namespace) -> None:
+    """Write a session down; with `--json` as JSON."""
+    text = export_session(find(cli, options.session), "json" if cli.as_json else options.form)
+    if not options.output:
+        cli.out.file.write(text)
+        return
+    path = Path(options.output).expanduser()
+    write(path, text, "--output")
+    cli.err.print(f"Written to {path}.", markup=False)
+
+
+def write(path: Path, text: str, field: str) -> None:
+    """Write a text file; raises `Invalid` (`unusable_file`) naming the field."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InvalidInput(
+            f"The file {str(path)!r} can't be written: {error.strerror}.",
+            code="unusable_file",
+            field=field,
+            remedy="Name another file.",
+        ) from None

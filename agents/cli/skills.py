@@ -1,0 +1,210 @@
+"""`skills`; options shared with workflows and triggers."""
+
+import argparse
+from typing import Any
+
+from agents.assignments import list_agent_slugs
+from agents.cli.agents import find
+from agents.cli.sessions import add_wait_arguments, finish
+from agents.models import Skill
+from agents.skills.services import SkillSpec, get_skill, remove_skill, run_skill, save_skill
+from agents.skills.templates import FORM, build_template, read_line, render
+from bonobot.core.cli.command_group import (
+    CommandContext,
+    CommandVerb,
+    build_table,
+    parse_pairs,
+    read_text,
+)
+from bonobot.core.problems import Conflict, InvalidInput
+from bonobot.core.text.untrusted_text import make_visible
+
+
+def add_name_argument(parser: argparse.ArgumentParser) -> None:
+    """Declare which one is meant."""
+    parser.add_argument("name", metavar="NAME")
+
+
+def add_agents_arguments(parser: argparse.ArgumentParser, what: str) -> None:
+    """Declare which agents have it; read by `given_to`."""
+    given = parser.add_mutually_exclusive_group()
+    given.add_argument("--agent", action="append", metavar="SLUG", help=what)
+    given.add_argument("--no-agents", action="store_true", help="take it from all agents")
+
+
+def collect_agents(options: argparse.Namespace) -> list[str] | tuple[()] | None:
+    """Return the agents that are to have it; None where that stays as it is."""
+    agents: list[str] | None = options.agent
+    return () if options.no_agents else agents
+
+
+def add_enabled_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare whether it is switched on; without a word that stays as it is."""
+    switch = parser.add_mutually_exclusive_group()
+    switch.add_argument("--on", dest="enabled", action="store_true", default=None)
+    switch.add_argument("--off", dest="enabled", action="store_false")
+
+
+def as_json(skill: Skill) -> dict[str, Any]:
+    """Return a skill as programs read it."""
+    names = ("name", "title", "description", "text", "arguments", "enabled", "version", "digest")
+    found = {name: getattr(skill, name) for name in names}
+    return {"id": str(skill.pk), **found, "agents": list_agent_slugs(skill)}
+
+
+def _list(cli: CommandContext, options: argparse.Namespace) -> None:
+    rows = Skill.objects.for_organization(cli.principal.organization_id)
+    if options.agent:
+        rows = rows.filter(given__agent=find(cli, options.agent))
+    found = [as_json(row) for row in rows]
+    shown = [
+        (
+            one["name"] if one["enabled"] else f"{one['name']} (off)",
+            one["version"],
+            ", ".join(argument["name"] for argument in one["arguments"]),
+            ", ".join(one["agents"]) or "–",
+            one["description"] or one["title"],
+        )
+        for one in found
+    ]
+    empty = "No skills yet. Write one: bonobot skills add NAME --file FILE"
+    columns = ("NAME", "VERSION", "ARGUMENTS", "AGENTS", "WHAT IT IS FOR")
+    cli.emit(found, build_table(*columns, rows=shown, empty=empty))
+
+
+def _show(cli: CommandContext, options: argparse.Namespace) -> None:
+    skill = get_skill(cli.principal, options.name)
+    cli.emit(as_json(skill))
+    cli.say(make_visible(skill.text, len(skill.text)))
+
+
+def _add(cli: CommandContext, options: argparse.Namespace) -> None:
+    if Skill.objects.filter(
+        organization_id=cli.principal.organization_id, name=options.name
+    ).exists():
+        raise Conflict(
+            f"There is a skill {options.name!r} already.",
+            code="name_taken",
+            field="NAME",
+            remedy=f"Change it: bonobot skills set {options.name} …",
+        )
+    _show_skill(cli, save_skill(cli.principal, _build_spec(options)))
+
+
+def _set(cli: CommandContext, options: argparse.Namespace) -> None:
+    skill = get_skill(cli.principal, options.name)
+    _show_skill(cli, save_skill(cli.principal, _build_spec(options), skill))
+
+
+def _show_skill(cli: CommandContext, skill: Skill) -> None:
+    cli.emit(as_json(skill))
+    cli.say(
+        f"{skill.name} is at version {skill.version}; it is given to: "
+        f"{', '.join(list_agent_slugs(skill)) or 'no agent'}."
+    )
+
+
+def _run(cli: CommandContext, options: argparse.Namespace) -> None:
+    skill = get_skill(cli.principal, options.name)
+    given = parse_pairs(options.values, "KEY=VALUE")
+    if options.dry_run:
+        text = render(build_template(skill), given)
+        cli.emit({"text": text})
+        cli.say(make_visible(text, len(text)))
+        return
+    if not options.agent:
+        raise InvalidInput(
+            "No agent is named.", field="--agent", remedy="Add --agent SLUG, or --dry-run."
+        )
+    finish(cli, run_skill(cli.principal, skill, find(cli, options.agent), given), options)
+
+
+def _remove(cli: CommandContext, options: argparse.Namespace) -> None:
+    skill = get_skill(cli.principal, options.name)
+    found = as_json(skill)
+    remove_skill(cli.principal, skill)
+    cli.emit(found)
+    cli.say(f"{options.name} is gone.")
+
+
+def _build_spec(options: argparse.Namespace) -> SkillSpec:
+    return SkillSpec(
+        name=options.name,
+        title=options.title,
+        description=options.description,
+        text=options.text if options.file is None else read_text(options.file),
+        arguments=None
+        if options.argument is None
+        else [read_line(one).as_dict() for one in options.argument],
+        enabled=options.enabled,
+        agents=collect_agents(options),
+    )
+
+
+def _list_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--agent", metavar="SLUG", help="those that an agent has")
+
+
+def _write_arguments(parser: argparse.ArgumentParser) -> None:
+    add_name_argument(parser)
+    said = parser.add_mutually_exclusive_group()
+    said.add_argument("--file", help="file with the instructions; - reads standard input")
+    said.add_argument("--text", help="the instructions")
+    parser.add_argument("--title")
+    parser.add_argument("--description", help="what it is for, in a line")
+    parser.add_argument(
+        "--argument",
+        action="append",
+        metavar="ARGUMENT",
+        help=f"{FORM}; it stands in the text as ${{NAME}}; several may be given",
+    )
+    add_agents_arguments(parser, "agents that have it")
+    add_enabled_arguments(parser)
+
+
+def _run_arguments(parser: argparse.ArgumentParser) -> None:
+    add_name_argument(parser)
+    parser.add_argument("values", metavar="KEY=VALUE", nargs="*", help="values of its arguments")
+    parser.add_argument("--agent", metavar="SLUG", help="the agent that runs it")
+    parser.add_argument("--dry-run", action="store_true", help="only show the text")
+    add_wait_arguments(parser)
+
+
+VERBS = (
+    CommandVerb(
+        "list",
+        "List the skills.",
+        _list,
+        _list_arguments,
+        ("skills list", "skills list --agent helper --json"),
+    ),
+    CommandVerb("show", "Show a skill.", _show, add_name_argument, ("skills show release-notes",)),
+    CommandVerb(
+        "add",
+        "Write a skill.",
+        _add,
+        _write_arguments,
+        (
+            "skills add release-notes --text 'Write notes for ${version}.' --argument version!",
+            "skills add triage --file triage.md --agent helper",
+        ),
+    ),
+    CommandVerb(
+        "set",
+        "Change a skill; another text or other arguments are a new version.",
+        _set,
+        _write_arguments,
+        ("skills set triage --file triage.md", "skills set triage --agent helper --off"),
+    ),
+    CommandVerb(
+        "run",
+        "Give a skill to an agent as a message and wait for its answer.",
+        _run,
+        _run_arguments,
+        (
+            "skills run release-notes version=1.4 --agent helper",
+            "skills run release-notes version=1.4 --dry-run",
+        ),
+    ),
+    CommandVerb("remove", "Remove a skill.", _remove, add_name_argument, ("skills remove triage",)),
+)

@@ -1,0 +1,202 @@
+"""`tools list`; `agents tools|workspace` (built-in tools)."""
+
+import argparse
+import json
+from typing import Any
+
+from agents.builtin_tools.registry import BUILTIN_TOOLS
+from agents.builtin_tools.services import clear_workspace, describe_workspace
+from agents.builtin_tools.toolset_options import KITS, apply_defaults
+from agents.models import Agent
+from agents.services import AgentSpec, update_agent
+from bonobot.core.cli.command_group import CommandContext, CommandVerb, build_table
+from bonobot.core.problems import InvalidInput
+from mcp_servers.models import Definition
+
+
+def _list_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--mcp", action="store_true", help="only tools of MCP servers")
+
+
+def _list(cli: CommandContext, options: argparse.Namespace) -> None:
+    found = (
+        [] if options.mcp else [_serialize_builtin_tool(tool) for tool in BUILTIN_TOOLS.values()]
+    )
+    rows = Definition.objects.for_organization(cli.principal.organization_id).tools()
+    found += [
+        _serialize_mcp_tool(row)
+        for row in rows.select_related("server").order_by("server__name", "name")
+    ]
+    shown = [(t["server"], t["name"], t["state"], t["description"]) for t in found]
+    empty = "No tools yet. Add a server: bonobot mcp add NAME --url URL"
+    cli.emit(found, build_table("SERVER", "TOOL", "STATE", "DESCRIPTION", rows=shown, empty=empty))
+
+
+def _serialize_builtin_tool(tool: Any) -> dict[str, Any]:
+    return {
+        "server": "(built-in)",
+        "name": tool.name,
+        "state": "approved",
+        "enabled": True,
+        "description": tool.description,
+        "input_schema": tool.input_schema,
+    }
+
+
+def _serialize_mcp_tool(row: Definition) -> dict[str, Any]:
+    return {
+        "server": row.server.slug,
+        "name": row.name,
+        "state": row.state.value,
+        "enabled": row.enabled,
+        "description": row.description.split("\n", 1)[0][:100],
+        "input_schema": row.input_schema,
+    }
+
+
+VERBS = (
+    CommandVerb(
+        "list",
+        "List the tools there are.",
+        _list,
+        _list_arguments,
+        ("tools list", "tools list --mcp --json"),
+    ),
+)
+
+
+def _find(cli: CommandContext, slug: str) -> Agent:
+    found: Agent = Agent.objects.get_or_404(cli.principal.organization_id, slug=slug)
+    return found
+
+
+def _add_toolset_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("slug", metavar="SLUG")
+    parser.add_argument("--on", metavar="KIT", action="append", default=[], choices=[*KITS])
+    parser.add_argument("--off", metavar="KIT", action="append", default=[], choices=[*KITS])
+    parser.add_argument(
+        "--set",
+        metavar="KIT.OPTION=VALUE",
+        action="append",
+        default=[],
+        help="an option of a kit that is on; VALUE is JSON, lists may be written a,b",
+    )
+
+
+def _handle_toolsets(cli: CommandContext, options: argparse.Namespace) -> None:
+    agent = _find(cli, options.slug)
+    kits = {name: dict(said) for name, said in agent.builtin_tools.items()}
+    for name in options.on:
+        kits.setdefault(name, {})
+    for name in options.off:
+        kits.pop(name, None)
+    for text in options.set:
+        name, option, value = _parse_option(text)
+        kits.setdefault(name, {})[option] = value
+    if kits != agent.builtin_tools:
+        update_agent(cli.principal, agent, AgentSpec(name=agent.name, builtin_tools=kits))
+    on = apply_defaults(agent.builtin_tools)
+    found = [
+        {
+            "kit": kit.name,
+            "on": kit.name in on,
+            "options": dict(on.get(kit.name, kit.usual)),
+            "about": kit.about,
+        }
+        for kit in KITS.values()
+    ]
+    rows = [(f["kit"], "on" if f["on"] else "off", _format_options(f), f["about"]) for f in found]
+    cli.emit(found, build_table("KIT", "", "OPTIONS", "WHAT IT DOES", rows=rows, empty=""))
+
+
+def _format_options(kit: dict[str, Any]) -> str:
+    return ", ".join(
+        f"{name}={_format_option_value(value)}" for name, value in kit["options"].items()
+    )
+
+
+def _format_option_value(value: Any) -> str:
+    return ",".join(value) if isinstance(value, list | tuple) else json.dumps(value)
+
+
+def _parse_option(text: str) -> tuple[str, str, Any]:
+    """Return the kit, the option and its value; raises `Invalid`."""
+    where, equals, said = text.partition("=")
+    name, dot, option = where.partition(".")
+    if not equals or not dot or name not in KITS:
+        raise InvalidInput(
+            f"{text!r} sets nothing.",
+            field="--set",
+            remedy="Write KIT.OPTION=VALUE, such as shell.time_s=120.",
+        )
+    known = KITS[name].option(option)
+    if known is not None and known.kind == "texts":
+        return name, option, [one.strip() for one in said.split(",") if one.strip()]
+    try:
+        return name, option, json.loads(said)
+    except ValueError:
+        return name, option, said
+
+
+def _add_workspace_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("slug", metavar="SLUG")
+    deeds = parser.add_mutually_exclusive_group()
+    deeds.add_argument("--attach", metavar="DIR", help="let it work in a folder of this host")
+    deeds.add_argument("--detach", action="store_true", help="give it its own folder again")
+    deeds.add_argument("--empty", action="store_true", help="delete all that is in its own folder")
+    parser.add_argument("--mib", type=int, metavar="N", help="how much its own folder may hold")
+    parser.add_argument("--files", type=int, metavar="N", help="how many files and folders")
+
+
+def _handle_workspace(cli: CommandContext, options: argparse.Namespace) -> None:
+    agent = _find(cli, options.slug)
+    folder = "" if options.detach else options.attach
+    if (folder, options.mib, options.files) != (None, None, None):
+        spec = AgentSpec(
+            name=agent.name,
+            workspace_folder=folder,
+            workspace_mib=options.mib,
+            workspace_files=options.files,
+        )
+        update_agent(cli.principal, agent, spec)
+    if options.empty:
+        clear_workspace(cli.principal, agent)
+    found = describe_workspace(agent)
+    rows = [(name.replace("_", " "), _format_value(value)) for name, value in found.items()]
+    cli.emit(found, build_table("WORKSPACE", "", rows=rows, empty=""))
+
+
+def _format_value(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(value) or "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:,}" if isinstance(value, int) else value or "–"
+
+
+WORKSPACE_VERBS = (
+    CommandVerb(
+        "tools",
+        "Show or change which built-in tools an agent has.",
+        _handle_toolsets,
+        _add_toolset_arguments,
+        (
+            "agents tools demo",
+            "agents tools demo --on filesystem --on search --set filesystem.read_only=true",
+            "agents tools demo --on fetch --set fetch.hosts=docs.example.com,*.example.org",
+            "agents tools demo --off shell",
+        ),
+    ),
+    CommandVerb(
+        "workspace",
+        "Show or change the folder that an agent's built-in tools work in.",
+        _handle_workspace,
+        _add_workspace_arguments,
+        (
+            "agents workspace demo",
+            "agents workspace demo --attach /srv/project",
+            "agents workspace demo --detach --mib 512",
+            "agents workspace demo --empty",
+        ),
+    ),
+)

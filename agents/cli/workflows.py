@@ -1,0 +1,248 @@
+"""`workflows`: write, run, show."""
+
+import argparse
+import json
+from typing import Any
+
+from agents.assignments import list_agent_slugs
+from agents.cli.sessions import add_wait_arguments, wait_for_session
+from agents.cli.skills import (
+    add_agents_arguments,
+    add_enabled_arguments,
+    add_name_argument,
+    collect_agents,
+)
+from agents.cli.triggers import VERBS as TRIGGER_VERBS
+from agents.models import Session, Workflow, WorkflowRun
+from agents.sessions.services import cancel
+from agents.workflows.queries import as_json as run_json
+from agents.workflows.queries import list_steps
+from agents.workflows.services import (
+    WorkflowSpec,
+    approve_workflow,
+    get_workflow,
+    remove_workflow,
+    run_workflow,
+    save_workflow,
+)
+from bonobot.core.cli.command_group import (
+    CommandContext,
+    CommandFailed,
+    CommandVerb,
+    build_table,
+    read_inputs,
+    read_text,
+)
+from bonobot.core.text.untrusted_text import make_visible
+
+RUNS_LISTED = 50
+SHOWN = 300
+
+
+def as_json(workflow: Workflow) -> dict[str, Any]:
+    """Return a workflow as programs read it."""
+    names = ("name", "description", "source", "enabled", "version", "digest", "state")
+    found = {name: getattr(workflow, name) for name in names}
+    return {
+        "id": str(workflow.pk),
+        **found,
+        "agent": workflow.agent.slug,
+        "agents": list_agent_slugs(workflow),
+    }
+
+
+def _list(cli: CommandContext, options: argparse.Namespace) -> None:
+    rows = Workflow.objects.for_organization(cli.principal.organization_id)
+    found = [as_json(row) for row in rows.select_related("agent")]
+    shown = [
+        (
+            one["name"] if one["enabled"] else f"{one['name']} (off)",
+            one["version"],
+            one["agent"],
+            f"{', '.join(one['agents']) or '–'} ({one['state']})",
+            one["description"],
+        )
+        for one in found
+    ]
+    empty = "No workflows yet. Write one: bonobot workflows add NAME --file FILE"
+    columns = ("NAME", "VERSION", "RUNS AS", "TOOL OF", "WHAT IT DOES")
+    cli.emit(found, build_table(*columns, rows=shown, empty=empty))
+
+
+def _show(cli: CommandContext, options: argparse.Namespace) -> None:
+    workflow = get_workflow(cli.principal, options.name)
+    cli.emit(as_json(workflow))
+    cli.say(make_visible(workflow.source, len(workflow.source)))
+
+
+def _add(cli: CommandContext, options: argparse.Namespace) -> None:
+    _show_workflow(cli, save_workflow(cli.principal, _build_spec(options)))
+
+
+def _set(cli: CommandContext, options: argparse.Namespace) -> None:
+    workflow = get_workflow(cli.principal, options.name)
+    _show_workflow(cli, save_workflow(cli.principal, _build_spec(options), workflow))
+
+
+def _show_workflow(cli: CommandContext, workflow: Workflow) -> None:
+    cli.emit(as_json(workflow))
+    cli.say(f"{workflow.name} is at version {workflow.version} and runs as {workflow.agent.slug}.")
+
+
+def _approve(cli: CommandContext, options: argparse.Namespace) -> None:
+    workflow = approve_workflow(cli.principal, get_workflow(cli.principal, options.name))
+    cli.emit(as_json(workflow))
+    cli.say(f"{workflow.name} may be called as it stands by the agents that have it.")
+
+
+def _remove(cli: CommandContext, options: argparse.Namespace) -> None:
+    workflow = get_workflow(cli.principal, options.name)
+    found = as_json(workflow)
+    remove_workflow(cli.principal, workflow)
+    cli.emit(found)
+    cli.say(f"{options.name} is gone; its runs stay.")
+
+
+def _run(cli: CommandContext, options: argparse.Namespace) -> None:
+    workflow = get_workflow(cli.principal, options.name)
+    run = run_workflow(cli.principal, workflow, read_inputs(options.inputs, "INPUTS"))
+    if not options.no_wait:
+        wait_for_session(cli, run.session, options)
+    _show_run(cli, run)
+
+
+def _list_runs(cli: CommandContext, options: argparse.Namespace) -> None:
+    rows = WorkflowRun.objects.for_organization(cli.principal.organization_id)
+    rows = rows.select_related("session")
+    if options.name:
+        rows = rows.filter(workflow=get_workflow(cli.principal, options.name))
+    found = [run_json(row) for row in rows[:RUNS_LISTED]]
+    shown = [
+        (r["id"], r["workflow"], r["status"], r["via"], r["started_by"], r["created_at"])
+        for r in found
+    ]
+    columns = ("ID", "WORKFLOW", "STATUS", "VIA", "BY", "STARTED")
+    empty = "Nothing ran yet. Start one: bonobot workflows run NAME '{…}'"
+    cli.emit(found, build_table(*columns, rows=shown, empty=empty))
+
+
+def _run_shown(cli: CommandContext, options: argparse.Namespace) -> None:
+    _show_run(cli, _get_run(cli, options.id), failing=False)
+
+
+def _cancel(cli: CommandContext, options: argparse.Namespace) -> None:
+    run = _get_run(cli, options.id)
+    was_open = cancel(cli.principal, run.session)
+    cli.emit(run_json(_get_run(cli, options.id)))
+    cli.say("It is being cancelled." if was_open else "It rests already.")
+
+
+def _show_run(cli: CommandContext, run: WorkflowRun, *, failing: bool = True) -> None:
+    run = WorkflowRun.objects.select_related("session").get(pk=run.pk)
+    steps = [{**one, "call_id": one["call_id"] and str(one["call_id"])} for one in list_steps(run)]
+    rows = [(s["id"], s["state"], s["tool"], make_visible(s["text"], SHOWN)) for s in steps]
+    drawn = build_table("STEP", "STATE", "TOOL", "WHAT CAME OF IT", rows=rows, empty="No steps.")
+    cli.emit({**run_json(run), "steps": steps}, drawn)
+    session = run.session
+    cli.say(f"{run.name}: {session.status} {session.error_detail}".rstrip())
+    if run.outputs:
+        cli.say(json.dumps(run.outputs, indent=2, ensure_ascii=False))
+    resting = (Session.Status.FAILED, Session.Status.CANCELLED, Session.Status.WAITING)
+    if failing and session.status in resting:
+        raise CommandFailed
+
+
+def _get_run(cli: CommandContext, run_id: str) -> WorkflowRun:
+    rows = WorkflowRun.objects.select_related("session__agent")
+    found: WorkflowRun = rows.get_or_404(cli.principal.organization_id, pk=run_id)
+    return found
+
+
+def _build_spec(options: argparse.Namespace) -> WorkflowSpec:
+    return WorkflowSpec(
+        name=options.name,
+        source=read_text(options.file),
+        enabled=options.enabled,
+        agents=collect_agents(options),
+    )
+
+
+def _add_run_id_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("id", metavar="RUN", help="id of the run")
+
+
+def _write_arguments(parser: argparse.ArgumentParser) -> None:
+    add_name_argument(parser)
+    parser.add_argument("--file", help="its definition, YAML or JSON; - reads standard input")
+    add_agents_arguments(parser, "have it as a tool")
+    add_enabled_arguments(parser)
+
+
+def _run_arguments(parser: argparse.ArgumentParser) -> None:
+    add_name_argument(parser)
+    parser.add_argument(
+        "inputs", metavar="INPUTS", nargs="?", default="{}", help="JSON; - reads it"
+    )
+    parser.add_argument("--no-wait", action="store_true", help="only start it")
+    add_wait_arguments(parser)
+
+
+def _add_runs_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", nargs="?", help="those of one workflow")
+
+
+VERBS = (
+    CommandVerb("list", "List the workflows.", _list, examples=("workflows list --json",)),
+    CommandVerb(
+        "show",
+        "Show a workflow's definition.",
+        _show,
+        add_name_argument,
+        ("workflows show triage",),
+    ),
+    CommandVerb(
+        "add",
+        "Write a workflow.",
+        _add,
+        _write_arguments,
+        ("workflows add triage --file triage.yaml",),
+    ),
+    CommandVerb(
+        "set",
+        "Change a workflow; runs that have begun go on as they began.",
+        _set,
+        _write_arguments,
+        ("workflows set triage --file triage.yaml", "workflows set triage --agent helper"),
+    ),
+    CommandVerb(
+        "approve",
+        "Let the agents that have a workflow call it as it stands.",
+        _approve,
+        add_name_argument,
+        ("workflows approve triage",),
+    ),
+    CommandVerb(
+        "run",
+        "Start a workflow and wait for its end.",
+        _run,
+        _run_arguments,
+        ("""workflows run triage '{"title": "disk full"}'""", "workflows run nightly --no-wait"),
+    ),
+    CommandVerb(
+        "runs", "List the latest runs.", _list_runs, _add_runs_arguments, ("workflows runs triage",)
+    ),
+    CommandVerb(
+        "steps",
+        "Show a run with its steps.",
+        _run_shown,
+        _add_run_id_argument,
+        ("workflows steps 0198c0de-…",),
+    ),
+    CommandVerb(
+        "cancel", "Cancel a run.", _cancel, _add_run_id_argument, ("workflows cancel 0198c0de-…",)
+    ),
+    CommandVerb(
+        "remove", "Remove a workflow.", _remove, add_name_argument, ("workflows remove triage",)
+    ),
+    *TRIGGER_VERBS,
+)

@@ -1,0 +1,232 @@
+"""Carry out a plan in one transaction."""
+
+from collections.abc import Callable
+from dataclasses import fields, replace
+from typing import Any
+
+from django.db import transaction
+
+from agents.budgets.services import set_budgets
+from agents.callable_agents import set_callees
+from agents.config_file.plan_changes import ConfigPlan, ConfigPlanStep, build_server_spec, make_plan
+from agents.config_file.read_config import WantedConfig
+from agents.models import Agent, ModelEndpoint
+from agents.policies.services import set_policy
+from agents.policies.shadow_mode import set_draft
+from agents.services import (
+    AgentSpec,
+    ModelEndpointSpec,
+    add_agent,
+    bind,
+    remove_agent,
+    remove_endpoint,
+    save_endpoint,
+    unbind,
+    update_agent,
+)
+from agents.skills.services import remove_skill, save_skill
+from agents.workflows.services import remove_workflow, save_workflow
+from agents.workflows.triggers import set_triggers
+from bonobot.accounts.principals import Principal
+from bonobot.core.problems import InvalidInput, Problem
+from bonobot.ledger.audit.admin_changes import record_change
+from mcp_servers.models import Server
+from mcp_servers.services import add, remove, update_server
+
+_KEPT_BY_ENDPOINTS = tuple(one.name for one in fields(ModelEndpointSpec) if one.name != "api_key")
+
+
+def apply(
+    principal: Principal, wanted: WantedConfig, *, prune: bool = False, dry_run: bool = False
+) -> ConfigPlan:
+    """Plan and carry out in one transaction, and return the plan.
+
+    A plan with problems is returned and nothing of it is done; so is one that fails on the way,
+    with the problem that stopped it. A dry run does everything and takes it back, so that it finds
+    the same problems. A plan without changes writes nothing at all.
+    """
+    with transaction.atomic():
+        plan = make_plan(principal, wanted, prune=prune)
+        if plan.problems or not plan.changes:
+            return plan
+        # A savepoint of its own: what fails leaves nothing behind.
+        try:
+            with transaction.atomic():
+                _carry_out(principal, plan)
+                transaction.set_rollback(dry_run)
+        except _ApplyFailed as stopped:
+            return replace(plan, problems=(stopped.problem,))
+    return plan
+
+
+class _ApplyFailed(Exception):
+    """A step failed; the transaction is taken back."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(str(problem))
+        self.problem = problem
+
+
+def _carry_out(principal: Principal, plan: ConfigPlan) -> None:
+    details = {"steps": [step.as_dict() for step in plan.changes]}
+    with record_change(
+        organization_id=principal.organization_id,
+        actor=principal.actor,
+        action="configuration_applied",
+        resource_type="organization",
+        resource_id=str(principal.organization_id),
+        details=details,
+    ):
+        for step in plan.changes:
+            try:
+                _DOERS[step.kind](principal, step)
+            except Problem as problem:
+                raise _ApplyFailed(_mark_problem_location(step, problem)) from problem
+
+
+def _mark_problem_location(step: ConfigPlanStep, problem: Problem) -> Problem:
+    """Say in a problem which part of the file led to it."""
+    wanted = step.wanted[1] if isinstance(step.wanted, tuple) else step.wanted
+    if wanted is not None:
+        placed: Problem = wanted.place.mark(problem)
+        return placed
+    problem.field = f"{step.kind} {step.name}"
+    return problem
+
+
+def _apply_model_endpoint(principal: Principal, step: ConfigPlanStep) -> None:
+    if step.action == "remove":
+        remove_endpoint(principal, step.row)
+        return
+    row: ModelEndpoint | None = step.row
+    kept: dict[str, Any] = {name: getattr(row, name) for name in _KEPT_BY_ENDPOINTS} if row else {}
+    said = dict(step.wanted.values)
+    if (behind := said.get("fallback")) is not None:
+        mine = ModelEndpoint.objects.for_organization(principal.organization_id)
+        said["fallback"] = mine.filter(slug=behind).first() if behind else None
+        if behind and said["fallback"] is None:
+            raise InvalidInput(
+                f"There is no model endpoint {behind!r}.",
+                field="fallback",
+                remedy="Write it under `model_endpoints`, or name one that is there.",
+            )
+    spec = ModelEndpointSpec(**{"name": step.wanted.slug, **kept, **said})
+    saved = save_endpoint(principal, spec, row)
+    if saved.slug != step.name:
+        saved.slug = step.name
+        saved.save(update_fields=["slug"])
+
+
+def _apply_server(principal: Principal, step: ConfigPlanStep) -> None:
+    if step.action == "remove":
+        remove(principal, step.row)
+        return
+    spec = build_server_spec(step.wanted, step.row)
+    if step.row is None:
+        add(principal, spec)
+    else:
+        update_server(principal, step.row, spec)
+
+
+def _apply_agent(principal: Principal, step: ConfigPlanStep) -> None:
+    if step.action == "remove":
+        remove_agent(principal, step.row)
+        return
+    wanted, mine = step.wanted, ModelEndpoint.objects.for_organization(principal.organization_id)
+    values = {"name": step.row.name if step.row else wanted.slug, **wanted.values}
+    model = mine.get(slug=wanted.model) if wanted.model is not None else None
+    spec = AgentSpec(slug=wanted.slug, model_endpoint=model, **values)
+    if step.row is None:
+        add_agent(principal, spec)
+    else:
+        update_agent(principal, step.row, spec)
+
+
+def _apply_agent_server(principal: Principal, step: ConfigPlanStep) -> None:
+    if step.action == "remove":
+        unbind(principal, step.row.agent, step.row.server)
+        return
+    agent, one = step.wanted
+    pool = Server.objects.for_organization(principal.organization_id).pool()
+    bind(
+        principal,
+        _get_agent(principal, agent.slug),
+        pool.get(name=one.server),
+        enabled=one.enabled,
+        allowed_tools=one.allowed_tools,
+        denied_tools=one.denied_tools,
+        allowed_resources=one.allowed_resources,
+        allowed_prompts=one.allowed_prompts,
+    )
+
+
+def _apply_callable_agents(principal: Principal, step: ConfigPlanStep) -> None:
+    set_callees(principal, _get_agent(principal, step.wanted.slug), step.wanted.may_ask)
+
+
+def _apply_skill(principal: Principal, step: ConfigPlanStep) -> None:
+    if step.action == "remove":
+        remove_skill(principal, step.row)
+    else:
+        save_skill(principal, step.wanted.spec, step.row)
+
+
+def _apply_workflow(principal: Principal, step: ConfigPlanStep) -> None:
+    if step.action == "remove":
+        remove_workflow(principal, step.row)
+    else:
+        made = save_workflow(principal, step.wanted.spec, step.row)
+        if step.wanted.triggers is not None:
+            set_triggers(principal, made, step.wanted.triggers)
+
+
+def _apply_agent_policy(principal: Principal, step: ConfigPlanStep) -> None:
+    set_policy(principal, _get_agent(principal, step.wanted.slug), step.wanted.policy)
+
+
+def _apply_organization_policy(principal: Principal, step: ConfigPlanStep) -> None:
+    set_policy(principal, step.row, step.wanted.text)
+
+
+def _apply_agent_draft(principal: Principal, step: ConfigPlanStep) -> None:
+    set_draft(principal, _get_agent(principal, step.wanted.slug), step.wanted.draft)
+
+
+def _apply_organization_draft(principal: Principal, step: ConfigPlanStep) -> None:
+    set_draft(principal, step.row, step.wanted.text)
+
+
+def _apply_organization_budgets(principal: Principal, step: ConfigPlanStep) -> None:
+    set_budgets(principal, step.row, step.wanted.lines)
+
+
+def _apply_server_budgets(principal: Principal, step: ConfigPlanStep) -> None:
+    pool = Server.objects.for_organization(principal.organization_id).pool()
+    set_budgets(principal, pool.get(name=step.wanted.server), step.wanted.lines)
+
+
+def _apply_agent_budgets(principal: Principal, step: ConfigPlanStep) -> None:
+    set_budgets(principal, _get_agent(principal, step.wanted.slug), step.wanted.budgets)
+
+
+def _get_agent(principal: Principal, slug: str) -> Agent:
+    found: Agent = Agent.objects.for_organization(principal.organization_id).get(slug=slug)
+    return found
+
+
+_DOERS: dict[str, Callable[[Principal, ConfigPlanStep], None]] = {
+    "model_endpoint": _apply_model_endpoint,
+    "server": _apply_server,
+    "agent": _apply_agent,
+    "binding": _apply_agent_server,
+    "callees": _apply_callable_agents,
+    "skill": _apply_skill,
+    "workflow": _apply_workflow,
+    "policy": _apply_agent_policy,
+    "organization_policy": _apply_organization_policy,
+    "policy_draft": _apply_agent_draft,
+    "organization_policy_draft": _apply_organization_draft,
+    "organization_budgets": _apply_organization_budgets,
+    "server_budgets": _apply_server_budgets,
+    "budgets": _apply_agent_budgets,
+}

@@ -1,0 +1,186 @@
+"""Write the configuration file without secrets."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import yaml
+
+from agents.budgets.services import WARN_AT, BudgetLine, build_line, list_budgets
+from agents.budgets.services import Owner as BudgetOwner
+from agents.callable_agents import list_callable_agents
+from agents.config_file.read_config import AGENT_LIMITS, SHARES, VERSION, export_builtin_tools
+from agents.config_file.skills_and_workflows import export_skills
+from agents.config_file.skills_and_workflows import export_workflows as exported_workflows
+from agents.model_endpoints.services import ModelEndpointSpec, build_fallback_chain
+from agents.models import Agent, ModelEndpoint, Skill, Workflow
+from agents.policies.services import Owner, PolicySpec, load_policy_spec
+from agents.policies.shadow_mode import find_draft
+from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.principals import Principal
+from bonobot.accounts.roles import Action
+from bonobot.core.text.yaml_reader import can_omit_quotes
+from mcp_servers.import_export.export_servers import (
+    SecretPlaceholders,
+    as_client_file,
+    export_server,
+)
+from mcp_servers.models import Server
+
+ENDPOINT_MEMBERS = (
+    *("base_url", "model", "allow_private", "timeout_s"),
+    *("region", "access_key_id", "api_version", "thinking", "sees_images"),
+)
+
+
+def export_client_file(principal: Principal, agent: Agent | None = None) -> dict[str, Any]:
+    """Return the pool, or what one agent has of it, in the words of MCP clients."""
+    principal.require(Action.MANAGE_SERVERS)
+    return as_client_file(_list_servers(principal, agent))
+
+
+def export_config(principal: Principal, agent: Agent | None = None) -> dict[str, Any]:
+    """Return everything that `apply` can make, or one agent with what it needs.
+
+    Servers private to an agent are not in it. Secrets are `${NAME}`.
+    """
+    principal.require(Action.MANAGE_SERVERS)
+    names = SecretPlaceholders()
+    agents = Agent.objects.for_organization(principal.organization_id)
+    endpoints = ModelEndpoint.objects.for_organization(principal.organization_id)
+    endpoints = endpoints.select_related("fallback")
+    if agent is not None:
+        agents = agents.filter(pk=agent.pk)
+        endpoints = endpoints.filter(
+            pk__in=[one.pk for one in build_fallback_chain(agent.model_endpoint)]
+        )
+    found = {
+        "bonobot": VERSION,
+        "model_endpoints": {row.slug: _export_model_endpoint(row, names) for row in endpoints},
+        "servers": {
+            row.name: _export_server(row, names) for row in _list_servers(principal, agent)
+        },
+        "agents": {row.slug: _export_agent(row) for row in agents.select_related("model_endpoint")},
+    }
+    skills = Skill.objects.for_organization(principal.organization_id)
+    if agent is None and (said := export_skills(skills)):
+        found["skills"] = said
+    workflows = Workflow.objects.for_organization(principal.organization_id)
+    if agent is None and (said := exported_workflows(workflows)):
+        found["workflows"] = said
+    own = Organization.objects.get(pk=principal.organization_id)
+    if agent is not None:
+        return found
+    if load_policy_spec(own) != PolicySpec("all"):
+        found["policy"] = _export_policy(own)
+    found |= _export_draft(own)
+    if budgets := _export_budgets(own):
+        found["budgets"] = budgets
+    return found
+
+
+def as_yaml(document: dict[str, Any]) -> str:
+    """Return a document as YAML that is read back as it was."""
+    text: str = yaml.dump(
+        document, Dumper=_ConfigDumper, sort_keys=False, allow_unicode=True, width=100, indent=2
+    )
+    return text
+
+
+def _list_servers(principal: Principal, agent: Agent | None) -> Iterable[Server]:
+    pool = Server.objects.for_organization(principal.organization_id).pool()
+    if agent is not None:
+        pool = pool.filter(pk__in=agent.bindings.values("server_id"))
+    return pool.prefetch_related("secrets")
+
+
+def _export_server(row: Server, names: SecretPlaceholders) -> dict[str, Any]:
+    found = export_server(row, names)
+    budgets = _export_budgets(row)
+    return found | ({"budgets": budgets} if budgets else {})
+
+
+def _export_budgets(owner: BudgetOwner) -> list[dict[str, Any]]:
+    return [_export_budget(build_line(one)) for one in list_budgets(owner)]
+
+
+def _export_draft(owner: Owner) -> dict[str, Any]:
+    """Return what runs in the shadow of a policy, if something does."""
+    draft = find_draft(owner)
+    if draft is None:
+        return {}
+    return {"policy_draft": {name: said for name, said in draft.text.as_dict().items() if said}}
+
+
+def _export_model_endpoint(row: ModelEndpoint, names: SecretPlaceholders) -> dict[str, Any]:
+    found: dict[str, Any] = {"name": row.name, "kind": row.kind}
+    if row.api_key:
+        found["api_key"] = names.placeholder(row.slug, "api_key")
+    for name in ENDPOINT_MEMBERS:
+        if value := getattr(row, name):
+            found[name] = value
+    # A price of 0 says something else than none.
+    for name in ("input_price", "output_price", "max_tokens", "context_window"):
+        if (value := getattr(row, name)) is not None:
+            found[name] = value
+    for name in ("native_tools", "retries"):  # 0 and false say something here
+        if (value := getattr(row, name)) != getattr(ModelEndpointSpec, name):
+            found[name] = value
+    if row.fallback:
+        found |= {"fallback": row.fallback.slug, "falls_over": row.falls_over}
+    return found
+
+
+def _export_agent(row: Agent) -> dict[str, Any]:
+    bound = row.bindings.select_related("server")
+    return {
+        "name": row.name,
+        "description": row.description,
+        "instructions": row.instructions,
+        "model": row.model_endpoint.slug,
+        "enabled": row.enabled,
+        **({"may_ask": callees} if (callees := list_callable_agents(row)) else {}),
+        **{name: getattr(row, name) for name in AGENT_LIMITS},
+        **export_builtin_tools(row),
+        "policy": _export_policy(row),
+        **_export_draft(row),
+        "budgets": _export_budgets(row),
+        "servers": {
+            one.server.name: _export_agent_server(one) for one in bound if _is_pool(one.server)
+        },
+    }
+
+
+def _export_budget(line: BudgetLine) -> dict[str, Any]:
+    found: dict[str, Any] = {"unit": line.unit, "period": line.period, "limit": line.limit}
+    if line.each_session:
+        found["each_session"] = True
+    return found if line.warn_at == WARN_AT else found | {"warn_at": line.warn_at}
+
+
+def _export_policy(owner: Owner) -> dict[str, Any]:
+    return {name: said for name, said in load_policy_spec(owner).as_dict().items() if said}
+
+
+def _is_pool(server: Server) -> bool:
+    return not server.private_to_agent
+
+
+def _export_agent_server(binding: Any) -> dict[str, Any]:
+    lists = {name: getattr(binding, name) for name in SHARES}
+    return {"enabled": binding.enabled, **{name: value for name, value in lists.items() if value}}
+
+
+class _ConfigDumper(yaml.SafeDumper):
+    """Writes long texts as blocks, and quotes what our reader would take for a number."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        """Write everything out: the reader knows no aliases."""
+        return True
+
+
+def _serialize_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    style = "|" if "\n" in text else None if can_omit_quotes(text) else '"'
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_ConfigDumper.add_representer(str, _serialize_text)

@@ -1,0 +1,368 @@
+"""Compare the file with what is stored.
+
+A plan is made by reading alone. Secrets are compared opened and never shown: a plan names fields.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from agents.budgets.services import build_line, list_budgets
+from agents.callable_agents import list_callable_agents
+from agents.config_file.read_config import (
+    SHARES,
+    WantedAgent,
+    WantedAgentServer,
+    WantedBudgets,
+    WantedConfig,
+    WantedModelEndpoint,
+    WantedServer,
+)
+from agents.config_file.skills_and_workflows import list_skill_changes, list_workflow_changes
+from agents.models import Agent, ModelEndpoint, Skill, Workflow
+from agents.policies.services import Owner, PolicySpec, is_policy
+from agents.policies.shadow_mode import is_draft
+from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.principals import Principal
+from bonobot.core.problems import Conflict, InvalidInput, NotFound, Problem
+from mcp_servers.models import Secret, Server
+from mcp_servers.models.servers import find_document, hash_document
+from mcp_servers.server_config import ServerSpec, check
+from mcp_servers.tool_names import slugify
+
+_PREFIXES: Mapping[str, str] = {Secret.Placement.ENV: "env", Secret.Placement.HEADER: "headers"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConfigPlanStep:
+    """What becomes of one object: create, change, unchanged or remove, with the fields."""
+
+    kind: (
+        str  # model_endpoint, server, agent, skill, binding, policy, policy_draft, budgets; or with
+    )
+    # whose it is: organization_policy, organization_budgets, server_budgets …
+    name: str
+    action: str
+    fields: tuple[str, ...] = ()
+    wanted: Any = field(default=None, repr=False)
+    row: Any = field(default=None, repr=False)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as it is shown."""
+        found = {"kind": self.kind, "name": self.name, "action": self.action}
+        return found | {"fields": list(self.fields)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConfigPlan:
+    """The steps in the order in which they are done, and the problems that forbid doing them."""
+
+    steps: tuple[ConfigPlanStep, ...]
+    problems: tuple[Problem, ...] = ()
+
+    @property
+    def changes(self) -> tuple[ConfigPlanStep, ...]:
+        """The steps that do something."""
+        return tuple(step for step in self.steps if step.action != "unchanged")
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as programs read it."""
+        return {
+            "steps": [step.as_dict() for step in self.steps],
+            "problems": [problem.as_dict() for problem in self.problems],
+        }
+
+
+def make_plan(principal: Principal, wanted: WantedConfig, *, prune: bool = False) -> ConfigPlan:
+    """Return what applying `wanted` would do; `prune` removes what its sections don't name."""
+    planning = _ConfigPlanner(principal, wanted, prune)
+    steps = (
+        *planning.endpoints(),
+        *planning.servers(),
+        *planning.server_budgets(),
+        *planning.own_policy(),
+        *planning.own_budgets(),
+        *planning.agents(),
+        *planning.callees(),
+        *planning.skills(),
+        *planning.workflows(),
+        *(planning.removals() if prune else ()),
+    )
+    return ConfigPlan(steps=steps, problems=(*wanted.problems, *planning.problems))
+
+
+def _count_fallbacks(known: Mapping[str, WantedModelEndpoint], slug: str) -> int:
+    """Return how many of the file's endpoints stand behind one: those are made first."""
+    found = 0
+    while (slug := str(known[slug].values.get("fallback", ""))) in known and found <= len(known):
+        found += 1
+    return found
+
+
+def _get_stored_value(row: ModelEndpoint, name: str) -> object:
+    if name == "api_key":
+        return row.api_key.open()
+    if name == "fallback":
+        return row.fallback.slug if row.fallback else ""
+    return getattr(row, name)
+
+
+class _ConfigPlanner:
+    def __init__(self, principal: Principal, wanted: WantedConfig, prune: bool) -> None:
+        self._principal, self._wanted, self._prune = principal, wanted, prune
+        self.problems: list[Problem] = []
+        organization = principal.organization_id
+        endpoints = ModelEndpoint.objects.for_organization(organization)
+        endpoints = endpoints.select_related("fallback")
+        self._endpoints = {row.slug: row for row in endpoints}
+        pool = Server.objects.for_organization(organization).pool().prefetch_related("secrets")
+        self._servers = {row.name: row for row in pool}
+        agents = Agent.objects.for_organization(organization).select_related("model_endpoint")
+        self._agents = {row.slug: row for row in agents}
+        workflows = Workflow.objects.for_organization(organization)
+        self._workflows = {row.name: row for row in workflows}
+        self._skills = {row.name: row for row in Skill.objects.for_organization(organization)}
+
+    def endpoints(self) -> Iterator[ConfigPlanStep]:
+        known = self._wanted.endpoints
+        for slug in sorted(known, key=lambda one: _count_fallbacks(known, one)):
+            yield self._endpoint(known[slug], self._endpoints.get(slug))
+
+    def _endpoint(self, wanted: WantedModelEndpoint, row: ModelEndpoint | None) -> ConfigPlanStep:
+        if row is None:
+            return ConfigPlanStep(
+                kind="model_endpoint", name=wanted.slug, action="create", wanted=wanted
+            )
+        changed = [
+            name for name, value in wanted.values.items() if _get_stored_value(row, name) != value
+        ]
+        return _build_step("model_endpoint", wanted.slug, changed, wanted, row)
+
+    def servers(self) -> Iterator[ConfigPlanStep]:
+        slugs = {row.slug: row for row in self._servers.values()}
+        for name, wanted in self._wanted.servers.items():
+            row = self._servers.get(name)
+            if row is None and (other := slugs.get(slugify(name))) is not None:
+                self.problems.append(wanted.place.mark(_build_similar_name_error(name, other.name)))
+                continue
+            try:
+                yield self._server(wanted, row)
+            except Problem as problem:
+                self.problems.append(wanted.place.mark(problem))
+
+    def _server(self, wanted: WantedServer, row: Server | None) -> ConfigPlanStep:
+        spec = build_server_spec(wanted, row)
+        checked = check(self._principal, spec, old=row)
+        if row is None:
+            return ConfigPlanStep(kind="server", name=wanted.name, action="create", wanted=wanted)
+        changed = [n for n, value in checked.columns.items() if getattr(row, n) != value]
+        if checked.document is not None and not _is_document(row, checked.document):
+            changed.append("document")
+        stored = {(s.placement, s.name): s.value.open() for s in row.secrets.all()}
+        changed += [
+            f"{_PREFIXES.get(key[0], key[0])}.{key[1]}"
+            for key in sorted(stored.keys() | checked.secrets.keys())
+            if stored.get(key) != checked.secrets.get(key)
+        ]
+        return _build_step("server", wanted.name, changed, wanted, row)
+
+    def own_policy(self) -> Iterator[ConfigPlanStep]:
+        if (wanted := self._wanted.policy) is not None:
+            own = Organization.objects.get(pk=self._principal.organization_id)
+            changed = [] if _is_same_policy(own, wanted.text) else ["policy"]
+            yield _build_step("organization_policy", own.slug, changed, wanted, own)
+
+        if (draft := self._wanted.draft) is not None:
+            own = Organization.objects.get(pk=self._principal.organization_id)
+            changed = [] if _is_same_draft(own, draft.text) else ["policy_draft"]
+            yield _build_step("organization_policy_draft", own.slug, changed, draft, own)
+
+    def own_budgets(self) -> Iterator[ConfigPlanStep]:
+        if (wanted := self._wanted.budgets) is not None:
+            own = Organization.objects.get(pk=self._principal.organization_id)
+            yield _build_step(
+                "organization_budgets", own.slug, _list_budget_changes(own, wanted), wanted, own
+            )
+
+    def server_budgets(self) -> Iterator[ConfigPlanStep]:
+        for wanted in self._wanted.server_budgets:
+            row = self._servers.get(wanted.server)
+            changed = _list_budget_changes(row, wanted)
+            yield _build_step("server_budgets", wanted.server, changed, wanted, row)
+
+    def agents(self) -> Iterator[ConfigPlanStep]:
+        for slug, wanted in self._wanted.agents.items():
+            row = self._agents.get(slug)
+            if wanted.model is not None and not self._has_endpoint(wanted.model):
+                missing = _build_missing_error("model endpoint", wanted.model, "model")
+                self.problems.append(wanted.place.mark(missing))
+                continue
+            yield self._agent(wanted, row)
+            yield from self._bindings(wanted, row)
+            yield from self._rules(wanted, row)
+
+    def _has_endpoint(self, slug: str) -> bool:
+        return slug in self._endpoints or slug in self._wanted.endpoints
+
+    def _agent(self, wanted: WantedAgent, row: Agent | None) -> ConfigPlanStep:
+        if row is None:
+            return ConfigPlanStep(kind="agent", name=wanted.slug, action="create", wanted=wanted)
+        changed = [n for n, value in wanted.values.items() if getattr(row, n) != value]
+        if wanted.model is not None and row.model_endpoint.slug != wanted.model:
+            changed.append("model")
+        return _build_step("agent", wanted.slug, changed, wanted, row)
+
+    def _bindings(self, wanted: WantedAgent, row: Agent | None) -> Iterator[ConfigPlanStep]:
+        bound = row.bindings.select_related("server") if row else ()
+        pool = {one.server.name: one for one in bound if not one.server.private_to_agent}
+        for one in wanted.bindings or ():
+            if one.server not in self._servers and one.server not in self._wanted.server_names:
+                self.problems.append(one.place.mark(_build_missing_error("server", one.server, "")))
+                continue
+            name = f"{wanted.slug}/{one.server}"
+            if (binding := pool.get(one.server)) is None:
+                yield ConfigPlanStep(
+                    kind="binding", name=name, action="create", wanted=(wanted, one)
+                )
+            else:
+                yield _build_step(
+                    "binding",
+                    name,
+                    _list_agent_server_changes(one, binding),
+                    (wanted, one),
+                    binding,
+                )
+        if self._prune and wanted.bindings is not None:
+            for name in sorted(pool.keys() - {one.server for one in wanted.bindings}):
+                yield ConfigPlanStep(
+                    kind="binding", name=f"{wanted.slug}/{name}", action="remove", row=pool[name]
+                )
+
+    def _rules(self, wanted: WantedAgent, row: Agent | None) -> Iterator[ConfigPlanStep]:
+        if wanted.policy is not None:
+            same = row is not None and _is_same_policy(row, wanted.policy)
+            changed = [] if same else ["policy"]
+            yield _build_step("policy", wanted.slug, changed, wanted, row)
+        if wanted.draft is not None:
+            same = row is not None and _is_same_draft(row, wanted.draft)
+            changed = [] if same else ["policy_draft"]
+            yield _build_step("policy_draft", wanted.slug, changed, wanted, row)
+        if wanted.budgets is not None:
+            stored = {build_line(one) for one in row.budgets.all()} if row else set()
+            changed = ["budgets"] if stored != set(wanted.budgets) else []
+            yield _build_step("budgets", wanted.slug, changed, wanted, row)
+
+    def callees(self) -> Iterator[ConfigPlanStep]:
+        for slug, wanted in self._wanted.agents.items():
+            if wanted.may_ask is None:
+                continue
+            strange = set(wanted.may_ask) - self._agents.keys() - self._wanted.agents.keys()
+            if strange:
+                missing = _build_missing_error("agent", min(strange), "may_ask")
+                self.problems.append(wanted.place.mark(missing))
+                continue
+            row = self._agents.get(slug)
+            stored = set(list_callable_agents(row)) if row else set()
+            changed = [] if stored == set(wanted.may_ask) else ["may_ask"]
+            yield _build_step("callees", slug, changed, wanted, row)
+
+    def skills(self) -> Iterator[ConfigPlanStep]:
+        for name, wanted in self._wanted.skills.items():
+            row = self._skills.get(name)
+            strange = set(wanted.values.get("agents", ())) - self._agents.keys()
+            if strange := strange - self._wanted.agents.keys():
+                missing = _build_missing_error("agent", min(strange), "agents")
+                self.problems.append(wanted.place.mark(missing))
+            elif row is None:
+                yield ConfigPlanStep(kind="skill", name=name, action="create", wanted=wanted)
+            else:
+                try:
+                    yield _build_step("skill", name, list_skill_changes(row, wanted), wanted, row)
+                except Problem as problem:
+                    self.problems.append(wanted.place.mark(problem))
+
+    def workflows(self) -> Iterator[ConfigPlanStep]:
+        for name, wanted in self._wanted.workflows.items():
+            row = self._workflows.get(name)
+            changed = list_workflow_changes(row, wanted) if row else []
+            if row is None:
+                yield ConfigPlanStep(kind="workflow", name=name, action="create", wanted=wanted)
+            else:
+                yield _build_step("workflow", name, changed, wanted, row)
+
+    def removals(self) -> Iterator[ConfigPlanStep]:
+        """Yield what the file's own sections don't name; agents first, they hold the others."""
+        for section, kind, rows, kept in (
+            ("workflows", "workflow", self._workflows, self._wanted.workflows),
+            ("skills", "skill", self._skills, self._wanted.skills),
+            ("agents", "agent", self._agents, self._wanted.agents),
+            ("servers", "server", self._servers, self._wanted.servers),
+            ("model_endpoints", "model_endpoint", self._endpoints, self._wanted.endpoints),
+        ):
+            if section in self._wanted.sections:
+                for name in sorted(rows.keys() - kept.keys()):
+                    yield ConfigPlanStep(kind=kind, name=name, action="remove", row=rows[name])
+
+
+def build_server_spec(wanted: WantedServer, row: Server | None) -> ServerSpec:
+    """Return the specification of a wanted server; what isn't said stays as it is."""
+    kept: Mapping[str, Any] = {}
+    if row is not None:
+        kept = {name: getattr(row, name) for name in ("description", "approval", "allow_private")}
+    return ServerSpec(**{**wanted.configuration, **kept, **wanted.beside})
+
+
+def _is_document(row: Server, text: str) -> bool:
+    stored = find_document(row)
+    return stored is not None and stored.digest == hash_document(text)
+
+
+def _build_step(kind: str, name: str, changed: list[str], wanted: Any, row: Any) -> ConfigPlanStep:
+    action = "change" if changed else "unchanged"
+    return ConfigPlanStep(
+        kind=kind, name=name, action=action, fields=tuple(changed), wanted=wanted, row=row
+    )
+
+
+def _list_agent_server_changes(one: WantedAgentServer, binding: Any) -> list[str]:
+    wanted = {
+        "enabled": one.enabled,
+        **{name: list(getattr(one, name)) for name in SHARES},
+    }
+    return [name for name, value in wanted.items() if getattr(binding, name) != value]
+
+
+def _list_budget_changes(owner: Organization | Server | None, wanted: WantedBudgets) -> list[str]:
+    stored = {build_line(one) for one in list_budgets(owner)} if owner is not None else set()
+    return ["budgets"] if stored != set(wanted.lines) else []
+
+
+def _is_same_draft(owner: Owner, wanted: PolicySpec) -> bool:
+    try:
+        return is_draft(owner, wanted)
+    except InvalidInput:
+        return False  # as below
+
+
+def _is_same_policy(owner: Owner, wanted: PolicySpec) -> bool:
+    try:
+        return is_policy(owner, wanted)
+    except InvalidInput:
+        # It names a server that comes with the same file, or none: carrying it out tells which.
+        return False
+
+
+def _build_missing_error(kind: str, name: str, where: str) -> NotFound:
+    return NotFound(
+        f"There is no {kind} `{name}` here or in the file.",
+        field=where,
+        remedy="Correct the name, or describe it in the file.",
+    )
+
+
+def _build_similar_name_error(name: str, other: str) -> Conflict:
+    return Conflict(
+        f"`{name}` is too much like `{other}`, which is there.",
+        code="name_taken",
+        remedy="Use its name, or another one.",
+    )

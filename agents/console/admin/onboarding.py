@@ -1,0 +1,327 @@
+"""First-run pages and forms."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from django import forms
+from django.contrib import messages
+from django.db import transaction
+from django.http import HttpRequest, HttpResponseRedirect
+from django.http.response import HttpResponseBase
+from django.urls import URLPattern, path, reverse
+from django.utils.functional import lazy
+from django.utils.http import urlencode
+from django.utils.translation import gettext as _t
+from django.utils.translation import gettext_lazy as _
+
+from agents.admin.server_imports import import_servers
+from agents.console.onboarding import (
+    SLUGS,
+    OnboardingProgress,
+    OnboardingStep,
+    close,
+    load_onboarding_progress,
+    skip,
+)
+from agents.model_endpoints.try_endpoint import EndpointTestResult, try_endpoint
+from agents.models import Agent, ModelEndpoint
+from agents.policies.services import PolicySpec, set_policy
+from agents.services import AgentSpec, ModelEndpointSpec, add_agent, bind, save_endpoint
+from bonobot.accounts.admin_base.responses import View, add_problem_to_form, render_screen
+from bonobot.accounts.current_organization import resolve_principal
+from bonobot.accounts.principals import Principal
+from bonobot.accounts.roles import Action
+from bonobot.core.admin.theme import Checkbox, SecretInput, Select, Textarea, TextInput
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import NotFound, Problem
+from mcp_servers.admin import add_servers, openapi
+from mcp_servers.admin.definitions import DefinitionRow, build_definition_row
+from mcp_servers.admin.servers import POOL
+from mcp_servers.flow_labels.services import load_label_context
+from mcp_servers.models import Definition, Server
+
+OFFERED = 50
+INSTRUCTIONS = _("Use your tools. Say plainly what you did, and what did not work.")
+EVERY_TOOL_OF_SERVERS = "mcp_*"
+
+
+class OnboardingModelEndpointForm(forms.Form):
+    """A model endpoint, with what most need; the rest is on its own page."""
+
+    name = forms.CharField(label=_("Name"), max_length=255, widget=TextInput)
+    kind = forms.ChoiceField(
+        label=_("Kind"), choices=ModelEndpoint.Kind.choices, initial="openai", widget=Select
+    )
+    base_url = forms.CharField(
+        label=_("Address"),
+        required=False,
+        widget=TextInput(attrs={"placeholder": "https://api.openai.com/v1"}),
+        help_text=_("Empty: the provider's own."),
+    )
+    model = forms.CharField(label=_("Model"), max_length=255, widget=TextInput)
+    api_key = forms.CharField(
+        label=_("API key"),
+        required=False,
+        widget=SecretInput(),
+        help_text=_("Sealed when it is saved, and never shown again."),
+    )
+    allow_private = forms.BooleanField(
+        label=_("Allow a private or loopback address"),
+        required=False,
+        widget=Checkbox,
+        help_text=_("For Ollama or vLLM in your own network; platform administrators."),
+    )
+
+    def __init__(self, principal: Principal, *args: Any, **kwargs: Any) -> None:
+        """Let platform administrators alone allow private addresses."""
+        super().__init__(*args, **kwargs)
+        may_allow = principal.may(Action.ALLOW_PRIVATE_ADDRESS)
+        self.fields["allow_private"].disabled = not may_allow
+
+    def save(self, principal: Principal) -> ModelEndpoint:
+        """Save it; one of the same name is changed, so that a mistake is corrected here."""
+        mine = ModelEndpoint.objects.for_organization(principal.organization_id)
+        said = dict(self.cleaned_data)
+        stored = mine.filter(name=said["name"]).first()
+        found: ModelEndpoint = save_endpoint(principal, ModelEndpointSpec(**said), endpoint=stored)
+        return found
+
+
+class OnboardingAgentForm(forms.Form):
+    """An agent with its model, its servers and what it may call."""
+
+    name = forms.CharField(label=_("Name"), max_length=255, widget=TextInput)
+    instructions = forms.CharField(
+        label=_("Instructions"),
+        required=False,
+        initial=INSTRUCTIONS,
+        max_length=100_000,
+        widget=Textarea(attrs={"rows": 4}),
+    )
+    model_endpoint = forms.ModelChoiceField(
+        label=_("Model"), queryset=ModelEndpoint.objects.none(), widget=Select, empty_label=None
+    )
+    servers = forms.ModelMultipleChoiceField(
+        label=_("Servers"),
+        queryset=Server.objects.none(),
+        widget=forms.CheckboxSelectMultiple(attrs={"class": "bb-tick"}),
+        help_text=_("It may call their approved tools; the policy of the agent narrows that."),
+    )
+
+    def __init__(self, principal: Principal, *args: Any, **kwargs: Any) -> None:
+        """Offer the organization's models, and the servers of its pool."""
+        super().__init__(*args, **kwargs)
+        here = principal.organization_id
+        models: Any = self.fields["model_endpoint"]
+        models.queryset = ModelEndpoint.objects.for_organization(here)
+        servers: Any = self.fields["servers"]
+        pool = Server.objects.in_scope(here).filter(enabled=True).order_by("name")
+        offered = list(pool.values_list("pk", flat=True)[:OFFERED])
+        servers.queryset = pool.filter(pk__in=offered)
+        servers.required = bool(offered)  # whoever skipped that step makes an agent without
+
+    def save(self, principal: Principal) -> Agent:
+        """Make the agent, give it the servers and let it call their tools; all or nothing."""
+        said = self.cleaned_data
+        with transaction.atomic():
+            agent = add_agent(
+                principal,
+                AgentSpec(
+                    name=said["name"],
+                    instructions=said["instructions"],
+                    model_endpoint=said["model_endpoint"],
+                ),
+            )
+            for server in said["servers"]:
+                bind(principal, agent, server)
+            set_policy(principal, agent, PolicySpec("allowlist", allow=(EVERY_TOOL_OF_SERVERS,)))
+        return agent
+
+
+SERVERS_SHOWN = 10
+DEFINITIONS_SHOWN = 50
+OFFLINE = {"name": "Offline", "kind": "offline", "model": "offline"}
+WAYS: dict[str, Callable[..., HttpResponseBase]] = {
+    "presets": add_servers.choose_preset,
+    "paste": import_servers,
+    "openapi": openapi.add_api,
+    "operations": openapi.add_declared,
+    "form": add_servers.add_by_form,
+}
+
+
+def _build_action_url(way: str, *args: Any) -> str:
+    return reverse(f"admin:first_run_{way}", args=args)
+
+
+def build_onboarding_url(step: str = "", **query: Any) -> str:
+    """Return the address of the first run, at one of its steps."""
+    asked = {**({"step": step} if step else {}), **query}
+    return f"{reverse('admin:first_run')}{f'?{urlencode(asked)}' if asked else ''}"
+
+
+HERE = replace(
+    POOL,
+    title=_("Connect your first server"),
+    url=_build_action_url,
+    after=lambda server: build_onboarding_url("connect", connect=server.pk),
+    onward=lazy(build_onboarding_url, str)("approve"),
+)
+
+
+def show_onboarding(request: HttpRequest) -> HttpResponseBase:
+    """Show the checklist with the step that is next, or do what was asked of it."""
+    principal = resolve_principal(request)
+    principal.require(Action.MANAGE_SERVERS)
+    if request.method == "POST" and (answer := _perform_action(request, principal)):
+        return answer
+    found = load_onboarding_progress(principal.organization_id)
+    step = _select_step(request, found)
+    form = _form(request, principal, step)
+    saved = _save_form(principal, form)
+    if isinstance(saved, Agent):
+        return _redirect_after_creation(request, saved)
+    trial = problem = None
+    if saved is not None:
+        trial, problem = _try_model_endpoint(principal, saved)
+        found = load_onboarding_progress(principal.organization_id)
+    return render_screen(
+        request,
+        "first_run.html",
+        title=_("First steps"),
+        begun=found,
+        step=step,
+        onward=found.after(step.slug) if step else None,
+        form=form,
+        trial=trial,
+        problem=problem,
+        ways=[(way, _build_action_url(way)) for way in WAYS],
+        **_build_step_context(request, principal, step),
+    )
+
+
+def _perform_action(request: HttpRequest, principal: Principal) -> HttpResponseBase | None:
+    """Do what changes the checklist alone; None where a form was sent."""
+    said, step = request.POST.get("do"), request.POST.get("step", "")
+    if said == "skip":
+        skip(principal, step)
+        return HttpResponseRedirect(build_onboarding_url())
+    if said == "take_up":
+        skip(principal, step, skipped=False)
+        return HttpResponseRedirect(build_onboarding_url(step))
+    if said in ("close", "open"):
+        close(principal, closed=said == "close")
+        return HttpResponseRedirect(
+            reverse("admin:index") if said == "close" else build_onboarding_url()
+        )
+    return None
+
+
+def _select_step(request: HttpRequest, found: OnboardingProgress) -> OnboardingStep | None:
+    wanted = request.POST.get("step") or request.GET.get("step", "")
+    if wanted and wanted not in SLUGS:
+        raise NotFound(format_message("There is no step {wanted!r}.", wanted=wanted), field="step")
+    return next((step for step in found.steps if step.slug == wanted), found.next)
+
+
+def _form(
+    request: HttpRequest, principal: Principal, step: OnboardingStep | None
+) -> OnboardingAgentForm | OnboardingModelEndpointForm | None:
+    posted = request.POST if request.method == "POST" else None
+    if step is None or not principal.may(Action.MANAGE_AGENTS):
+        return None
+    if step.slug == "model":
+        if posted and posted.get("do") == "offline":
+            return OnboardingModelEndpointForm(principal, OFFLINE)
+        return OnboardingModelEndpointForm(principal, posted)
+    if step.slug == "agent":
+        pool = Server.objects.in_scope(principal.organization_id).filter(enabled=True)
+        return OnboardingAgentForm(principal, posted, initial={"servers": pool[:SERVERS_SHOWN]})
+    return None
+
+
+def _save_form(
+    principal: Principal, form: OnboardingAgentForm | OnboardingModelEndpointForm | None
+) -> Agent | ModelEndpoint | None:
+    """Save what was sent; None where nothing was, or the form says what is wrong with it."""
+    if form is None or not form.is_bound or not form.is_valid():
+        return None
+    try:
+        return form.save(principal)
+    except Problem as problem:
+        add_problem_to_form(form, problem)
+    return None
+
+
+def _try_model_endpoint(
+    principal: Principal, endpoint: ModelEndpoint
+) -> tuple[EndpointTestResult | None, Problem | None]:
+    """Ask the model; return its answer, or why there is none and what to do about it."""
+    try:
+        return try_endpoint(principal, endpoint), None
+    except Problem as problem:
+        return None, problem
+
+
+def _build_step_context(
+    request: HttpRequest, principal: Principal, step: OnboardingStep | None
+) -> dict[str, Any]:
+    """Return what a step shows beside its form."""
+    here = principal.organization_id
+    if step is None:
+        return {}
+    if step.slug == "connect":
+        servers = Server.objects.in_scope(here).order_by("-created_at")[:SERVERS_SHOWN]
+        return {"servers": servers, "connecting": request.GET.get("connect", "")}
+    if step.slug == "approve":
+        return {"waiting": _list_pending_definitions(principal)}
+    if step.slug == "model":
+        return {"endpoints": ModelEndpoint.objects.for_organization(here)[:SERVERS_SHOWN]}
+    if step.slug == "ask":
+        mine = Agent.objects.visible_to(principal).filter(enabled=True)
+        return {"agent": mine.order_by("-created_at").first()}
+    return {}
+
+
+def _list_pending_definitions(
+    principal: Principal,
+) -> list[tuple[Server, list[DefinitionRow], int]]:
+    """Return what waits for approval, by server, and how much of it is approved together.
+
+    Some of it: the rest is on the servers' pages.
+    """
+    rows = Definition.objects.for_organization(principal.organization_id).waiting()
+    rows = rows.select_related("server__preset").order_by("server__name", "server_id", "name")
+    found: dict[Server, list[DefinitionRow]] = {}
+    for row in rows[:DEFINITIONS_SHOWN]:
+        found.setdefault(row.server, []).append(
+            build_definition_row(row, load_label_context(row.server))
+        )
+    return [(server, items, sum(not one.held for one in items)) for server, items in found.items()]
+
+
+def _redirect_after_creation(request: HttpRequest, agent: Agent) -> HttpResponseBase:
+    messages.success(request, _t("%(agent)s was made. Ask it something.") % {"agent": agent})
+    return HttpResponseRedirect(build_onboarding_url("ask"))
+
+
+def _build_add_view(add: Callable[..., HttpResponseBase]) -> View:
+    def view(request: HttpRequest, **named: Any) -> HttpResponseBase:
+        return add(request, resolve_principal(request), HERE, *named.values())
+
+    return view
+
+
+def build_url_patterns(wrap: Callable[[View], View]) -> list[URLPattern]:
+    """Return the addresses of the first run below the admin's."""
+    found = [
+        path(f"first-run/{way}/", wrap(_build_add_view(add)), name=f"first_run_{way}")
+        for way, add in WAYS.items()
+    ]
+    filling = wrap(_build_add_view(add_servers.fill_preset))
+    return [
+        path("first-run/", wrap(show_onboarding), name="first_run"),
+        path("first-run/preset/<str:slug>/", filling, name="first_run_preset"),
+        *found,
+    ]

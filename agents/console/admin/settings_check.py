@@ -1,0 +1,78 @@
+"""Settings check page.
+
+It is what this web process finds. The page comes at once; what is looked at takes seconds (workers
+are waited for), and its script asks for it then. Without a script a link does.
+"""
+
+from dataclasses import replace
+
+from django.core.checks import CheckMessage, Tags, run_checks
+from django.http import HttpRequest
+from django.http.response import HttpResponseBase
+from django.utils.translation import gettext_lazy as _
+
+from agents.console.settings_check import run_settings_checks
+from bonobot.accounts.admin_base.responses import FRAGMENT, render_fragment, render_screen
+from bonobot.accounts.current_organization import resolve_principal
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import Forbidden
+
+ADDRESS = "settings_check"
+# Those that look at settings; the others look at code, and hold before anything starts.
+OF_SETTINGS = [Tags.security, Tags.database]
+
+NAMES = {
+    "python": _("Python"),
+    "packages": _("Packages"),
+    "folder": _("Folder for data"),
+    "keys": _("Keys"),
+    "database": _("Database"),
+    "migrations": _("Migrations"),
+    "secrets": _("Stored secrets"),
+    "clock": _("Clock"),
+    "connections": _("Connections to the database"),
+    "broker": _("Broker"),
+    "worker": _("Workers"),
+    "beat": _("Beat"),
+    "redis": _("Memory of Redis"),
+    "schedule": _("Schedule"),
+    "switched off": _("Switched off"),
+    "change notices": _("Change notices"),
+    "isolation": _("Isolation of stdio servers"),
+    "stdio sandbox": _("Sandbox of stdio servers"),
+    "namespaces": _("Confinement by namespaces"),
+    "bubblewrap": _("Confinement by bubblewrap"),
+    "sandbox": _("Sandbox of agents"),
+}
+
+
+def show_settings_check(request: HttpRequest) -> HttpResponseBase:
+    """Show the check to platform administrators; raises `Forbidden` for all others."""
+    if not resolve_principal(request).platform_admin:
+        remedy = format_message("Ask a platform administrator.")
+        raise Forbidden("This isn't done here.", rule="platform_admin", remedy=remedy)
+    if FRAGMENT in request.headers:
+        return render_fragment(
+            request, "settings_check/found.html", found=_build_findings_context()
+        )
+    found = _build_findings_context() if "look" in request.GET else None
+    return render_screen(
+        request, "settings_check/page.html", title=_("Settings check"), found=found
+    )
+
+
+def _build_findings_context() -> dict[str, object]:
+    findings = [
+        replace(one, name=str(NAMES.get(one.name, one.name))) for one in run_settings_checks()
+    ]
+    return {
+        "wrong": [one for one in findings if one.state != "ok"],
+        "fine": [one for one in findings if one.state == "ok"],
+        "deployment": _list_deployment_warnings(),
+    }
+
+
+def _list_deployment_warnings() -> list[CheckMessage]:
+    """Return what a deployment that others use has to change."""
+    said = run_checks(tags=OF_SETTINGS, include_deployment_checks=True, databases=["default"])
+    return [one for one in said if not one.is_silenced()]

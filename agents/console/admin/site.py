@@ -1,0 +1,436 @@
+"""Admin site: sign-in gate, index, addresses, organization switcher."""
+
+from collections.abc import Callable
+from typing import Any
+
+from django.conf import settings
+from django.contrib.admin import site
+from django.contrib.auth.decorators import login_not_required
+from django.contrib.auth.models import AbstractBaseUser
+from django.core.exceptions import ValidationError
+from django.http import HttpRequest, HttpResponseRedirect
+from django.http.response import HttpResponseBase
+from django.template.response import TemplateResponse
+from django.templatetags.static import static
+from django.urls import URLPattern, path, reverse
+from django.utils.decorators import method_decorator
+from django.utils.translation import gettext_lazy as _
+from django.views.decorators.cache import never_cache
+
+from agents.console.admin import settings_check
+from agents.console.command_palette import search_palette
+from agents.console.dashboard import build_dashboard
+from agents.console.pending_counts import count_pending
+from bonobot.accounts.admin_base import ScopedAdmin
+from bonobot.accounts.admin_base.form_versions import versioned
+from bonobot.accounts.admin_base.responses import (
+    View,
+    build_permissions,
+    handle_problems,
+    render_fragment,
+    render_screen,
+)
+from bonobot.accounts.current_organization import (
+    SESSION_KEY,
+    SingleSignOnRequired,
+    list_reachable_organizations,
+    mark_of,
+    resolve_principal,
+)
+from bonobot.accounts.models.organizations import Membership, Organization
+from bonobot.accounts.principals import Principal
+from bonobot.accounts.roles import Action
+from bonobot.accounts.second_factor import SecondFactorRequired, has_second_factor
+from bonobot.accounts.sso.services import list_announced_providers
+from bonobot.accounts.templatetags.display import counted
+from bonobot.accounts.views import profile
+from bonobot.accounts.views.join_organization import is_founding, is_invited
+from bonobot.accounts.views.login import SignInView, count_attempt
+from bonobot.core.admin.theme import AdminSite, AuthenticationForm
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import NotFound, Problem
+from bonobot.ledger.admin.usage import show_usage
+
+__all__ = ["BonobotAdminSite", "site"]
+
+# Rights come from memberships, schedules have a screen of ours, grants are among the tokens, and
+# how people sign in is on pages of their own.
+LEFT_OUT = frozenset(
+    {"account", "auth", "django_celery_beat", "mfa", "oauth2_provider", "usersessions"}
+)
+ORGANIZATIONS_SHOWN = 50
+
+PROVIDERS = "tenancy_provider_changelist"
+ORGANIZATION = "tenancy_organization_changelist"
+WORKFLOWS = "agents_workflow_changelist"
+PROGRAMS = "programs"
+SCHEDULES = "django_celery_beat_periodictask_changelist"
+
+# Group, then (title, icon, address, action that shows it, platform administrators only).
+Entry = tuple[Any, str, str, Action, bool]
+NAVIGATION: tuple[tuple[Any, tuple[Entry, ...]], ...] = (
+    ("", ((_("Dashboard"), "monitoring", "index", Action.VIEW, False),)),
+    (
+        _("Connect"),
+        (
+            (_("Servers"), "dns", "mcp_servers_server_changelist", Action.VIEW, False),
+            (_("Presets"), "extension", "mcp_servers_preset_changelist", Action.VIEW, False),
+        ),
+    ),
+    (
+        _("Work"),
+        (
+            (_("Agents"), "smart_toy", "agents_agent_changelist", Action.RUN_AGENTS, False),
+            (_("Sessions"), "forum", "agents_session_changelist", Action.RUN_AGENTS, False),
+            (_("Workflows"), "account_tree", WORKFLOWS, Action.RUN_AGENTS, False),
+            (_("Skills"), "school", "agents_skill_changelist", Action.RUN_AGENTS, False),
+            (_("Models"), "psychology", "agents_modelendpoint_changelist", Action.VIEW, False),
+        ),
+    ),
+    (
+        _("Govern"),
+        (
+            (_("Rules"), "rule", "organization_policy", Action.VIEW, False),
+            (_("Kill switch"), "emergency_home", "organization_halt", Action.VIEW, False),
+            (_("Approvals"), "how_to_reg", "agents_approval_changelist", Action.VIEW, False),
+            (_("Questions"), "contact_support", "agents_question_changelist", Action.VIEW, False),
+            (_("Budgets"), "savings", "agents_budget_changelist", Action.VIEW, False),
+            (_("Usage"), "bar_chart", "usage", Action.VIEW_AUDIT, False),
+            (_("Audit"), "receipt_long", "ledger_auditrow_changelist", Action.VIEW_AUDIT, False),
+            (_("Notices"), "outgoing_mail", "notices_notice_changelist", Action.VIEW_AUDIT, False),
+            (_("Channels"), "campaign", "notices_channel_changelist", Action.VIEW_AUDIT, False),
+            (_("Members"), "group", "tenancy_membership_changelist", Action.VIEW, False),
+            (_("Tokens"), "key", "tenancy_token_changelist", Action.MANAGE_TOKENS, False),
+            (_("Programs let in"), "apps", PROGRAMS, Action.MANAGE_TOKENS, False),
+            (_("Sign-in"), "login", PROVIDERS, Action.MANAGE_ORGANIZATION, False),
+            (_("Organization"), "domain", ORGANIZATION, Action.MANAGE_ORGANIZATION, False),
+        ),
+    ),
+    (
+        _("Platform"),
+        (
+            (_("Users"), "badge", "tenancy_user_changelist", Action.VIEW, True),
+            (_("Issuers of tokens"), "passkey", "tenancy_issuer_changelist", Action.VIEW, True),
+            (_("Launchers"), "terminal", "mcp_servers_launcher_changelist", Action.VIEW, True),
+            (_("Schedules"), "schedule", SCHEDULES, Action.VIEW, True),
+            (_("Settings check"), "troubleshoot", settings_check.ADDRESS, Action.VIEW, True),
+        ),
+    ),
+)
+
+
+class AdminLoginForm(AuthenticationForm):
+    """Let in whoever belongs to an organization, or is about to; `is_staff` plays no part."""
+
+    def clean(self) -> dict[str, Any]:
+        """Count the try before the password is looked at.
+
+        While the account is tried from many addresses, the password is looked at all the same, and
+        the answer is one, unless it is right and a second factor comes next.
+        """
+        refusal = count_attempt(self.request, self.cleaned_data.get("username", ""))
+        try:
+            found: dict[str, Any] = super().clean()
+        except ValidationError as error:
+            raise refusal or error from None
+        if refusal and not has_second_factor(self.get_user()):
+            raise refusal
+        return found
+
+    def confirm_login_allowed(self, user: AbstractBaseUser) -> None:
+        """Raise `ValidationError` for somebody without an organization."""
+        if not (_is_member(user) or (user.is_active and is_invited(self.request))):
+            raise ValidationError(
+                _("You belong to no organization yet. Ask an owner for an invitation."),
+                code="no_organization",
+            )
+
+
+class BonobotAdminSite(AdminSite):
+    """The admin of Bonobot."""
+
+    login_form = AdminLoginForm
+    logout_template = "people/signed_out.html"
+    site_header = "Bonobot"
+    site_title = "Bonobot"
+    index_title = _("Dashboard")
+    enable_nav_sidebar = True
+
+    def register(self, model_or_iterable: Any, admin_class: Any = None, **options: Any) -> None:
+        """Register a model, unless its app is left out and the admin isn't one of ours."""
+        models = model_or_iterable if isinstance(model_or_iterable, list | tuple) else None
+        ours = isinstance(admin_class, type) and issubclass(admin_class, ScopedAdmin)
+        for model in models if models is not None else [model_or_iterable]:
+            if ours or model._meta.app_label not in LEFT_OUT:
+                super().register(model, admin_class, **options)
+
+    def has_permission(self, request: HttpRequest) -> bool:
+        """Let in active people who belong to an organization."""
+        if not request.user.is_active:
+            return False
+        try:
+            resolve_principal(request)
+        except Problem:
+            return False
+        return True
+
+    def admin_view(self, view: View, cacheable: bool = False) -> View:
+        """Wrap a view: signed in, of an organization, problems answered as people expect."""
+        return super().admin_view(handle_problems(versioned(view)), cacheable)
+
+    @method_decorator((never_cache, login_not_required))
+    def login(
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponseBase:
+        """Ask for name and password; who lacks a second factor that is needed sets one up."""
+        lack: Problem | None = None
+        if request.method == "GET" and request.user.is_authenticated:
+            if is_founding(request):
+                return HttpResponseRedirect(reverse("account_begin"))
+            try:
+                resolve_principal(request)
+            except SecondFactorRequired:
+                return HttpResponseRedirect(reverse("mfa_index"))
+            except SingleSignOnRequired:
+                return HttpResponseRedirect(reverse("account_sso_choose"))
+            except Problem as problem:
+                lack = problem  # signed in, but with nothing to see: the page says so
+            else:
+                return HttpResponseRedirect(reverse("admin:index"))
+        context = {
+            **self.each_context(request),
+            "title": _("Log in"),
+            "app_path": request.get_full_path(),
+            "username": request.user.get_username(),
+            "lack": lack,
+            "providers": list_announced_providers(),
+            "onward": request.GET.get("next", ""),
+            **(extra_context or {}),
+        }
+        request.current_app = self.name
+        view = SignInView.as_view(
+            template_name="people/login.html",
+            authentication_form=self.login_form,
+            extra_context=context,
+        )
+        return view(request)
+
+    def logout(
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponseBase:
+        """Sign out; whoever came by an identity provider is told how to sign out there, too."""
+        mark = mark_of(request) or {}
+        context = {"title": _("You are signed out."), "leaving": mark.get("leaving", "")}
+        return super().logout(request, context | (extra_context or {}))
+
+    def get_urls(self) -> list[URLPattern]:
+        """Return the addresses, those of the organization that is worked in among them."""
+        from agents.admin.kill_switch import kill_switch  # the modules there need this site
+        from agents.admin.policies import show_organization_policy
+        from agents.admin.policy_simulations import show_organization_simulation
+        from agents.console.admin.onboarding import build_url_patterns
+
+        own = [
+            path("organization/", self.admin_view(self.switch), name="switch_organization"),
+            path(
+                "organization/policy/",
+                self.admin_view(show_organization_policy),
+                name="organization_policy",
+            ),
+            path(
+                "organization/policy/what-if/",
+                self.admin_view(show_organization_simulation),
+                name="organization_what_if",
+            ),
+            *build_url_patterns(self.admin_view),
+            *profile.build_profile_urls(self.admin_view),
+            path("usage/", self.admin_view(show_usage), name="usage"),
+            path(
+                "settings-check/",
+                self.admin_view(settings_check.show_settings_check),
+                name=settings_check.ADDRESS,
+            ),
+            path("palette/", self.admin_view(self.palette), name="palette"),
+            *_build_oauth_urls(self.admin_view),
+            path("organization/halt/", self.admin_view(kill_switch), name="organization_halt"),
+        ]
+        return [*own, *super().get_urls()]
+
+    def index(
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> TemplateResponse | HttpResponseRedirect:
+        """Show the dashboard; a member, who only runs agents, goes to them."""
+        principal = resolve_principal(request)
+        if not principal.may(Action.VIEW):
+            return HttpResponseRedirect(reverse("admin:agents_agent_changelist"))
+        return render_screen(
+            request,
+            "dashboard.html",
+            title=self.index_title,
+            **build_dashboard(principal, count_pending(request), request.GET.get("range", "")),
+        )
+
+    def app_index(
+        self, request: HttpRequest, app_label: str, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponseRedirect:
+        """Go to the dashboard: the navigation shows what there is."""
+        return HttpResponseRedirect(reverse("admin:index"))
+
+    def switch(self, request: HttpRequest) -> HttpResponseBase:
+        """Let the person choose the organization that they work in."""
+        if request.method != "POST":
+            return render_screen(request, "organization.html", title=_("Choose an organization"))
+        slug = request.POST.get("to") or request.GET.get("to", "")
+        if not _list_organizations(request).filter(slug=slug).exists():
+            raise NotFound(
+                format_message("There is no organization {slug!r} for you.", slug=slug), field="to"
+            )
+        request.session[SESSION_KEY] = slug
+        return HttpResponseRedirect(reverse("admin:index"))
+
+    def palette(self, request: HttpRequest) -> HttpResponseBase:
+        """Return the places and objects that fit what was typed, as a piece of a page."""
+        sought = request.GET.get("q", "")
+        places = self.get_sidebar_list(request)
+        return render_fragment(
+            request,
+            "palette.html",
+            found=search_palette(resolve_principal(request), places, sought),
+        )
+
+    def each_context(self, request: HttpRequest) -> dict[str, Any]:
+        """Add who asks, what they may do and where they are to every page."""
+        context = super().each_context(request)
+        context |= {
+            "styles": [static("bonobot/admin.css")],
+            "scripts": [static("bonobot/theme.js"), static("bonobot/admin.js")],
+            "site_favicons": [{"rel": "icon", "href": static("bonobot/icon.svg")}],
+            "site_url": None,
+            "account_links": _list_account_links(request),
+        }
+        if not self.has_permission(request):
+            return context
+        principal = resolve_principal(request)
+        organizations = list(_list_organizations(request)[:ORGANIZATIONS_SHOWN])
+        here = next((one for one in organizations if one.pk == principal.organization_id), None)
+        context |= {
+            "principal": principal,
+            "may": build_permissions(principal),
+            "organizations": organizations,
+            "organization": here,
+            "site_subheader": str(here or ""),
+            "site_dropdown": _choices(organizations, here),
+            "account_links": [
+                {"title": _("Your profile"), "link": reverse("admin:profile")},
+                *context["account_links"],
+            ],
+        }
+        return context
+
+    def get_app_list(self, request: HttpRequest, app_label: str | None = None) -> list[Any]:
+        """Return nothing, which saves each page time: the navigation is `get_sidebar_list`."""
+        return []
+
+    def get_sidebar_list(self, request: HttpRequest) -> list[dict[str, Any]]:
+        """Return the navigation: only what the person may open, with what waits for them."""
+        principal = resolve_principal(request)
+        badges = _count_badges(request)
+        groups = []
+        for title, entries in NAVIGATION:
+            items = [
+                _build_sidebar_item(request, entry, badges)
+                for entry in entries
+                if _may(principal, entry)
+            ]
+            if items:
+                groups.append({"title": title, "items": items, "separator": False})
+        return groups
+
+
+def _list_organizations(request: HttpRequest) -> Any:
+    return list_reachable_organizations(request)
+
+
+def _is_member(user: Any) -> bool:
+    member = Membership.objects.filter(user=user)
+    return user.is_active and (user.is_superuser or member.exists())
+
+
+def _build_oauth_urls(wrap: Callable[[View], View]) -> list[URLPattern]:
+    """Return the addresses of the pages of programs that people let in, where they can."""
+    if not settings.BONOBOT_OAUTH:
+        return []
+    from bonobot.oauth_server import (
+        admin as oauth_server_admin,  # what it is built upon is there only then
+    )
+
+    return [
+        path("let-in/", wrap(oauth_server_admin.show_own_grants), name="let_in"),
+        path("programs/", wrap(oauth_server_admin.show_organization_clients), name=PROGRAMS),
+    ]
+
+
+def _list_account_links(request: HttpRequest) -> list[dict[str, Any]]:
+    """Return what the person's own menu leads to."""
+    user: Any = request.user
+    links = []
+    if user.is_authenticated and user.has_usable_password():
+        links.append(("admin:password_change", _("Change password")))
+    links.append(("mfa_index", _("Second factor")))
+    if settings.BONOBOT_OAUTH:
+        links.append(("admin:let_in", _("Programs that you let in")))
+    return [{"title": title, "link": reverse(name)} for name, title in links]
+
+
+def _may(principal: Principal, entry: Entry) -> bool:
+    _title, _icon, address, action, platform = entry
+    if address == PROGRAMS and not settings.BONOBOT_OAUTH:
+        return False
+    if platform:
+        return principal.platform_admin
+    # An auditor or reviewer doesn't run agents, but sees them.
+    return principal.may(action) or (action == Action.RUN_AGENTS and principal.may(Action.VIEW))
+
+
+def _build_sidebar_item(
+    request: HttpRequest, entry: Entry, badges: dict[str, tuple[int, str]]
+) -> dict:
+    title, icon, address, _action, _platform = entry
+    link = reverse(f"admin:{address}")
+    at_home = address == "index"
+    count, variant = badges.get(address, (0, ""))
+    return {
+        "title": title,
+        "icon": icon,
+        "link": link,
+        "active": request.path == link if at_home else request.path.startswith(link),
+        "has_permission": True,
+        "badge": counted(count) if count else None,
+        "badge_variant": variant,
+    }
+
+
+def _count_badges(request: HttpRequest) -> dict[str, tuple[int, str]]:
+    """Return the counts beside the entries of the navigation, by their addresses."""
+    found = count_pending(request)
+    return {
+        "mcp_servers_server_changelist": (found.definitions, "warning"),
+        "agents_approval_changelist": (found.calls, "warning"),
+        "agents_question_changelist": (found.questions, "warning"),
+        "agents_session_changelist": (found.sessions, "info"),
+    }
+
+
+def _choices(organizations: list[Organization], here: Organization | None) -> list[dict[str, Any]]:
+    if len(organizations) < 2:
+        return []
+    address = reverse("admin:switch_organization")
+    return [
+        {
+            "title": one.name,
+            "link": f"{address}?to={one.slug}",
+            "icon": "check" if one == here else "domain",
+            "attrs": {"data-post": True},
+        }
+        for one in organizations
+    ]

@@ -1,0 +1,97 @@
+"""Find screens and objects by a few letters.
+
+Only what the person may open is found; at most 6 queries, whatever the organization's size.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from django.db.models import Q, QuerySet
+from django.urls import reverse
+from django.utils.translation import gettext_lazy as _
+
+from agents.models import Agent, Session, Skill, Workflow
+from bonobot.accounts.principals import Principal
+from bonobot.accounts.roles import Action
+from bonobot.core.text.untrusted_text import make_visible
+from mcp_servers.models import Server
+
+FOUND_OF_EACH = 6
+LONGEST_SOUGHT = 100
+# Deeds that begin on a page of their own: (title, icon, address, who may).
+PASTE = "mcp_servers_server_paste"
+DEEDS: tuple[tuple[Any, str, str, Action], ...] = (
+    (_("Add a server"), "add", "mcp_servers_server_presets", Action.MANAGE_SERVERS),
+    (
+        _("Paste a configuration"),
+        "content_paste",
+        "mcp_servers_server_paste",
+        Action.MANAGE_SERVERS,
+    ),
+    (_("New agent"), "smart_toy", "agents_agent_add", Action.MANAGE_AGENTS),
+    (_("Add a model"), "psychology", "agents_modelendpoint_add", Action.MANAGE_AGENTS),
+    (_("Write a skill"), "school", "agents_skill_add", Action.MANAGE_WORKFLOWS),
+    (_("Make a token"), "key", "tenancy_token_add", Action.MANAGE_TOKENS),
+    (_("Add a member"), "person_add", "tenancy_membership_add", Action.MANAGE_MEMBERS),
+)
+
+
+@dataclass(frozen=True)
+class PaletteEntry:
+    """One place to go to."""
+
+    title: str
+    kind: str
+    icon: str
+    url: str
+
+
+def search_palette(
+    principal: Principal, navigation: Iterable[dict[str, Any]], sought: str
+) -> list[PaletteEntry]:
+    """Return what fits all words, places first; with nothing sought, the places and deeds."""
+    words = sought[:LONGEST_SOUGHT].lower().split()
+    near = [*_list_screens(navigation), *_list_actions(principal)]
+    fitting = [one for one in near if all(word in one.title.lower() for word in words)]
+    return [*fitting, *(_search_objects(principal, words) if words else ())]
+
+
+def _list_screens(navigation: Iterable[dict[str, Any]]) -> Iterator[PaletteEntry]:
+    for group in navigation:
+        for item in group["items"]:
+            yield PaletteEntry(str(item["title"]), str(group["title"]), item["icon"], item["link"])
+
+
+def _list_actions(principal: Principal) -> Iterator[PaletteEntry]:
+    for title, icon, address, action in DEEDS:
+        if principal.may(action):
+            yield PaletteEntry(str(title), str(_("do")), icon, reverse(f"admin:{address}"))
+
+
+def _search_objects(principal: Principal, words: list[str]) -> Iterator[PaletteEntry]:
+    own = principal.organization_id
+    if principal.may(Action.VIEW):
+        servers = Server.objects.for_organization(own)
+        yield from _search_rows(servers, words, "dns", "mcp_servers_server_change", _("server"))
+    agents = Agent.objects.visible_to(principal)
+    yield from _search_rows(agents, words, "smart_toy", "agents_agent_change", _("agent"))
+    skills = Skill.objects.visible_to(principal)
+    yield from _search_rows(skills, words, "school", "agents_skill_change", _("skill"))
+    flows = Workflow.objects.visible_to(principal)
+    yield from _search_rows(flows, words, "account_tree", "agents_workflow_change", _("workflow"))
+    sessions = Session.objects.visible_to(principal).order_by("-created_at")
+    yield from _search_rows(
+        sessions, words, "forum", "agents_session_change", _("session"), "title"
+    )
+
+
+def _search_rows(
+    rows: QuerySet[Any], words: list[str], icon: str, address: str, kind: Any, by: str = "name"
+) -> Iterator[PaletteEntry]:
+    fits = Q()
+    for word in words:
+        fits &= Q(**{f"{by}__icontains": word})
+    for row in rows.filter(fits)[:FOUND_OF_EACH]:
+        url = reverse(f"admin:{address}", args=[row.pk])
+        yield PaletteEntry(make_visible(str(row), 80), str(kind), icon, url)

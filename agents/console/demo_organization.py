@@ -1,0 +1,183 @@
+"""Demo organization with an agent and three servers.
+
+It needs no network, no key and no other service: the servers are installed beside Bonobot, and the
+agent's model is the offline one. What it makes is ordinary rows, made through the ordinary doors.
+"""
+
+import secrets
+import sys
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from django.conf import settings
+
+from agents.models import Agent, ModelEndpoint
+from agents.policies.services import PolicySpec, set_policy
+from agents.services import AgentSpec, ModelEndpointSpec, add_agent, bind, save_endpoint
+from bonobot.accounts.models.organizations import Membership, Organization, User
+from bonobot.accounts.principals import Principal, build_cli_principal
+from bonobot.accounts.roles import Role
+from bonobot.core.problems import Problem
+from bonobot.core.runtime import get_runtime
+from bonobot.ledger.audit.admin_changes import record_change
+from mcp_servers.definition_reviews import approve
+from mcp_servers.discovery import discover
+from mcp_servers.models import Server
+from mcp_servers.server_config import ServerSpec
+from mcp_servers.services import add, set_server_enabled
+
+USERNAME = "admin"
+INSTALL = "pip install 'bonobot[demo]'"
+INSTRUCTIONS = """You help people find out what time it is{more}.
+Use the tools. Say plainly what you did, and what did not work."""
+# The agent may read the repository; what writes is left out, so that a refusal can be seen too.
+ALLOWED = (
+    "mcp_time_*",
+    "mcp_fetch_*",
+    "mcp_git_git_status",
+    "mcp_git_git_diff*",
+    "mcp_git_git_log",
+    "mcp_git_git_show",
+    "mcp_git_git_branch",
+    "read_result",
+)
+
+
+@dataclass(frozen=True)
+class DemoOrganization:
+    """How to sign in to what was made; the password is kept nowhere."""
+
+    username: str
+    password: str
+    organization: str
+    agent: str
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _DemoServer:
+    name: str
+    module: str
+    description: str
+    args: tuple[str, ...] = ()
+    folder: str = ""  # that its sandbox shows
+    enabled: bool = True
+
+
+def create_demo() -> DemoOrganization:
+    """Make the demo and return how to sign in; a server that can't be discovered is reported."""
+    password = secrets.token_urlsafe(12)
+    organization, user = _create_organization_and_user(password)
+    principal = build_cli_principal(organization)
+    endpoint = save_endpoint(
+        principal,
+        ModelEndpointSpec(name="Offline", kind=ModelEndpoint.Kind.OFFLINE, model="offline"),
+    )
+    agent = add_agent(
+        principal,
+        AgentSpec(
+            name="Demo",
+            slug="demo",
+            description="Knows the time, and this repository's history"
+            if _find_repository()
+            else "Knows the time",
+            instructions=_build_instructions(),
+            model_endpoint=endpoint,
+        ),
+    )
+    problems = [
+        f"{one.name} {problem}"
+        for one in _list_servers()
+        if (problem := _serve(principal, agent, one)) is not None
+    ]
+    set_policy(principal, agent, PolicySpec("allowlist", allow=_select_allowed_rules(agent)))
+    return DemoOrganization(user.username, password, organization.slug, agent.slug, tuple(problems))
+
+
+def _create_organization_and_user(password: str) -> tuple[Organization, User]:
+    organization = Organization.objects.create(name="Demo", slug="demo")
+    user = User.objects.create_superuser(USERNAME, password=password)
+    principal = build_cli_principal(organization)
+    with record_change(
+        organization_id=organization.pk,
+        actor=principal.actor,
+        action="organization_created",
+        resource_type="organization",
+        resource_id=str(organization.pk),
+        resource_name=organization.name,
+    ):
+        Membership.objects.create(organization=organization, user=user, role=Role.OWNER)
+    return organization, user
+
+
+def _build_instructions() -> str:
+    if repository := _find_repository():
+        text = INSTRUCTIONS.format(more=", and what happened in a git repository")
+        return f"{text}\nThe repository is at {repository}."
+    return INSTRUCTIONS.format(more="")
+
+
+def _list_servers() -> list[_DemoServer]:
+    """Return the servers; git's only where there is a repository to watch."""
+    repository = _find_repository()
+    known = [
+        _DemoServer("time", "mcp_server_time", "Time and time zones"),
+        _DemoServer("fetch", "mcp_server_fetch", "Reads pages of the web", enabled=False),
+    ]
+    if repository:
+        arguments = ("--repository", str(repository))
+        about = f"The history of {repository}"
+        known.insert(1, _DemoServer("git", "mcp_server_git", about, arguments, str(repository)))
+    return known
+
+
+def _find_repository() -> Path | None:
+    """Return the repository that we run from, or that the command was started in, if any."""
+    places = (Path(settings.BASE_DIR), Path.cwd())
+    above = (folder for here in places for folder in (here, *here.parents))
+    return next((folder for folder in above if (folder / ".git").exists()), None)
+
+
+def _serve(principal: Principal, agent: Agent, one: _DemoServer) -> str | None:
+    """Register, discover, approve and bind one server; return what went wrong, if anything."""
+    if find_spec(one.module) is None:
+        return f"isn't installed. It comes with: {INSTALL}"
+    try:
+        server = _add(principal, one)
+    except Problem as problem:
+        return f"can't be added: {problem}"
+    failed = None
+    try:
+        get_runtime().call(discover, server.pk, actor=principal.actor)
+        approve(principal, server)
+    except Problem as problem:
+        failed = f"can't be used: {problem}"
+    bind(principal, agent, server)
+    if not one.enabled:
+        set_server_enabled(principal, server, enabled=False)
+    return failed
+
+
+def _add(principal: Principal, one: _DemoServer) -> Server:
+    return add(
+        principal,
+        ServerSpec(
+            name=one.name,
+            description=one.description,
+            transport_type=Server.Transport.STDIO,
+            endpoint_config={
+                "command": sys.executable,
+                "args": ["-m", one.module, *one.args],
+                **({"cwd": one.folder} if one.folder else {}),
+            },
+        ),
+    )
+
+
+def _select_allowed_rules(agent: Agent) -> tuple[str, ...]:
+    """Return the rules for servers that are there."""
+    slugs = {binding.server.slug for binding in agent.bindings.select_related("server")}
+    return tuple(
+        rule for rule in ALLOWED if not rule.startswith("mcp_") or rule.split("_")[1] in slugs
+    )

@@ -1,0 +1,545 @@
+"""Findings of an installation: dependencies, machine.
+
+`bonobot doctor` and the admin's settings check show it.
+"""
+
+import os
+import platform
+import shutil
+import sqlite3
+import sys
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from importlib.metadata import packages_distributions
+from typing import Any, Literal
+
+from celery.app.control import Inspect
+from django.conf import settings
+from django.db import DatabaseError, connection
+from django_celery_beat.models import PeriodicTask
+from kombu.exceptions import OperationalError
+
+from agents.builtin_tools.command_sandbox import find_sandbox_fault as fault_of_sandbox
+from agents.builtin_tools.toolset_options import SANDBOXED
+from agents.models import Agent
+from bonobot.accounts.external_issuers.jwks import IssuerAddress, IssuerUnreachable, get_jwks_cache
+from bonobot.accounts.models.organizations import Issuer, Organization
+from bonobot.celery import app
+from bonobot.checks import OLDEST_SQLITE, open_key_files
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.runtime import get_runtime
+from bonobot.core.text.untrusted_text import make_visible
+from bonobot.jobs import schedules
+from bonobot.monitoring import health
+from mcp_servers.client.child_process import NAMESPACE, TOOLS, choose_containment
+from mcp_servers.client.environment_rules import without_exception
+from mcp_servers.client.sandbox import fault as fault_of_server_sandbox
+from mcp_servers.client.sandbox_modes import Kind, find_sandbox_problem
+from mcp_servers.models import Secret, Server
+from mcp_servers.presets.allowed_folders import folder_rule
+from mcp_servers.subscriptions.leases import list_unclaimed_subscriptions, list_wanted_subscriptions
+
+State = Literal["ok", "warning", "failed"]
+
+
+@dataclass(frozen=True)
+class SettingsFinding:
+    """One thing that was looked at."""
+
+    name: str
+    state: State
+    detail: str
+    fix: str = ""
+
+    def as_dict(self) -> dict[str, str]:
+        """Return the finding for programs."""
+        return asdict(self)
+
+
+PING_S = 1
+SWEEP = "agents.tasks.sweep"
+SWEEP_EVERY_S = 10
+CLOCKS_APART_S = 2.0
+# The least that shares a database: two of web, two workers and beat.
+PROCESSES = 5
+START_BEAT = format_message("Start one: `bonobot up`, or `bonobot beat`; a second one stands by.")
+
+
+def inspect_database() -> Iterator[SettingsFinding]:
+    """Look at the database and its migrations."""
+    begun = time.monotonic()
+    try:
+        pending = health.count_unapplied_migrations()
+        version = ".".join(map(str, connection.get_database_version()))
+    except DatabaseError as error:
+        fix = format_message("Start the database or correct `DATABASE_URL`.")
+        why = health.explain_database_error(error)
+        yield SettingsFinding("database", "failed", f"{connection.display_name}: {why}", fix)
+        return
+    took_ms = (time.monotonic() - begun) * 1000
+    detail = format_message(
+        "{display_name} {version}, answered in {took_ms:.0f} ms",
+        display_name=connection.display_name,
+        version=version,
+        took_ms=took_ms,
+    )
+    if connection.vendor == "sqlite" and sqlite3.sqlite_version_info < OLDEST_SQLITE:
+        fix = format_message(
+            "Use a Python with a newer SQLite, or PostgreSQL through `DATABASE_URL`."
+        )
+        yield SettingsFinding("database", "failed", detail, fix)
+    else:
+        yield SettingsFinding("database", "ok", detail)
+    if pending:
+        fix = format_message("Run `bonobot migrate`.")
+        yield SettingsFinding(
+            "migrations",
+            "failed",
+            format_message("{pending} are not applied", pending=pending),
+            fix,
+        )
+    else:
+        yield SettingsFinding("migrations", "ok", format_message("all applied"))
+
+
+def inspect_secrets() -> Iterator[SettingsFinding]:
+    """Look whether the keys open what is stored."""
+    if unopened := list(health.list_unreadable_fields()):
+        fix = format_message(
+            "Restore the keys they were made with: add them to `BONOBOT_FIELD_KEYS` "
+            "(or, for tokens, to `BONOBOT_TOKEN_PEPPERS`), behind the first."
+        )
+        detail = format_message("made with other keys: {unopened}", unopened=", ".join(unopened))
+        yield SettingsFinding("secrets", "failed", detail, fix)
+    else:
+        yield SettingsFinding("secrets", "ok", format_message("the keys open what is stored"))
+
+
+def inspect_clock() -> Iterator[SettingsFinding]:
+    """Look whether this host and the database agree about the time: leases are compared by it."""
+    if connection.vendor != "postgresql":
+        return
+    with connection.cursor() as cursor:
+        before = time.time()
+        cursor.execute(
+            "SELECT extract(epoch FROM clock_timestamp()), current_setting('max_connections')"
+        )
+        then, allowed = cursor.fetchone()
+    apart = abs(float(then) - (before + time.time()) / 2)
+    if apart > CLOCKS_APART_S:
+        fix = format_message(
+            "Let a time service (chrony, systemd-timesyncd) set the clocks of all hosts."
+        )
+        yield SettingsFinding(
+            "clock", "failed", format_message("{apart:.1f} s from the database's", apart=apart), fix
+        )
+    else:
+        yield SettingsFinding(
+            "clock", "ok", format_message("{apart:.2f} s from the database's", apart=apart)
+        )
+    pool = settings.DATABASES["default"]["OPTIONS"]["pool"]["max_size"]
+    detail = format_message(
+        "{allowed} allowed, {pool} for each process", allowed=allowed, pool=pool
+    )
+    if int(allowed) < PROCESSES * (pool + 1):
+        fix = format_message(
+            "Raise `max_connections` of PostgreSQL or lower `BONOBOT_DATABASE_POOL`."
+        )
+        yield SettingsFinding("connections", "warning", detail, fix)
+    else:
+        yield SettingsFinding("connections", "ok", detail)
+
+
+def inspect_redis_memory() -> Iterator[SettingsFinding]:
+    """Look whether Redis would throw messages away when its memory is full."""
+    if not settings.REDIS_URL:
+        return
+    from redis import Redis
+    from redis.exceptions import RedisError
+
+    try:
+        with Redis.from_url(settings.REDIS_URL, socket_connect_timeout=PING_S) as link:
+            found: Any = link.info("memory")
+    except RedisError:
+        return  # `broker` says so
+    policy = found.get("maxmemory_policy", "noeviction")
+    if found.get("maxmemory") and policy != "noeviction":
+        fix = format_message(
+            "Set `maxmemory-policy noeviction`: what is lost waits for the next sweep."
+        )
+        yield SettingsFinding(
+            "redis",
+            "warning",
+            format_message("evicts ({policy}) when it is full", policy=policy),
+            fix,
+        )
+    else:
+        yield SettingsFinding("redis", "ok", format_message("evicts nothing"))
+
+
+def inspect_broker() -> Iterator[SettingsFinding]:
+    """Look at the broker, through it at the workers, and through them at beat."""
+    folder = settings.BONOBOT_VAR / "broker"
+    name = "Redis" if settings.REDIS_URL else format_message("the folder {folder}", folder=folder)
+    try:
+        with app.connection_for_read() as link:
+            link.ensure_connection(max_retries=1, timeout=PING_S)
+            workers = Inspect(app=app, timeout=PING_S).stats() or {}
+    except (OperationalError, OSError) as error:
+        yield SettingsFinding(
+            "broker",
+            "failed",
+            f"{name}: {error}",
+            format_message("Start it or correct `REDIS_URL`."),
+        )
+        return
+    yield SettingsFinding("broker", "ok", name)
+    if not workers:
+        fix = format_message("Start one: `bonobot up`, or `bonobot worker`.")
+        yield SettingsFinding("worker", "failed", format_message("no worker answers"), fix)
+        return
+    yield SettingsFinding("worker", "ok", ", ".join(sorted(workers)))
+    yield inspect_scheduler(workers.values())
+
+
+def inspect_scheduler(workers: Collection[Mapping[str, Any]]) -> SettingsFinding:
+    """Tell whether the schedule's sweep ever reached the workers."""
+    uptime_s = max(worker["uptime"] for worker in workers)
+    sweeps = sum(worker["total"].get(SWEEP, 0) for worker in workers)
+    if sweeps:
+        return SettingsFinding(
+            "beat",
+            "ok",
+            format_message(
+                "sweeps in the last {uptime_s} s: {sweeps}", uptime_s=uptime_s, sweeps=sweeps
+            ),
+        )
+    if uptime_s < 2 * SWEEP_EVERY_S:
+        why, fix = (
+            format_message("the workers have just started"),
+            format_message("Look again soon."),
+        )
+        return SettingsFinding("beat", "warning", why, fix)
+    return SettingsFinding(
+        "beat", "failed", format_message("no sweep in {uptime_s} s", uptime_s=uptime_s), START_BEAT
+    )
+
+
+def schedule() -> Iterator[SettingsFinding]:
+    """Look at what beat wrote last, and at what is switched off."""
+    rows = list(PeriodicTask.objects.select_related("interval"))
+    beats = [row for row in rows if row.name == schedules.HEARTBEAT]
+    age_s = health.compute_beat_age_s(beats[0]) if beats else None
+    if age_s is None:
+        yield SettingsFinding(
+            "schedule", "warning", format_message("beat has never run here"), START_BEAT
+        )
+    else:
+        late = age_s > health.compute_beat_deadline_s(beats[0])
+        detail = format_message("beat wrote {age_s:.0f} s ago", age_s=age_s)
+        yield SettingsFinding(
+            "schedule", "failed" if late else "ok", detail, START_BEAT if late else ""
+        )
+    if off := sorted(row.name for row in rows if not row.enabled):
+        fix = format_message(
+            "Switch them on in the admin, under Schedules, unless that is meant so."
+        )
+        yield SettingsFinding("switched off", "warning", ", ".join(off), fix)
+
+
+def inspect_change_listeners() -> Iterator[SettingsFinding]:
+    """Look whether the servers that tell what changes are listened to."""
+    if not settings.BONOBOT_WATCHED_SERVERS:
+        detail = format_message("nobody listens: `BONOBOT_WATCHED_SERVERS` is 0")
+        yield SettingsFinding("change notices", "ok", detail)
+        return
+    wanted, alone = list_wanted_subscriptions().count(), list_unclaimed_subscriptions().count()
+    if alone:
+        fix = format_message("Start a worker more, or raise `BONOBOT_WATCHED_SERVERS`.")
+        yield SettingsFinding(
+            "change notices",
+            "warning",
+            format_message("{alone} of {wanted} servers are unheard", alone=alone, wanted=wanted),
+            fix,
+        )
+    else:
+        yield SettingsFinding(
+            "change notices",
+            "ok",
+            format_message("{wanted} servers are listened to", wanted=wanted),
+        )
+
+
+def inspect_external_issuers() -> Iterator[SettingsFinding]:
+    """Look whether the issuers whose tokens are taken publish their keys."""
+    for row in Issuer.objects.enabled().order_by("name"):
+        try:
+            ring = get_runtime().call(
+                get_jwks_cache().read, IssuerAddress(row.url, row.allow_private)
+            )
+        except IssuerUnreachable as problem:
+            fix = format_message(
+                "Until it answers, its tokens open nothing. Check its URL and the way there."
+            )
+            yield SettingsFinding(f"issuer {row.name}", "failed", str(problem), fix)
+        else:
+            yield SettingsFinding(
+                f"issuer {row.name}",
+                "ok",
+                format_message("keys that it publishes: {count}", count=len(ring.keys)),
+            )
+
+
+OLDEST_PYTHON = (3, 11)
+STDIO_SANDBOX = "stdio sandbox"
+BOXES: tuple[Kind, ...] = ("namespaces", "bubblewrap")
+
+
+def inspect_python() -> Iterator[SettingsFinding]:
+    """Look at the interpreter."""
+    version = f"{platform.python_implementation()} {platform.python_version()}"
+    if sys.version_info[:2] < OLDEST_PYTHON:
+        yield SettingsFinding(
+            "python", "failed", version, format_message("Use Python 3.11 or newer.")
+        )
+    else:
+        yield SettingsFinding("python", "ok", version)
+
+
+def inspect_packages() -> Iterator[SettingsFinding]:
+    """Look for others that bring a package of our names: which files are there is then chance."""
+    found = packages_distributions()
+    for name in ("agents", "mcp_servers"):
+        for other in sorted(set(found.get(name, ())) - {"bonobot"}):
+            fix = format_message(
+                "Install Bonobot into an environment of its own, without {other}.", other=other
+            )
+            yield SettingsFinding(
+                "packages",
+                "failed",
+                format_message("{other} brings a package {name!r}, too", other=other, name=name),
+                fix,
+            )
+
+
+def inspect_data_folder() -> Iterator[SettingsFinding]:
+    """Look at the folder for data and at the keys in it."""
+    var = settings.BONOBOT_VAR
+    if os.access(var, os.R_OK | os.W_OK | os.X_OK):
+        free = shutil.disk_usage(var).free // 2**20
+        yield SettingsFinding(
+            "folder", "ok", format_message("{var}, {free:,} MiB free", var=var, free=free)
+        )
+    else:
+        yield SettingsFinding(
+            "folder",
+            "failed",
+            format_message("{var} isn't writable", var=var),
+            format_message("Run `chown -R $USER {var}`.", var=var),
+        )
+    if readable := [path for path, _ in open_key_files()]:
+        paths = " ".join(map(str, readable))
+        yield SettingsFinding(
+            "keys",
+            "failed",
+            format_message("others can read {paths}", paths=paths),
+            format_message("Run `chmod 600 {paths}`.", paths=paths),
+        )
+    else:
+        yield SettingsFinding("keys", "ok", format_message("readable by this user only"))
+
+
+def inspect_launchers() -> Iterator[SettingsFinding]:
+    """Look for the programs that start stdio servers."""
+    for name in ("npx", "uvx", "node"):
+        path = shutil.which(name)
+        if path:
+            yield SettingsFinding(name, "ok", path)
+        else:
+            package = "uv" if name == "uvx" else "Node.js"
+            fix = format_message(
+                "Install {package}, if servers from there are wanted.", package=package
+            )
+            yield SettingsFinding(name, "warning", format_message("isn't installed"), fix)
+
+
+def inspect_process_isolation() -> Iterator[SettingsFinding]:
+    """Look for what keeps stdio servers apart from this machine."""
+    way = choose_containment()
+    if way.name == NAMESPACE.name:
+        yield SettingsFinding("isolation", "ok", way.promise)
+        return
+    missing = [tool for tool in TOOLS if shutil.which(tool) is None]
+    if sys.platform != "linux":
+        fix = format_message("Run servers that you don't trust on Linux.")
+    elif missing:
+        names = ", ".join(missing)
+        fix = format_message("Install the package `util-linux`; missing are {names}.", names=names)
+    else:
+        fix = format_message("Allow this user, or this container, to make user namespaces.")
+    yield SettingsFinding("isolation", "warning", way.promise, fix)
+
+
+def inspect_server_sandboxes() -> Iterator[SettingsFinding]:
+    """Look whether the boxes work that stdio servers can be asked to run in."""
+    for kind in BOXES:
+        problem = find_sandbox_problem(kind, "none")
+        if problem is None:
+            yield SettingsFinding(
+                kind, "ok", format_message("servers can be confined so, with and without network")
+            )
+            continue
+        asked = _count_sandboxed_servers(kind)
+        detail = (
+            format_message(
+                "{problem}; {asked} servers ask for it and can't be started",
+                problem=problem,
+                asked=asked,
+            )
+            if asked
+            else problem
+        )
+        yield SettingsFinding(kind, "failed" if asked else "warning", str(detail), problem.remedy)
+
+
+def sandbox_of_servers() -> Iterator[SettingsFinding]:
+    """Look whether the sandbox works that stdio servers of organizations run in."""
+    problem = fault_of_server_sandbox()
+    if problem is None:
+        yield SettingsFinding(
+            STDIO_SANDBOX,
+            "ok",
+            format_message("stdio servers run in a sandbox of their organization"),
+        )
+        return
+    try:
+        several = Organization.objects.count() > 1
+    except DatabaseError:
+        several = True  # which `database` tells
+    if several:
+        asked = _count_sandboxed_servers(Server.Confinement.SANDBOX)
+        detail = format_message(
+            "{problem}; {asked} stdio servers of organizations can't be started",
+            problem=problem,
+            asked=asked,
+        )
+        yield SettingsFinding(
+            STDIO_SANDBOX, "failed" if asked else "warning", detail, problem.remedy
+        )
+    else:
+        detail = format_message(
+            "{problem}; stdio servers run as this user while there is one organization alone",
+            problem=problem,
+        )
+        yield SettingsFinding(STDIO_SANDBOX, "warning", detail, problem.remedy)
+
+
+def stdio_configuration() -> Iterator[SettingsFinding]:
+    """Look for stdio servers that were given what no server may have: they aren't started."""
+    try:
+        for server in Server.objects.enabled().filter(transport_type=Server.Transport.STDIO):
+            if refusal := _refused(server):
+                yield SettingsFinding(
+                    "stdio configuration",
+                    "failed",
+                    format_message(
+                        "the server `{server}` isn't started: {refusal}",
+                        server=make_visible(server.name, 100),
+                        refusal=refusal,
+                    ),
+                    format_message(
+                        "Correct its configuration, or allow the variable as an exception."
+                    ),
+                )
+    except DatabaseError:
+        return  # which `database` tells
+
+
+def _refused(server: Server) -> str:
+    """Return why a stdio server's stored configuration is refused, or ""."""
+    secrets = server.secrets.filter(placement=Secret.Placement.ENV)
+    names = secrets.values_list("name", flat=True)
+    if refused := without_exception(names, server.env_exceptions):
+        return format_message("`{names}` may not be set", names=", ".join(refused))
+    folder = server.endpoint_config.get("cwd")
+    if folder and (why := folder_rule(server.organization_id).refusal(folder)):
+        return format_message("its folder may not be used: {why}", why=why)
+    return ""
+
+
+def inspect_command_sandbox() -> Iterator[SettingsFinding]:
+    """Look whether the sandbox works that agents' own commands run in."""
+    problem = fault_of_sandbox()
+    if problem is None:
+        yield SettingsFinding(
+            "sandbox", "ok", format_message("agents can be given a shell and git")
+        )
+        return
+    try:
+        kits = Agent.objects.enabled().values_list("builtin_tools", flat=True)
+        asked = sum(not SANDBOXED.isdisjoint(one) for one in kits)
+    except DatabaseError:
+        asked = 0  # which `database` tells
+    detail = format_message(
+        "{problem}; {asked} agents have a shell or git, and can't use them",
+        problem=problem,
+        asked=asked,
+    )
+    if asked:
+        yield SettingsFinding("sandbox", "failed", detail, problem.remedy)
+    else:
+        yield SettingsFinding("sandbox", "warning", str(problem), problem.remedy)
+
+
+def _count_sandboxed_servers(kind: str) -> int:
+    try:
+        return int(Server.objects.enabled().filter(confinement=kind).count())
+    except DatabaseError:
+        return 0  # which `database` tells
+
+
+__all__ = ["SettingsFinding", "State", "run_settings_checks"]
+
+LOOKS: tuple[Callable[[], Iterator[SettingsFinding]], ...] = (
+    inspect_python,
+    inspect_packages,
+    inspect_data_folder,
+    inspect_database,
+    inspect_secrets,
+    inspect_clock,
+    inspect_broker,
+    inspect_redis_memory,
+    schedule,
+    inspect_change_listeners,
+    inspect_external_issuers,
+    inspect_launchers,
+    inspect_process_isolation,
+    sandbox_of_servers,
+    stdio_configuration,
+    inspect_server_sandboxes,
+    inspect_command_sandbox,
+)
+OF_ROWS = (
+    inspect_secrets,
+    inspect_clock,
+    schedule,
+    inspect_change_listeners,
+    inspect_external_issuers,
+)
+
+
+def run_settings_checks() -> Iterator[SettingsFinding]:
+    """Yield the findings, in the order in which one would repair them."""
+    away = False
+    for look in LOOKS:
+        if away and look in OF_ROWS:
+            continue  # each would wait for the database as long as `database` did
+        try:
+            for finding in look():
+                away = away or (finding.name, finding.state) == ("database", "failed")
+                yield finding
+        except DatabaseError:
+            if look not in OF_ROWS:
+                raise
+            away = True

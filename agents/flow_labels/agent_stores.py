@@ -1,0 +1,53 @@
+"""Agent stores: what an agent's notes and workspace carry from sessions that wrote there.
+
+The workspace holds the labels as a whole, a note has its own. Whoever may label definitions sees
+and clears them.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from agents.models import Agent, Note
+from bonobot.accounts.principals import Principal
+from bonobot.accounts.roles import Action
+from bonobot.ledger.audit.admin_changes import record_change
+from mcp_servers.flow_labels import FlowLabel, decode_labels
+
+
+@dataclass(frozen=True, slots=True)
+class AgentStore:
+    """A store of an agent's: `workspace` or `notes`, and the labels that reading it can bring."""
+
+    name: str
+    labels: tuple[FlowLabel, ...]
+
+
+def list_agent_stores(agent: Agent) -> list[AgentStore]:
+    """Return an agent's stores with what they hold now (2 queries)."""
+    held = Agent.objects.filter(pk=agent.pk).values_list("workspace_holds", flat=True).get()
+    noted = 0
+    for labels in Note.objects.filter(agent=agent.pk).values_list("labels", flat=True):
+        noted |= labels
+    return [AgentStore("workspace", decode_labels(held)), AgentStore("notes", decode_labels(noted))]
+
+
+def clear_agent_stores(principal: Principal, agent: Agent) -> None:
+    """Clear what an agent's notes and workspace hold: it holds for the very next call.
+
+    Raises `Forbidden` without the right to approve definitions.
+    """
+    principal.require(Action.APPROVE_DEFINITIONS)
+    details: dict[str, Any] = {}
+    with record_change(
+        organization_id=agent.organization_id,
+        actor=principal.actor,
+        action="store_labels_cleared",
+        resource_type="agent",
+        resource_id=str(agent.pk),
+        resource_name=agent.name,
+        details=details,
+    ):
+        details |= {one.name: [*one.labels] for one in list_agent_stores(agent)}
+        Agent.objects.filter(pk=agent.pk).update(workspace_holds=0)
+        Note.objects.filter(agent=agent.pk).update(labels=0)
+    agent.workspace_holds = 0

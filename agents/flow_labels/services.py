@@ -1,0 +1,191 @@
+"""Labels a caller holds, their origin, clearing.
+
+A session holds them to its end; an agent and a token until they were idle for a day, or until
+somebody who manages agents clears them.
+"""
+
+import json
+import time
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from django.db import transaction
+
+from agents.flow_labels.rules import IDLE_S, SEEN, build_flow_key, build_flow_keys
+from agents.models import Agent, Approval, Session
+from bonobot.accounts.models.organizations import Token
+from bonobot.accounts.principals import Principal
+from bonobot.accounts.roles import Action
+from bonobot.ledger.admission_rules import CallerFlowLabels, compute_held_labels
+from bonobot.ledger.audit.admin_changes import record
+from bonobot.ledger.models import AuditRow, FlowCell
+from bonobot.ledger.types import FlowLabelEffect
+from mcp_servers.flow_labels import FlowLabel, decode_labels
+
+# Calls that are looked through for what brought a session's labels, and a question's.
+CALLS_READ = 2_000
+ROWS_READ = 200
+CALLS_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class LabelSource:
+    """A label that a caller holds, with calls that brought it, if they are still found.
+
+    Of a session it is the first one, of a question the latest ones before it.
+    """
+
+    label: FlowLabel
+    calls: list[AuditRow] = field(default_factory=list)
+
+    @property
+    def call_id(self) -> UUID | None:
+        """The first of the calls."""
+        return self.calls[0].pk if self.calls else None
+
+    @property
+    def tool(self) -> str:
+        """Its tool, by its server's name of it."""
+        return self.calls[0].tool_name if self.calls else ""
+
+    @property
+    def at(self) -> datetime | None:
+        """When it was asked for."""
+        return self.calls[0].opened_at if self.calls else None
+
+
+def list_approval_label_sources(approval: Approval) -> list[LabelSource]:
+    """Return what the caller held when it was asked about (one query, or none)."""
+    held = [FlowLabel(name) for name in approval.held]
+    return _collect_label_sources(
+        _list_preceding_calls(approval)[:ROWS_READ] if held else (), held, CALLS_SHOWN
+    )
+
+
+def list_session_label_sources(session: Session, held: Collection[FlowLabel]) -> list[LabelSource]:
+    """Return what brought the labels that a session holds (one query, or none)."""
+    rows = (
+        _list_labeled_calls(session.organization_id).filter(session_id=session.pk).order_by("seq")
+    )
+    return _collect_label_sources(rows[:CALLS_READ] if held else (), held, 1)
+
+
+def _collect_label_sources(
+    rows: Iterable[AuditRow], held: Collection[FlowLabel], most: int
+) -> list[LabelSource]:
+    found = {label: LabelSource(label) for label in held}
+    for row in rows:
+        labels = parse_labels(row)
+        for label, one in found.items():
+            if label in labels and len(one.calls) < most:
+                one.calls.append(row)
+        if all(len(one.calls) == most for one in found.values()):
+            break
+    return list(found.values())
+
+
+def _list_labeled_calls(organization_id: UUID) -> Any:
+    """Return the admitted calls with labels: of tools, and of webhooks from outside."""
+    rows = AuditRow.objects.of(organization_id).filter(
+        event_type__in=("call", "connection"), opened__contains='"labels":'
+    )
+    return rows.exclude(outcome=AuditRow.Outcome.REFUSED)
+
+
+def _list_preceding_calls(approval: Approval) -> Any:
+    """Return the calls of the same caller before the question, the latest first."""
+    rows = _list_labeled_calls(approval.organization_id).filter(opened_at__lte=approval.created_at)
+    if approval.session_id is not None:
+        return rows.filter(session_id=approval.session_id)
+    since = approval.created_at - timedelta(seconds=IDLE_S)
+    asked = rows.filter(opened_at__gte=since, session_id=None)
+    own = asked.filter(actor_kind=approval.requested_by_kind, actor_id=approval.requested_by_id)
+    return own | asked.filter(agent_id=approval.agent_id) if approval.agent_id else own
+
+
+def parse_labels(row: AuditRow) -> set[str]:
+    """Return the names of the labels that a call carried."""
+    return set(json.loads(row.opened).get("details", {}).get("labels", ()))
+
+
+def list_agent_labels(agent: Agent) -> tuple[FlowLabel, ...]:
+    """Return what an agent holds from calls without a session, whoever made them."""
+    keys = [build_flow_key(agent.organization_id, "agent", agent.pk), *_list_token_keys(agent)]
+    return _load_labels(keys, IDLE_S)
+
+
+def list_token_labels(token: Token) -> tuple[FlowLabel, ...]:
+    """Return what a token holds from calls without a session."""
+    return _load_labels([build_flow_key(token.organization_id, "token", token.pk)], IDLE_S)
+
+
+def list_session_labels(session: Session) -> list[LabelSource]:
+    """Return what a session holds, each with the first call that brought it."""
+    held = _load_labels(
+        [build_flow_key(session.organization_id, "session", session.root_id or session.pk)], None
+    )
+    return list_session_label_sources(session, held)
+
+
+def list_current_labels(
+    principal: Principal, *, session_id: UUID | None, agent_id: UUID | None
+) -> tuple[FlowLabel, ...]:
+    """Return what whoever makes a call holds now: its session, or its token and agent (a query)."""
+    keys = build_flow_keys(principal, session_id=session_id, agent_id=agent_id)
+    return _load_labels(keys, None if session_id else IDLE_S)
+
+
+def clear_agent(principal: Principal, agent: Agent) -> None:
+    """Let go of what an agent and its own tokens hold; raises `Forbidden`."""
+    keys = [build_flow_key(agent.organization_id, "agent", agent.pk), *_list_token_keys(agent)]
+    _clear(principal, keys, resource=("agent", agent.pk, agent.name))
+
+
+def clear_token(principal: Principal, token: Token) -> None:
+    """Let go of what a token holds; raises `Forbidden`."""
+    keys = [build_flow_key(token.organization_id, "token", token.pk)]
+    _clear(principal, keys, resource=("token", token.pk, token.name))
+
+
+def _list_token_keys(agent: Agent) -> list[str]:
+    """Return the keys of the tokens that are narrowed to it, be it among others."""
+    narrowed = Token.objects.for_organization(agent.organization_id).exclude(agent_ids=[])
+    return [
+        build_flow_key(agent.organization_id, "token", pk)
+        for pk, agent_ids in narrowed.values_list("pk", "agent_ids")
+        if str(agent.pk) in agent_ids
+    ]
+
+
+def _load_labels(keys: Collection[str], idle_s: int | None) -> tuple[FlowLabel, ...]:
+    now = time.time_ns() // 1_000
+    found = 0
+    for cell in FlowCell.objects.filter(pk__in=keys):
+        held = CallerFlowLabels(cell.labels, cell.touched)
+        found |= compute_held_labels(held, FlowLabelEffect(cell.key, 0, 0, idle_s), now)
+    return decode_labels(found & SEEN)
+
+
+def _clear(principal: Principal, keys: Iterable[str], *, resource: tuple[str, UUID, str]) -> None:
+    principal.require(Action.MANAGE_AGENTS)
+    kind, pk, name = resource
+    cells = FlowCell.objects.filter(pk__in=list(keys))
+    with transaction.atomic():
+        before = 0
+        for labels in cells.values_list("labels", flat=True):
+            before |= labels
+        # First the record, then the cells: admissions take the locks in this order.
+        record(
+            organization_id=principal.organization_id,
+            actor=principal.actor,
+            action="held_labels_cleared",
+            resource_type=kind,
+            resource_id=str(pk),
+            resource_name=name,
+            details={"labels": list(decode_labels(before))},
+            governed=False,
+        )
+        cells.update(labels=0)

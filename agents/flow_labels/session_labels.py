@@ -1,0 +1,100 @@
+"""Session labels: what passes between a session and the program that writes to it or reads it.
+
+A token's message carries what the token has seen, and whoever reads a session has seen what it saw:
+else the labels of one side would end at the other. People who read on a page hold nothing. It is
+written only where something is missing, and so at most once a day for the same labels.
+"""
+
+import time
+from collections.abc import Collection, Iterable
+from uuid import UUID
+
+from django.db import transaction
+
+from agents.flow_labels.rules import IDLE_S, build_flow_key, build_flow_keys
+from agents.flow_labels.services import list_current_labels
+from agents.models import Session
+from bonobot.accounts.principals import Principal
+from bonobot.ledger.admission_rules import CallerFlowLabels, compute_held_labels
+from bonobot.ledger.audit.admin_changes import record
+from bonobot.ledger.models import FlowCell
+from bonobot.ledger.types import FlowLabelEffect
+from mcp_servers.flow_labels import decode_labels, encode_labels
+
+
+def label_session(principal: Principal, session: Session) -> None:
+    """Have a session hold what the token that writes to it holds (a query, for a token)."""
+    if principal.kind != "token":
+        return
+    held = encode_labels(list_current_labels(principal, session_id=None, agent_id=session.agent_id))
+    if held:
+        _pass_labels(principal, held, [_key_of(session)], session, None)
+
+
+def label_reader(principal: Principal, *sessions: Session) -> None:
+    """Have the token that reads sessions hold what they hold (a query, for a token)."""
+    if principal.kind != "token":
+        return
+    by_key = {_key_of(session): session for session in sessions}
+    for cell in FlowCell.objects.filter(pk__in=by_key).exclude(labels=0):
+        session = by_key[cell.key]
+        keys = build_flow_keys(principal, agent_id=session.agent_id)
+        _pass_labels(principal, cell.labels, keys, session, IDLE_S)
+
+
+def label_reader_of(principal: Principal, session_id: UUID) -> None:
+    """Have the token that reads a session hold what it holds (2 queries, for a token)."""
+    if principal.kind == "token":
+        label_reader(principal, *Session.objects.filter(pk=session_id))
+
+
+def _pass_labels(
+    principal: Principal, labels: int, keys: Collection[str], session: Session, idle_s: int | None
+) -> None:
+    """Add labels to what is held under keys, and record it where one of them lacks any."""
+    if not _lacking(labels, keys, idle_s):
+        return
+    with transaction.atomic():
+        # First the record, then the cells: admissions take the locks in this order.
+        record(
+            organization_id=principal.organization_id,
+            actor=principal.actor,
+            action="session_labels_read" if idle_s else "session_labelled",
+            resource_type="session",
+            resource_id=str(session.pk),
+            resource_name=session.title,
+            details={"labels": list(decode_labels(labels))},
+            governed=False,
+        )
+        for key in sorted(keys):
+            cell, _ = FlowCell.objects.get_or_create(
+                pk=key, defaults={"organization_id": principal.organization_id}
+            )
+            now = _now()
+            held = compute_held_labels(
+                CallerFlowLabels(cell.labels, cell.touched),
+                FlowLabelEffect(key, idle_s=idle_s),
+                now,
+            )
+            FlowCell.objects.filter(pk=key).update(labels=held | labels, touched=now)
+
+
+def _lacking(labels: int, keys: Iterable[str], idle_s: int | None) -> bool:
+    """Tell whether any of these lacks some of the labels (a query)."""
+    cells = FlowCell.objects.in_bulk(list(keys))
+    for key in keys:
+        cell, flow = cells.get(key), FlowLabelEffect(key, idle_s=idle_s)
+        if cell is None or labels & ~compute_held_labels(
+            CallerFlowLabels(cell.labels, cell.touched), flow, _now()
+        ):
+            return True
+    return False
+
+
+def _key_of(session: Session) -> str:
+    """Return the key of what a session holds: with the one that began it."""
+    return build_flow_key(session.organization_id, "session", session.root_id or session.pk)
+
+
+def _now() -> int:
+    return time.time_ns() // 1_000

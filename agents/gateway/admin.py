@@ -1,0 +1,65 @@
+"""Client configuration snippets on agent, server, token pages.
+
+Importing it registers the tabs and what a new token's page shows.
+"""
+
+from typing import Any
+from uuid import UUID
+
+from django.conf import settings
+from django.http.response import HttpResponseBase
+from django.utils.translation import gettext_lazy as _
+
+from agents.admin.agents import AgentAdmin
+from agents.gateway.client_config_snippets import (
+    ROOT,
+    SnippetTarget,
+    build_agent_path,
+    build_server_path,
+    build_snippets,
+    build_target,
+)
+from agents.models import Agent
+from bonobot.accounts.admin.tokens import TokenAdmin
+from bonobot.accounts.admin_base import ObjectRequest
+from bonobot.accounts.models.organizations import Token
+from bonobot.accounts.roles import Action
+from mcp_servers.admin.servers import ServerAdmin
+from mcp_servers.models import Server
+
+
+@AgentAdmin.add_page("programs", _("Programs"), order=80, needs=(Action.VIEW, Action.RUN_AGENTS))
+def show_agent_snippets(visit: ObjectRequest) -> HttpResponseBase:
+    """Show what programs are told to reach the agent's tools."""
+    agent: Agent = visit.object
+    about = _build_target_without_token(build_agent_path(agent.slug))
+    return visit.show("agents/programs.html", agent=agent, panel=_build_panel(about))
+
+
+@ServerAdmin.add_page("programs", _("Programs"), order=80)
+def show_server_snippets(visit: ObjectRequest) -> HttpResponseBase:
+    """Show what programs are told to reach the server; a private one has its agent's address."""
+    server: Server = visit.object
+    about = _build_target_without_token(build_server_path(server.slug))
+    panel = None if server.private_to_agent else _build_panel(about)
+    return visit.show("servers/programs.html", server=server, panel=panel)
+
+
+def build_token_snippets(token: Token, text: str) -> dict[str, Any]:
+    """Return what programs are told with a new token in it: at its agent, where it has just one."""
+    path = ROOT
+    if len(token.agent_ids) == 1:
+        agent = Agent.objects.filter(pk=UUID(token.agent_ids[0])).only("slug").first()
+        path = build_agent_path(agent.slug) if agent else ROOT
+    return _build_panel(build_target(settings.BONOBOT_URL, path, text))
+
+
+def _build_panel(about: SnippetTarget) -> dict[str, Any]:
+    return {"url": about.url, "snippets": build_snippets(about), "signs_in": about.signs_in}
+
+
+def _build_target_without_token(path: str) -> SnippetTarget:
+    return build_target(settings.BONOBOT_URL, path, signs_in=settings.BONOBOT_OAUTH)
+
+
+TokenAdmin.programs_of = staticmethod(build_token_snippets)

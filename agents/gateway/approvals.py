@@ -1,0 +1,155 @@
+"""A call needs approval: URL elicitation or a deferred task.
+
+What the client knows it by is sealed to the principal and the address, as with tasks of servers.
+
+The person is sent to the approval's page by an elicitation of a web page; a modern client gets it
+as a result (`input_required`), one of the handshake era is asked meanwhile. After a yes the same
+call goes through the door again, which spends it. Other clients are told in words.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID
+
+from django.utils import timezone
+
+from agents.calls.deferred_calls import create_deferred_call
+from agents.calls.pipeline import ApprovalRequired
+from agents.calls.results import InvalidInputRequest, parse_input_requests
+from agents.gateway.client_request import GatewayRequest
+from agents.gateway.errors import build_refusal_result
+from agents.gateway.mcp_host import list_supported_requests
+from agents.gateway.request_state import TASK, build_protocol_error, seal
+from agents.models import Approval, Promise
+from bonobot.core.problems import Problem
+from bonobot.core.runtime import get_runtime
+
+KEY = "bonobot-approval"
+ELICIT = "elicitation/create"
+LOOK_EVERY_S = 1.0
+# A modern client's request is answered within this time, if need be by asking once more.
+PATIENCE_S = 20.0
+
+
+def can_show(capabilities: Mapping[str, Any]) -> bool:
+    """Tell whether a client can send the person before it to a web page."""
+    elicitation = capabilities.get("elicitation")
+    return isinstance(elicitation, Mapping) and "url" in elicitation
+
+
+def build_url_elicitation(problem: ApprovalRequired, *, modern: bool) -> dict[str, Any]:
+    """Return the elicitation's parameters: where it is answered, and what is asked."""
+    own = {} if modern else {"elicitationId": str(problem.approval_id)}
+    return {"mode": "url", "message": str(problem), "url": problem.extra["approval_url"], **own}
+
+
+def is_declined(responses: Mapping[str, Any]) -> bool:
+    """Tell whether the person didn't want to go there."""
+    answer = responses.get(KEY)
+    return isinstance(answer, Mapping) and answer.get("action") in ("decline", "cancel")
+
+
+async def ask_for_approval(
+    inbound: GatewayRequest, problem: ApprovalRequired, within_s: float
+) -> bool:
+    """Send the person there over a connection of the handshake era; tell whether it is answered."""
+    answer = await inbound.ask(ELICIT, build_url_elicitation(problem, modern=False))
+    if answer.get("action") != "accept":
+        return False
+    return await wait_for_decision(problem.approval_id, within_s)
+
+
+async def wait_for_decision(approval_id: UUID, within_s: float) -> bool:
+    """Wait until a person has answered; tell whether they have."""
+    until = get_runtime().loop.time() + within_s
+    while await get_runtime().orm(_is_pending, approval_id):
+        if get_runtime().loop.time() >= until:
+            return False
+        await asyncio.sleep(LOOK_EVERY_S)
+    return True
+
+
+def _is_pending(approval_id: UUID) -> bool:
+    return Approval.objects.filter(pk=approval_id, state=Approval.State.WAITING).exists()
+
+
+HELD = "promise"
+POLL_MS = 2_000
+State = Promise.State
+
+
+async def start_deferred_call(
+    inbound: GatewayRequest, problem: ApprovalRequired, request: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Promise the call, durably, and return what the client is told of its task."""
+    kept = {**request, "meta": inbound.own_meta, "client": inbound.client}
+    row = await get_runtime().orm(create_deferred_call, problem.approval_id, kept)
+    number = seal(inbound.visitor, TASK, {HELD: str(row.pk)}, lifetime=row.ends_at - timezone.now())
+    told = build_deferred_task(inbound, row)
+    told.pop("inputRequests", None)
+    return {"resultType": TASK, "taskId": number, **told}
+
+
+def build_deferred_task(inbound: GatewayRequest, row: Promise) -> dict[str, Any]:
+    """Return how a promised call stands, as `tasks/get` tells it."""
+    return _build_timestamps(row) | _build_status(inbound, row)
+
+
+def _build_status(inbound: GatewayRequest, row: Promise) -> dict[str, Any]:
+    if row.state == State.WAITING:
+        return _build_pending_status(inbound, row)
+    if row.state == State.CANCELLED:
+        return {"status": "cancelled"}
+    if row.state == State.DONE:
+        return _build_final_status(row.answer.open())
+    if row.state != State.ASKING:
+        return {"status": "working"}
+    found = row.answer.open()
+    given = found.get("given", {})
+    missing = {key: one for key, one in found["requests"].items() if key not in given}
+    try:
+        requests = parse_input_requests(missing, list_supported_requests(inbound.capabilities))
+    except InvalidInputRequest as fault:
+        raise build_protocol_error(fault) from None
+    return {"status": "input_required", "inputRequests": requests}
+
+
+def _build_pending_status(inbound: GatewayRequest, row: Promise) -> dict[str, Any]:
+    """Say where a person allows the call; a client that can is asked to show it, once."""
+    problem = ApprovalRequired(row.approval)
+    told = {"statusMessage": f"{problem} {problem.remedy.partition(';')[0]}."}
+    if row.visited or not can_show(inbound.capabilities):
+        return {"status": "working", **told}
+    visit = {"method": ELICIT, "params": build_url_elicitation(problem, modern=True)}
+    return {"status": "input_required", "inputRequests": {KEY: visit}, **told}
+
+
+def _build_final_status(answer: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a call has come to: only an error of the protocol's is a task that failed."""
+    if "error" in answer:
+        return {"status": "failed", "error": answer["error"]}
+    if "refused" in answer:
+        return {
+            "status": "completed",
+            "result": build_refusal_result(_build_problem(answer["refused"])),
+        }
+    return {"status": "completed", "result": answer["result"]}
+
+
+def _build_problem(told: Mapping[str, Any]) -> Problem:
+    known = ("code", "field", "remedy", "rule", "retry_after")
+    more = {name: told[name] for name in told.keys() - {*known, "detail"}}
+    return Problem(
+        str(told.get("detail", "")), extra=more, **{k: told[k] for k in known if k in told}
+    )
+
+
+def _build_timestamps(row: Promise) -> dict[str, Any]:
+    ttl = row.ends_at - row.created_at
+    return {
+        "createdAt": row.created_at.isoformat(),
+        "lastUpdatedAt": row.updated_at.isoformat(),
+        "ttlMs": round(ttl.total_seconds() * 1_000),
+        "pollIntervalMs": POLL_MS,
+    }

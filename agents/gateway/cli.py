@@ -1,0 +1,150 @@
+"""`mcp serve` and `mcp snippet`."""
+
+import argparse
+import os
+from dataclasses import asdict
+
+from django.conf import settings
+
+from agents.gateway.client_config_snippets import (
+    CLIENTS,
+    ROOT,
+    SnippetTarget,
+    build_agent_path,
+    build_server_path,
+    build_snippet,
+    build_snippets,
+    build_target,
+)
+from agents.models import Agent
+from bonobot.core.cli.command_group import CommandContext, CommandVerb, build_table, expand
+from bonobot.core.problems import InvalidInput, NotFound
+from bonobot.core.runtime import get_runtime
+from mcp_servers.cli.servers import find
+from mcp_servers.models import Server
+
+
+def _add_snippet_arguments(parser: argparse.ArgumentParser) -> None:
+    place = parser.add_mutually_exclusive_group()
+    place.add_argument("--agent", metavar="SLUG", help="the tools of this agent")
+    place.add_argument("--server", metavar="NAME", help="this server of the pool")
+    parser.add_argument("--client", choices=[*CLIENTS], help="print what this program is told")
+    parser.add_argument(
+        "--token",
+        metavar="T",
+        help="write it in, `${VAR}` is filled; default: none where people let programs in, "
+        "else a placeholder",
+    )
+
+
+def _show_snippet(cli: CommandContext, options: argparse.Namespace) -> None:
+    about = _build_target(cli, options)
+    if options.client:
+        found = build_snippet(options.client, about)
+        cli.emit(asdict(found))
+        cli.say(found.text.rstrip("\n"))
+        if not cli.as_json and (found.file or found.note):
+            told = ". ".join(one.rstrip(".") for one in (found.file, found.note) if one)
+            cli.err.print(f"→ {told}", style="dim", markup=False)
+        return
+    every = build_snippets(about)
+    rows = [(one.client, one.title, one.file or "a command") for one in every]
+    cli.emit(
+        [asdict(one) for one in every],
+        build_table("CLIENT", "PROGRAM", "WHERE", rows=rows, empty=""),
+    )
+    cli.say(f"{about.url}  One of them: bonobot mcp snippet --client {every[0].client}")
+
+
+def _build_target(cli: CommandContext, options: argparse.Namespace) -> SnippetTarget:
+    organization_id, path = cli.principal.organization_id, ROOT
+    if options.agent:
+        path = build_agent_path(Agent.objects.get_or_404(organization_id, slug=options.agent).slug)
+    elif options.server:
+        path = build_server_path(_get_pool_server(cli, options.server).slug)
+    token = expand(options.token, "--token") if options.token else ""
+    return build_target(settings.BONOBOT_URL, path, token, signs_in=settings.BONOBOT_OAUTH)
+
+
+def _get_pool_server(cli: CommandContext, name: str) -> Server:
+    server = find(cli, name)
+    if server.scope_id != server.organization_id:
+        raise NotFound(
+            f"The server {server.name!r} is private to an agent.",
+            field="--server",
+            remedy="Name the agent instead: its tools are at the agent's address.",
+        )
+    return server
+
+
+SNIPPET_VERBS = (
+    CommandVerb(
+        "snippet",
+        "Print what a program is told to reach the gateway.",
+        _show_snippet,
+        _add_snippet_arguments,
+        (
+            "mcp snippet --agent helper --client claude-code --token '${TOKEN}'",
+            "mcp snippet --server time --client cursor",
+        ),
+    ),
+)
+
+
+TOKEN = "BONOBOT_TOKEN"  # noqa: S105 - the variable's name
+
+
+def _add_serve_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--stdio", action="store_true", help="over standard input and output")
+    parser.add_argument(
+        "--check", action="store_true", help="say what a client would find there, and end"
+    )
+    place = parser.add_mutually_exclusive_group()
+    place.add_argument("--agent", metavar="SLUG", help="this agent's tools, resources and prompts")
+    place.add_argument("--server", metavar="SLUG", help="one server under its own names")
+
+
+def _serve(cli: CommandContext, options: argparse.Namespace) -> None:
+    if not options.stdio and not options.check:
+        raise InvalidInput(
+            "Over HTTP the web process serves MCP, at /mcp.",
+            field="--stdio",
+            remedy="Add --stdio, or start Bonobot: `bonobot up`.",
+        )
+    token = os.environ.get(TOKEN, "")
+    if not token:
+        raise InvalidInput(
+            f"The variable `{TOKEN}` is not set.",
+            field=TOKEN,
+            remedy="Put a token into it: `bonobot tokens create NAME --role ROLE`.",
+        )
+    # The SDK's server takes a second to load, which no other verb has to wait for.
+    from agents.gateway import transports
+    from agents.gateway.routes import GatewayAddress
+
+    address = GatewayAddress("organization")
+    if options.agent:
+        address = GatewayAddress("agent", options.agent)
+    elif options.server:
+        address = GatewayAddress("server", options.server)
+    if options.check:
+        found = get_runtime().call(transports.count_declarations, token, address)
+        cli.emit(found)
+        cli.say(", ".join(f"{count} {what}" for what, count in found.items()))
+        return
+    get_runtime().call(transports.serve, token, address)
+
+
+SERVE_VERBS = (
+    CommandVerb(
+        "serve",
+        "Serve MCP to one client over standard input and output.",
+        _serve,
+        _add_serve_arguments,
+        (
+            "mcp serve --stdio --agent helper      # BONOBOT_TOKEN=bnb_… in the environment",
+            "mcp serve --stdio --server github",
+            "mcp serve --check --agent helper",
+        ),
+    ),
+)

@@ -1,0 +1,246 @@
+"""MCP methods at `/mcp`; skills as prompts; completion."""
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+from agents.calls.results import estimate_size
+from agents.gateway.authentication import AuthenticatedClient
+from agents.gateway.catalog import Declaration
+from agents.gateway.client_request import GatewayRequest, build_invalid_params_error
+from agents.gateway.errors import build_mcp_error, build_unknown_name_error
+from agents.gateway.errors import build_refusal_result as as_result
+from agents.gateway.handlers import LARGE, EndpointInfo, Kind
+from agents.gateway.organization_server.chat_tools import build_chat_tools, list_session_tools
+from agents.gateway.organization_server.management_tools import list_management_tools
+from agents.gateway.organization_server.resources import (
+    KINDS,
+    build_uri,
+    list_resource_templates,
+    list_resources,
+    read,
+)
+from agents.gateway.organization_server.tools import OrganizationTool, audit_call, record_refusal
+from agents.models import Agent, Session, Skill, Workflow
+from agents.skills.templates import (
+    SkillTemplate,
+    as_prompt,
+    build_template,
+    complete_argument,
+    render,
+)
+from bonobot.accounts.principals import Principal
+from bonobot.core.problems import Forbidden, InvalidInput, NotFound, Problem
+from bonobot.core.runtime import get_runtime
+from bonobot.core.text.untrusted_text import make_storable
+from mcp_servers.scanning.services import strip_result
+from mcp_servers.schemas.subprocess_pool import check
+
+
+def list_prompts(principal: Principal) -> tuple[Declaration, ...]:
+    """Return the skills as MCP declares prompts (a query)."""
+    skills = Skill.objects.usable_by(principal).order_by("name")
+    return tuple(as_prompt(build_template(skill)) for skill in skills)
+
+
+def find_skill(principal: Principal, name: str) -> SkillTemplate | None:
+    """Return the skill of this name, if it may be used (a query)."""
+    found = Skill.objects.usable_by(principal).filter(name=name).first()
+    return build_template(found) if found else None
+
+
+def build_prompt_result(skill: SkillTemplate, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a skill as the message that a person would send; raises `Invalid`."""
+    if wrong := [name for name, value in arguments.items() if not isinstance(value, str)]:
+        raise InvalidInput(
+            f"The argument {wrong[0][:100]!r} is no text.",
+            field=f"arguments.{wrong[0][:100]}",
+            remedy="Arguments of prompts are texts.",
+        )
+    content = {"type": "text", "text": render(skill, arguments)}
+    return {
+        "description": skill.description,
+        "messages": [{"role": "user", "content": content}],
+    }
+
+
+MOST = 100
+LATEST = 1_000
+TEMPLATES = {build_uri(kind, "{id}"): kind for kind in KINDS}
+
+
+async def complete(inbound: GatewayRequest) -> dict[str, Any]:
+    """Answer `completion/complete` (a query); raises `MCPError`."""
+    ref, argument = (
+        make_storable(inbound.members("ref")),
+        make_storable(inbound.members("argument")),
+    )
+    name, begun = argument.get("name"), argument.get("value")
+    if not isinstance(name, str) or not isinstance(begun, str):
+        raise build_invalid_params_error("`argument` must have a name and a value")
+    principal = inbound.visitor.principal
+    if ref.get("type") == "ref/prompt":
+        skill = await get_runtime().orm(find_skill, principal, str(ref.get("name")))
+        if skill is None:
+            raise build_unknown_name_error("prompt", str(ref.get("name")))
+        return _build_completion(complete_argument(skill, name, begun))
+    kind = TEMPLATES.get(str(ref.get("uri")))
+    if kind is None:
+        raise build_unknown_name_error("resource", str(ref.get("uri")))
+    return _build_completion(
+        await get_runtime().orm(_list_matching_names, principal, kind, begun)
+        if name == "id"
+        else ()
+    )
+
+
+def _list_matching_names(principal: Principal, kind: str, begun: str) -> list[str]:
+    if kind == "sessions":
+        sessions = Session.objects.visible_to(principal).order_by("-created_at")
+        latest = sessions.values_list("pk", flat=True)[:LATEST]
+        return [str(one) for one in latest if str(one).startswith(begun.lower())]
+    rows, name = (Agent, "slug") if kind == "agents" else (Workflow, "name")
+    mine = rows.objects.visible_to(principal).filter(**{f"{name}__istartswith": begun})
+    return list(mine.order_by(name).values_list(name, flat=True)[: MOST + 1])
+
+
+def _build_completion(values: Iterable[str]) -> dict[str, Any]:
+    found = list(values)
+    return {"completion": {"values": found[:MOST], "hasMore": len(found) > MOST}}
+
+
+Said = TypeVar("Said")
+MOST_NAMED = 50
+CAPABILITIES = {
+    "tools": {"listChanged": True},
+    "resources": {"listChanged": True, "subscribe": True},
+    "prompts": {"listChanged": True},
+    "completions": {},
+}
+INSTRUCTIONS = """\
+Bonobot runs AI agents whose tool calls are governed, approved by people where a rule says so, and
+audited. A tool named `…_chat` gives one agent a message and waits for its answer; the session is
+kept, and goes on when you stop waiting: `session_status` tells how it stands. Where `waits_for`
+lists something, tell the person the url: only they can answer it. The other tools manage what your
+token's role allows."""
+
+
+class OrganizationHandlers:
+    """What is offered at `/mcp`: only what the token's role may do is there."""
+
+    async def greet(self, inbound: GatewayRequest) -> EndpointInfo:
+        """Say how these tools are used, and which agents there are (a query)."""
+        agents = await get_runtime().orm(_list_agents, inbound.visitor.principal)
+        return EndpointInfo(
+            CAPABILITIES, INSTRUCTIONS.replace("\n", " ") + _describe_agents(agents)
+        )
+
+    async def listed(self, visitor: AuthenticatedClient, kind: Kind) -> tuple[Declaration, ...]:
+        """Return the declarations of one kind."""
+        return await get_runtime().orm(LISTS[kind], visitor.principal)
+
+    async def call_tool(self, inbound: GatewayRequest) -> dict[str, Any]:
+        """Answer `tools/call`: what is refused is a failed tool's result, with the code."""
+        name, arguments = (
+            _strip_unstorable(inbound.text("name")),
+            _strip_unstorable(inbound.members("arguments")),
+        )
+        tool = (await get_runtime().orm(load_tools, inbound.visitor.principal)).get(name)
+        if tool is None:
+            missing = NotFound(f"There is no tool {name!r} here.", code="unknown_tool")
+            await record_refusal(inbound, name, arguments, missing)
+            raise build_unknown_name_error("tool", name)
+        try:
+            await check(tool.takes.schema, arguments, tool.takes.judgement)
+        except Problem as problem:
+            await record_refusal(inbound, name, arguments, problem, tool)
+            return as_result(problem)
+        try:
+            return await _call_tool(inbound, tool, arguments)
+        except Problem as problem:
+            return as_result(problem)
+
+    async def read_resource(self, inbound: GatewayRequest) -> dict[str, Any]:
+        """Answer `resources/read`."""
+        uri, principal = _strip_unstorable(inbound.text("uri")), inbound.visitor.principal
+        try:
+            found = await get_runtime().orm(read, principal, uri)
+        except (NotFound, Forbidden) as problem:
+            raise build_unknown_name_error("resource", uri) from problem
+        except Problem as problem:
+            raise build_mcp_error(problem) from problem
+        if found is None:
+            raise build_unknown_name_error("resource", uri)
+        return await _clean(found)
+
+    async def get_prompt(self, inbound: GatewayRequest) -> dict[str, Any]:
+        """Answer `prompts/get`."""
+        name, arguments = (
+            _strip_unstorable(inbound.text("name")),
+            _strip_unstorable(inbound.members("arguments")),
+        )
+        skill = await get_runtime().orm(find_skill, inbound.visitor.principal, name)
+        if skill is None:
+            raise build_unknown_name_error("prompt", name)
+        try:
+            return build_prompt_result(skill, arguments)
+        except Problem as problem:
+            raise build_mcp_error(problem) from problem
+
+    async def complete(self, inbound: GatewayRequest) -> dict[str, Any]:
+        """Answer `completion/complete`."""
+        return await complete(inbound)
+
+
+def _strip_unstorable(said: Said) -> Said:
+    """Return what a client said without what no database stores, and no answer can hold."""
+    found: Said = make_storable(said)
+    return found
+
+
+async def _call_tool(
+    inbound: GatewayRequest, tool: OrganizationTool, arguments: dict[str, Any]
+) -> dict[str, Any]:
+    async with audit_call(inbound, tool, arguments):
+        said = await tool.run(inbound, arguments)
+    found = await _clean(said)
+    text = json.dumps(found, ensure_ascii=False)
+    return {"content": [{"type": "text", "text": text}], "structuredContent": found}
+
+
+async def _clean(result: dict[str, Any]) -> dict[str, Any]:
+    """Return a result without what hides in its texts: much of it is models' and servers'."""
+    clean: dict[str, Any] = (await strip_result(result, estimate_size(result, LARGE + 1))).value
+    return clean
+
+
+def load_tools(principal: Principal) -> dict[str, OrganizationTool]:
+    """Return the tools that a principal may call, by their names (a query)."""
+    found = [
+        *build_chat_tools(_list_agents(principal)),
+        *list_session_tools(principal),
+        *list_management_tools(principal),
+    ]
+    return {tool.name: tool for tool in found}
+
+
+def _list_tool_declarations(principal: Principal) -> tuple[Declaration, ...]:
+    return tuple(tool.declaration for tool in load_tools(principal).values())
+
+
+def _list_agents(principal: Principal) -> list[Agent]:
+    return list(Agent.objects.runnable_by(principal).order_by("slug"))
+
+
+def _describe_agents(agents: list[Agent]) -> str:
+    named = ", ".join(f"`{agent.slug}` ({agent.name})" for agent in agents[:MOST_NAMED])
+    more = " and others" if len(agents) > MOST_NAMED else ""
+    return f" Agents: {named}{more}." if agents else " There is no agent that you may run."
+
+
+LISTS: dict[Kind, Callable[[Principal], tuple[Declaration, ...]]] = {
+    "tools": _list_tool_declarations,
+    "resources": list_resources,
+    "templates": list_resource_templates,
+    "prompts": list_prompts,
+}

@@ -1,0 +1,177 @@
+"""Agents, sessions, workflows as resources.
+
+`bonobot://agents/{id}` is what REST shows of an agent, with how many of its sessions stand how; so
+is a workflow, with its runs; a session comes with its steps. Names do in the place of ids.
+"""
+
+import json
+import re
+from collections.abc import Collection, Iterable
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from django.db.models import Count, Q, QuerySet
+
+from agents.api.agents import AgentDetailView
+from agents.api.sessions import SessionDetailView
+from agents.api.workflows import WorkflowDetailView
+from agents.gateway.catalog import Declaration
+from agents.gateway.organization_server.management_tools import OperationRequest, perform
+from agents.models import Agent, Session, Workflow, WorkflowRun
+from agents.models.agents import build_agent_lookup
+from bonobot.accounts.principals import Principal
+from bonobot.accounts.roles import Action
+
+KINDS = ("agents", "sessions", "workflows")
+JSON = "application/json"
+_URI = re.compile(r"bonobot://(agents|sessions|workflows)/([A-Za-z0-9_-]{1,64})")
+_VIEWS: dict[str, tuple[Any, str]] = {
+    "agents": (AgentDetailView, "agent_id"),
+    "sessions": (SessionDetailView, "session_id"),
+    "workflows": (WorkflowDetailView, "workflow_id"),
+}
+_TEMPLATES = {
+    "agents": ("An agent", "An agent by id or slug, with how many of its sessions stand how."),
+    "sessions": ("A session", "A session by id, with its steps: messages, model turns, calls."),
+    "workflows": ("A workflow", "A workflow by id or name, with how many of its runs stand how."),
+}
+
+
+def build_uri(kind: str, number: object) -> str:
+    """Return the URI of an agent, a session or a workflow."""
+    return f"bonobot://{kind}/{number}"
+
+
+def list_resources(principal: Principal) -> tuple[Declaration, ...]:
+    """Return the agents and workflows that a principal sees (2 queries)."""
+    if not _can_view(principal):
+        return ()
+    agents = Agent.objects.visible_to(principal).order_by("slug")
+    workflows = Workflow.objects.visible_to(principal).order_by("name")
+    return (
+        *(_build_declaration("agents", one, one.slug, one.name) for one in agents),
+        *(_build_declaration("workflows", one, one.name, one.name) for one in workflows),
+    )
+
+
+def list_resource_templates(principal: Principal) -> tuple[Declaration, ...]:
+    """Return how agents, sessions and workflows are named."""
+    if not _can_view(principal):
+        return ()
+    return tuple(
+        {
+            "uriTemplate": build_uri(kind, "{id}"),
+            "name": kind,
+            "title": title,
+            "description": description,
+            "mimeType": JSON,
+        }
+        for kind, (title, description) in _TEMPLATES.items()
+    )
+
+
+def read(principal: Principal, address: str) -> dict[str, Any] | None:
+    """Return a resource as it stands, None for a URI that is none; raises `Problem`."""
+    found = _URI.fullmatch(address)
+    if found is None:
+        return None
+    kind, name = found.groups()
+    view, part = _VIEWS[kind]
+    shown = perform(
+        principal, OperationRequest(view=view, method="GET", parts={part: name}, query={})
+    )
+    if kind != "sessions":
+        shown |= {
+            _get_counted_noun(kind): _count_by_status(principal, kind, [UUID(shown["id"])])[
+                UUID(shown["id"])
+            ]
+        }
+    text = json.dumps(shown, ensure_ascii=False)
+    return {"contents": [{"uri": address, "mimeType": JSON, "text": text}]}
+
+
+def load_resource_states(principal: Principal, uris: Collection[str]) -> dict[str, str]:
+    """Return for each of `uris` that a principal sees a text that changes when it does.
+
+    At most five queries, however many there are; what isn't there, or is no longer seen, is left
+    out.
+    """
+    wanted: dict[str, dict[str, set[str]]] = {kind: {} for kind in KINDS}
+    for one in uris if _can_view(principal) else ():
+        if found := _URI.fullmatch(one):
+            wanted[found[1]].setdefault(found[2], set()).add(one)
+    told: dict[str, str] = {}
+    for kind, names in wanted.items():
+        if names:
+            for number, name, state in _load_states(principal, kind, names):
+                for key in {str(number), name} & names.keys():
+                    told |= dict.fromkeys(names[key], state)
+    return told
+
+
+def _load_states(
+    principal: Principal, kind: str, names: Collection[str]
+) -> Iterable[tuple[UUID, str, str]]:
+    """Yield id, name and state of those that are there (2 queries, of sessions 1)."""
+    if kind == "sessions":
+        ids = [lookup["pk"] for lookup in map(build_agent_lookup, names) if "pk" in lookup]
+        mine = Session.objects.visible_to(principal).filter(pk__in=ids)
+        for one in mine.only("pk", "status", "updated_at"):
+            yield one.pk, "", f"{one.status} {_format_time(one.updated_at)}"
+        return
+    rows = list(_query_visible_rows(principal, kind).filter(_build_name_filter(kind, names)))
+    counts = _count_by_status(principal, kind, [row.pk for row in rows])
+    for row in rows:
+        state = f"{_format_time(row.updated_at)} {json.dumps(counts[row.pk])}"
+        yield row.pk, row.slug if kind == "agents" else row.name, state
+
+
+def _query_visible_rows(principal: Principal, kind: str) -> "QuerySet[Any]":
+    rows: QuerySet[Any] = (Agent if kind == "agents" else Workflow).objects.visible_to(principal)
+    return rows
+
+
+def _build_name_filter(kind: str, names: Collection[str]) -> Q:
+    lookups = [build_agent_lookup(name) for name in names]
+    ids = [lookup["pk"] for lookup in lookups if "pk" in lookup]
+    others = [lookup["slug"] for lookup in lookups if "slug" in lookup]
+    return Q(pk__in=ids) | Q(**{"slug__in" if kind == "agents" else "name__in": others})
+
+
+def _count_by_status(
+    principal: Principal, kind: str, ids: list[UUID]
+) -> dict[UUID, dict[str, int]]:
+    """Return how many sessions of agents, or runs of workflows, stand how (a query)."""
+    if kind == "agents":
+        rows: Any = Session.objects.visible_to(principal).filter(agent__in=ids)
+        owner, status = "agent_id", "status"
+    else:
+        rows = WorkflowRun.objects.visible_to(principal).filter(workflow__in=ids)
+        owner, status = "workflow_id", "session__status"
+    counts: dict[UUID, dict[str, int]] = {one: {} for one in ids}
+    for row in rows.order_by(owner, status).values(owner, status).annotate(many=Count("pk")):
+        counts[row[owner]][row[status]] = row["many"]
+    return counts
+
+
+def _get_counted_noun(kind: str) -> str:
+    return "sessions" if kind == "agents" else "runs"
+
+
+def _build_declaration(kind: str, row: Any, name: str, title: str) -> Declaration:
+    return {
+        "uri": build_uri(kind, row.pk),
+        "name": name,
+        "title": title,
+        "description": row.description,
+        "mimeType": JSON,
+    }
+
+
+def _can_view(principal: Principal) -> bool:
+    return principal.may(Action.VIEW) or principal.may(Action.RUN_AGENTS)
+
+
+def _format_time(moment: datetime) -> str:
+    return moment.isoformat()

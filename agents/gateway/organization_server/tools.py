@@ -1,0 +1,238 @@
+"""Declaration of our own tools, their audited run.
+
+As at the door: no row, no call; the token's rate, the organization's and everybody's hold. What the
+tool changes is a row of its own, written by whatever changes it.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from time import perf_counter
+from typing import Any
+from uuid import UUID, uuid4
+
+from django.conf import settings
+
+from agents.budgets.limits import build_global_charge, charge
+from agents.calls.admit import build_audited_arguments
+from agents.calls.redaction import redact_value
+from agents.calls.types import OutcomeUnrecorded
+from agents.gateway.client_request import GatewayRequest
+from agents.gateway.handlers import VIA
+from agents.models import Agent
+from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.principals import Principal
+from bonobot.core.crypto.organization_secrets import find_cached_masker, read_masker
+from bonobot.core.problems import InternalError, Problem
+from bonobot.core.runtime import get_runtime
+from bonobot.core.text.masking import MASK
+from bonobot.core.text.untrusted_text import make_visible
+from bonobot.ledger.queries import load_policy_generation
+from bonobot.ledger.refusals import AuditUnavailable
+from bonobot.ledger.types import Admission, Opening, Outcome, RateCharge, Settlement
+from bonobot.ledger.writer.writer_thread import get_writer
+from mcp_servers.schemas import SchemaVerdict, classify_schema
+
+Run = Callable[[GatewayRequest, dict[str, Any]], Awaitable[dict[str, Any]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrganizationToolHints:
+    """What a call may do, said as it is: MCP's annotations."""
+
+    reads: bool = False
+    destroys: bool = True
+    repeatable: bool = False
+    reaches_out: bool = False
+
+    def as_dict(self) -> dict[str, bool]:
+        """Return them as MCP names them; the middle two mean nothing where it only reads."""
+        found = {"readOnlyHint": self.reads, "openWorldHint": self.reaches_out}
+        if not self.reads:
+            found |= {"destructiveHint": self.destroys, "idempotentHint": self.repeatable}
+        return found
+
+
+READS = OrganizationToolHints(reads=True)
+
+
+class ToolInputSchema:
+    """What a tool takes: its input schema, judged once."""
+
+    def __init__(self, properties: Mapping[str, Any], required: tuple[str, ...] = ()) -> None:
+        self.schema: dict[str, Any] = {
+            "type": "object",
+            "properties": dict(properties),
+            "additionalProperties": False,
+        }
+        if required:
+            self.schema["required"] = list(required)
+
+    @cached_property
+    def judgement(self) -> SchemaVerdict:
+        """How arguments may be checked against it."""
+        return classify_schema(self.schema)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OrganizationTool:
+    """One tool: `gives` is the output schema; of the arguments `veiled` none is written down."""
+
+    name: str
+    title: str
+    description: str
+    takes: ToolInputSchema
+    gives: Mapping[str, Any]
+    hints: OrganizationToolHints
+    run: Run = field(repr=False)
+    agent: Agent | None = None
+    veiled: frozenset[str] = frozenset()
+
+    @property
+    def declaration(self) -> dict[str, Any]:
+        """The tool as MCP declares it."""
+        return {
+            "name": self.name,
+            "title": self.title,
+            "description": self.description,
+            "inputSchema": self.takes.schema,
+            "outputSchema": dict(self.gives),
+            "annotations": {"title": self.title, **self.hints.as_dict()},
+        }
+
+
+def build_output_schema(properties: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the output schema of members that are always there."""
+    return {"type": "object", "properties": dict(properties), "required": list(properties)}
+
+
+ACTION = "gateway_call"
+RESOURCE = "gateway_tool"
+LONGEST_NAME = 200
+
+
+@asynccontextmanager
+async def audit_call(
+    inbound: GatewayRequest, tool: OrganizationTool, arguments: dict[str, Any]
+) -> AsyncIterator[None]:
+    """Admit a call, and settle it when the block ends; raises the ledger's `Refusal`."""
+    principal = inbound.visitor.principal
+    charges = await get_runtime().orm(_load_charges, principal)
+    opening, began = _build_opening(inbound, tool.name, arguments, tool), perf_counter()
+    try:
+        await get_writer().admit_async(Admission(opening, charges=charges))
+    except Problem as problem:
+        await record_refusal(inbound, tool.name, arguments, problem, tool)
+        raise
+    outcome: Outcome = "error"
+    code = InternalError.code
+    try:
+        yield
+        outcome, code = "ok", ""
+    except asyncio.CancelledError:
+        outcome, code = "cancelled", ""
+        raise
+    except Problem as problem:
+        code = problem.code
+        raise
+    finally:
+        settlement = Settlement(
+            call_id=opening.call_id,
+            organization_id=principal.organization_id,
+            outcome=outcome,
+            code=code,
+            duration_ms=round((perf_counter() - began) * 1000),
+            kind="bot",
+        )
+        await _settle_call(settlement)
+
+
+async def _settle_call(settlement: Settlement) -> None:
+    """Settle a call; raises `OutcomeUnrecorded`: it was made, and nobody must repeat it."""
+    try:
+        await get_writer().settle_async(settlement)
+    except AuditUnavailable as problem:
+        raise OutcomeUnrecorded(problem) from problem
+
+
+async def record_refusal(
+    inbound: GatewayRequest,
+    name: str,
+    arguments: dict[str, Any],
+    problem: Problem,
+    tool: OrganizationTool | None = None,
+) -> None:
+    """Write a call down that wasn't made."""
+    if problem.code == "audit_unavailable":
+        return
+    await get_runtime().orm(_load_masker, inbound.visitor.principal.organization_id)
+    # Of a tool that there isn't, nobody knows which arguments are secrets.
+    opening = _build_opening(inbound, name, arguments if tool else {}, tool, problem)
+    await get_writer().refuse_async(opening)
+
+
+def _build_opening(
+    inbound: GatewayRequest,
+    name: str,
+    arguments: dict[str, Any],
+    tool: OrganizationTool | None,
+    problem: Problem | None = None,
+) -> Opening:
+    principal = inbound.visitor.principal
+    organization_id = principal.organization_id
+    agent = tool.agent if tool else None
+    veiled = tool.veiled if tool else frozenset()
+    shown = {key: MASK if key in veiled else value for key, value in arguments.items()}
+    named = make_visible(str(redact_value(name, organization_id, None)), LONGEST_NAME)
+    return Opening(
+        call_id=uuid4(),
+        organization_id=organization_id,
+        action=ACTION,
+        event_type="call",
+        resource_type=RESOURCE,
+        resource_id=named,
+        resource_name=tool.title if tool else "",
+        actor=principal.actor,
+        decision="deny" if problem else "allow",
+        rule=(problem.rule or problem.code) if problem else "",
+        code=problem.code if problem else "",
+        details={
+            "tool_name": named,
+            **build_audited_arguments(shown, organization_id),
+            "via": VIA,
+            "client": redact_value(inbound.client, organization_id, None),
+        },
+        agent_id=agent.pk if agent else None,
+        agent_name=agent.name if agent else "",
+        tool_name=named,
+    )
+
+
+def _load_charges(principal: Principal) -> tuple[RateCharge, ...]:
+    """Return the rates that a call uses; what has to be masked is known then (2 queries)."""
+    organization_id = principal.organization_id
+    _load_masker(organization_id)
+    rows = Organization.objects.filter(pk=organization_id).values_list("calls_per_minute")
+    own = next((rate for (rate,) in rows), None)
+    rates = (
+        ("token", principal.token_id, principal.calls_per_minute),
+        (
+            "organization",
+            organization_id,
+            settings.BONOBOT_ORG_CALLS_PER_MINUTE if own is None else own,
+        ),
+    )
+    charges = [
+        charge(organization_id, scope, one, rate) for scope, one, rate in rates if one and rate
+    ]
+    if settings.BONOBOT_GLOBAL_CALLS_PER_MINUTE:
+        charges.append(build_global_charge(settings.BONOBOT_GLOBAL_CALLS_PER_MINUTE))
+    return tuple(charges)
+
+
+def _load_masker(organization_id: UUID) -> None:
+    now = load_policy_generation(organization_id)
+    if find_cached_masker(organization_id, now) is None:
+        read_masker(organization_id, now)

@@ -1,0 +1,125 @@
+"""Single resources that clients subscribe to.
+
+The organization's own are looked at; of a server's, the server tells
+(`mcp_servers.subscriptions.resource_updated`), to a person with that person's own login where each
+signs in for themselves. Who may read one may watch it, which is looked at when it begins and before
+each notice.
+"""
+
+import asyncio
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from uuid import UUID
+
+from agents.calls.forward import resolve_user_endpoint
+from agents.calls.resolve import find_resource
+from agents.gateway.authentication import AuthenticatedClient
+from agents.gateway.catalog import get_catalog
+from agents.gateway.organization_server.resources import load_resource_states
+from agents.gateway.routes import GatewayTarget
+from bonobot.core.runtime import get_runtime
+from mcp_servers.client.change_notifications import LONGEST_URI
+from mcp_servers.client.endpoint import ServerEndpoint
+from mcp_servers.client.errors import UpstreamError
+from mcp_servers.subscriptions.resource_updated import (
+    Key,
+    build_source,
+    can_follow,
+    get_resource_watcher,
+)
+
+
+@dataclass(slots=True)
+class WatchedResource:
+    """A resource that a client watches: in which state it knows it; `key` is a server's own."""
+
+    state: str | None
+    key: Key | None = None
+
+
+async def watch(visitor: AuthenticatedClient, uris: Collection[str]) -> dict[str, WatchedResource]:
+    """Return those of the resources that the client is told of from now on; to be left."""
+    if visitor.place.kind == "organization":
+        found = await get_runtime().orm(load_resource_states, visitor.principal, uris)
+        return {uri: WatchedResource(found.get(uri)) for uri in uris}
+    sources = await get_runtime().orm(_find_sources, visitor.place, uris)
+    by_server: dict[UUID, tuple[ServerEndpoint, dict[str, str]]] = {}
+    for uri, (endpoint, own) in sources.items():
+        if can_follow(endpoint):
+            by_server.setdefault(endpoint.server_id, (endpoint, {}))[1][own] = uri
+    watched: dict[str, WatchedResource] = {}
+
+    async def ask(endpoint: ServerEndpoint, named: Mapping[str, str]) -> None:
+        for own, changes in (await get_resource_watcher().follow(endpoint, named)).items():
+            watched[named[own]] = WatchedResource(str(changes), (build_source(endpoint), own))
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for endpoint, named in by_server.values():
+                with suppress(UpstreamError):  # each person signs in, and no person asks
+                    reached = await resolve_user_endpoint(endpoint, visitor.principal, None)
+                    group.create_task(ask(reached, named))
+    except BaseException:
+        leave(watched.values())
+        raise
+    return watched
+
+
+def leave(watched: Iterable[WatchedResource]) -> None:
+    """Take note that a client is told of these no longer."""
+    get_resource_watcher().leave(one.key for one in watched if one.key is not None)
+
+
+async def collect_changed_uris(
+    visitor: AuthenticatedClient, watched: Mapping[str, WatchedResource]
+) -> list[str]:
+    """Return what is another than the client knows it, and take note that it knows."""
+    if not watched:
+        return []
+    changed = []
+    for uri, state in (await _load_states(visitor, watched)).items():
+        one = watched.get(uri)
+        if one is not None and one.state != state:
+            changed += [uri] if one.state is not None else []
+            one.state = state
+    return changed
+
+
+async def filter_readable_uris(visitor: AuthenticatedClient, uris: Collection[str]) -> list[str]:
+    """Return those of the resources that the client may still read."""
+    if visitor.place.kind == "organization":
+        return list(uris)  # what may not be seen is in no state
+    sources = await get_runtime().orm(_find_sources, visitor.place, uris)
+    return [uri for uri in uris if uri in sources]
+
+
+async def is_readable(visitor: AuthenticatedClient, uri: str) -> bool:
+    """Tell whether a client may read a resource where it is."""
+    return visitor.place.kind == "organization" or bool(await filter_readable_uris(visitor, [uri]))
+
+
+async def _load_states(
+    visitor: AuthenticatedClient, watched: Mapping[str, WatchedResource]
+) -> dict[str, str]:
+    if visitor.place.kind == "organization":
+        return await get_runtime().orm(load_resource_states, visitor.principal, list(watched))
+    known = {
+        uri: get_resource_watcher().changes(one.key) for uri, one in watched.items() if one.key
+    }
+    return {uri: str(changes) for uri, changes in known.items() if changes is not None}
+
+
+def _find_sources(
+    place: GatewayTarget, uris: Collection[str]
+) -> dict[str, tuple[ServerEndpoint, str]]:
+    """Return the servers and own URIs of the resources that may be read here, as of now."""
+    snapshot = place.snapshot()
+    there = get_catalog(place, snapshot)
+    found = {}
+    for uri in uris:
+        meant = there.resource(uri) if len(uri) <= LONGEST_URI else None
+        offer = find_resource(snapshot, *meant) if meant else None
+        if meant and offer is not None and offer.decision.offered:
+            found[uri] = snapshot.servers[meant[0]].endpoint, meant[1]
+    return found

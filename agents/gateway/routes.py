@@ -1,0 +1,122 @@
+"""`/mcp`, `/mcp/agents/…`, `/mcp/servers/…`: parse and find.
+
+`/mcp` is the organization, `/mcp/agents/{slug}` one agent's tools, `/mcp/servers/{slug}` one server
+of the pool. What isn't there, is switched off, or is another organization's answers alike.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+from uuid import UUID
+
+from agents.calls.snapshots import CallSnapshot, get_snapshot_cache
+from agents.models import Agent
+from bonobot.accounts.principals import InsufficientScope, Principal
+from bonobot.accounts.roles import Action, TokenScope
+from bonobot.core.problems import NotFound
+from mcp_servers.models import Server
+
+ROOT = "/mcp"
+# The scopes that have something to do at the organization's own address, the narrowest first.
+OF_ORGANIZATION = (TokenScope.AGENTS, TokenScope.MANAGE, TokenScope.API)
+Kind = Literal["organization", "agent", "server"]
+_NAMED = re.compile(r"/mcp/(agents|servers)/([A-Za-z0-9_-]{1,255})")
+_KINDS: dict[str, Kind] = {"agents": "agent", "servers": "server"}
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayAddress:
+    """A path of the gateway, as it was read."""
+
+    kind: Kind
+    slug: str = ""
+
+    @property
+    def path(self) -> str:
+        """The path that it was read from, without a slash at its end."""
+        return f"{ROOT}/{self.kind}s/{self.slug}" if self.slug else ROOT
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayTarget:
+    """What an address stands for, for one principal."""
+
+    kind: Kind
+    id: UUID
+    slug: str
+    name: str
+
+    @property
+    def agent_id(self) -> UUID | None:
+        """The agent whose tools these are."""
+        return self.id if self.kind == "agent" else None
+
+    @property
+    def server_id(self) -> UUID | None:
+        """The only server here."""
+        return self.id if self.kind == "server" else None
+
+    def at_hand(self) -> CallSnapshot | None:
+        """Return the snapshot that this process has, which may be stale: admission will tell."""
+        return get_snapshot_cache().cached(self.kind, self.id)
+
+    def snapshot(self) -> CallSnapshot:
+        """Return what decisions here are made from, as of now (queries)."""
+        return get_snapshot_cache().current(self.kind, self.id)
+
+
+def read(path: str) -> GatewayAddress | None:
+    """Return the address that a path is; None where the gateway has nothing to do with it."""
+    bare = path.rstrip("/")
+    if bare == ROOT:
+        return GatewayAddress("organization")
+    found = _NAMED.fullmatch(bare)
+    return GatewayAddress(_KINDS[found[1]], found[2]) if found else None
+
+
+def find(address: GatewayAddress, principal: Principal) -> GatewayTarget:
+    """Return the place; raises `NotFound` for what this principal has no business at (queries).
+
+    Raises `InsufficientScope` where only a scope of its token is missing.
+    """
+    if address.kind == "organization":
+        if principal.scopes is not None and principal.scopes.isdisjoint(OF_ORGANIZATION):
+            raise InsufficientScope(*OF_ORGANIZATION)
+        return GatewayTarget("organization", principal.organization_id, "", "Bonobot")
+    place = (
+        _find_agent_target(address, principal)
+        if address.kind == "agent"
+        else _find_server_target(address, principal)
+    )
+    if place is None:
+        raise NotFound(
+            f"There is nothing at {address.path!r}.",
+            code="unknown_endpoint",
+            remedy="Check the name, and that your token may use it.",
+        )
+    return place
+
+
+def _find_agent_target(address: GatewayAddress, principal: Principal) -> GatewayTarget | None:
+    if not principal.has_role_for(Action.USE_TOOLS):
+        return None
+    principal.require(Action.USE_TOOLS)
+    usable = Agent.objects.open_to(principal).enabled()
+    agent = usable.filter(slug=address.slug).only("pk", "slug", "name").first()
+    return GatewayTarget("agent", agent.pk, agent.slug, agent.name) if agent else None
+
+
+def _find_server_target(address: GatewayAddress, principal: Principal) -> GatewayTarget | None:
+    if not principal.has_role_for(Action.CALL_TOOLS) or principal.agent_ids:
+        return None
+    principal.require(Action.CALL_TOOLS)
+    server = (
+        Server.objects.filter(
+            organization_id=principal.organization_id,
+            scope_id=principal.organization_id,
+            slug=address.slug,
+        )
+        .only("pk", "slug", "name")
+        .first()
+    )
+    return GatewayTarget("server", server.pk, server.slug, server.name) if server else None

@@ -1,0 +1,254 @@
+"""Streamable HTTP (mounted before Django) and stdio.
+
+Who asks is known before anything of a request is read: without a token that may be used here,
+nothing is. The SDK's manager runs in one task of the process's loop, from the first request on.
+
+The token is looked at for each request, so one that was revoked is of no use any more.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from http import HTTPStatus
+from typing import Any, get_args
+
+from django.conf import settings
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
+from mcp.server.auth.provider import AccessToken
+from mcp.server.stdio import stdio_server
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp.server.transport_security import TransportSecuritySettings
+
+from agents.gateway.authentication import (
+    AuthenticatedClient,
+    authenticate_client,
+    build_challenge,
+    build_resource_metadata,
+    set_current_client,
+)
+from agents.gateway.client_sessions import SESSION_ID
+from agents.gateway.dispatcher import GatewayDispatcher
+from agents.gateway.handlers import Kind
+from agents.gateway.routes import ROOT, GatewayAddress, read
+from bonobot.accounts.external_issuers.services import list_announced_issuers
+from bonobot.accounts.roles import TokenScope as Wanted
+from bonobot.core.http import response_headers
+from bonobot.core.problems import Problem
+from bonobot.core.runtime import get_runtime
+
+METADATA = "/.well-known/oauth-protected-resource"
+LONGEST_TOKEN = 8_192
+PRIVATE = [(b"cache-control", b"no-store")]
+
+Scope = dict[str, Any]
+
+
+class MissingToken(Problem):
+    """A request without a token: nobody is let in without one (FEATURES D7)."""
+
+    code = "not_authenticated"
+    status = 401
+    title = "No token"
+
+
+class GatewayApplication:
+    """The ASGI application of the gateway's paths."""
+
+    def __init__(self) -> None:
+        self.serving = GatewayDispatcher()
+        self._manager: StreamableHTTPSessionManager | None = None
+        self._starting = asyncio.Lock()
+        self._stop = asyncio.Event()
+        self._owner: asyncio.Task[None] | None = None
+
+    async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
+        """Answer a request to one of the gateway's paths."""
+        headers = _decode_headers(scope)
+        if response_headers.is_preflight(scope["method"], headers):
+            start = {"type": "http.response.start", "status": HTTPStatus.NO_CONTENT}
+            await send(start | {"headers": response_headers.build_preflight_headers(headers)})
+            await send({"type": "http.response.body"})
+            return
+        send = response_headers.wrap_send_with_cors(send, headers)
+        if scope["path"].startswith(METADATA):
+            told = await load_resource_metadata(scope["path"].removeprefix(METADATA))
+            await _answer(send, 200, told)
+            return
+        address = read(scope["path"])
+        try:
+            visitor = await _authenticate_request(scope, address)
+        except Problem as problem:
+            await _send_problem(send, problem, address)
+            return
+        set_current_client(visitor)
+        manager = await self._running()
+        scope = {**scope, "user": _as_user(visitor)}
+        number = headers.get(SESSION_ID, "")
+        async with self._following(visitor, number if scope["method"] == "GET" else ""):
+            await manager.handle_request(scope, receive, send)
+        if scope["method"] == "DELETE" and self.serving.clients.session(number, visitor):
+            self.serving.clients.forget(number)
+
+    async def stop(self) -> None:
+        """End all sessions and streams."""
+        self.serving.listening.stop()
+        self.serving.clients.close()
+        if self._owner is not None:
+            self._stop.set()
+            await self._owner
+
+    @asynccontextmanager
+    async def _following(self, visitor: AuthenticatedClient, number: str) -> AsyncIterator[None]:
+        """Have changes told on the stream that a session keeps open for what comes unasked."""
+        if not number:
+            yield
+            return
+        clients = self.serving.clients
+        session = partial(clients.session, number, visitor)
+        telling = get_runtime().spawn(
+            self.serving.listening.follow(visitor, session), name=f"tell {number}"
+        )
+        try:
+            with clients.open_stream(number):
+                yield
+        finally:
+            telling.cancel()
+
+    async def _running(self) -> StreamableHTTPSessionManager:
+        if self._manager is None:
+            async with self._starting:
+                if self._manager is None:
+                    ready: asyncio.Future[StreamableHTTPSessionManager] = (
+                        get_runtime().loop.create_future()
+                    )
+                    self._owner = get_runtime().loop.create_task(self._own(ready), name="gateway")
+                    get_runtime().on_close(self.stop)
+                    self._manager = await ready
+        return self._manager
+
+    async def _own(self, ready: "asyncio.Future[StreamableHTTPSessionManager]") -> None:
+        """Enter and leave the manager in one task, as it must be."""
+        manager = StreamableHTTPSessionManager(
+            self.serving.server, security_settings=build_security_settings()
+        )
+        async with manager.run():
+            ready.set_result(manager)
+            await self._stop.wait()
+
+
+def is_gateway_path(path: str) -> bool:
+    """Tell whether a path is the gateway's."""
+    return path == ROOT or path.startswith((f"{ROOT}/", METADATA))
+
+
+def build_security_settings() -> TransportSecuritySettings:
+    """Return the hosts and origins that may be named, against rebinding of names."""
+    hosts = [host for host in settings.ALLOWED_HOSTS if host]
+    named = [*hosts, *(f"{host}:*" for host in hosts)]
+    return TransportSecuritySettings(
+        enable_dns_rebinding_protection="*" not in hosts,
+        allowed_hosts=named,
+        allowed_origins=[
+            settings.BONOBOT_URL,
+            *settings.BONOBOT_CORS_ORIGINS,
+            *(f"{scheme}://{host}" for host in named for scheme in ("http", "https")),
+        ],
+    )
+
+
+async def load_resource_metadata(path: str) -> dict[str, Any]:
+    """Return what says where tokens for an address come from (RFC 9728)."""
+    own = (settings.BONOBOT_URL,) if settings.BONOBOT_OAUTH else ()
+    issuers = (*own, *await get_runtime().orm(list_announced_issuers))
+    return build_resource_metadata(settings.BONOBOT_URL + (path or ROOT), issuers=issuers)
+
+
+async def _authenticate_request(
+    scope: Scope, address: GatewayAddress | None
+) -> AuthenticatedClient:
+    kind, _, token = _decode_headers(scope).get("authorization", "").partition(" ")
+    token = token.strip()
+    if kind.lower() != "bearer" or not token or len(token) > LONGEST_TOKEN:
+        raise MissingToken(
+            "Send a token: `Authorization: Bearer …`.",
+            remedy="Make one: `bonobot tokens create NAME --role ROLE`.",
+        )
+    # What is no address at all is still only told to who may know.
+    caller, *_ = scope.get("client") or ("",)
+    visitor = await authenticate_client(token, address or GatewayAddress("organization"), caller)
+    if address is None:
+        raise Problem("There is nothing here.", code="unknown_endpoint", status=404)
+    return visitor
+
+
+def _as_user(visitor: AuthenticatedClient) -> AuthenticatedUser:
+    """Return the visitor as the SDK compares it: a session belongs to its principal and place."""
+    return AuthenticatedUser(
+        AccessToken(token="", client_id=visitor.key, scopes=[], subject=visitor.principal.id)
+    )
+
+
+def _decode_headers(scope: Scope) -> dict[str, str]:
+    return {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+
+
+async def _send_problem(send: Any, problem: Problem, address: GatewayAddress | None) -> None:
+    """Answer with problem details, and where a token would do, with where it comes from."""
+    headers = []
+    if problem.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+        path = address.path if address else ROOT
+        told = build_challenge(
+            f"{settings.BONOBOT_URL}{METADATA}{path}", problem, _get_default_scope(address)
+        )
+        headers.append((b"www-authenticate", told.encode("latin-1")))
+    await _answer(send, problem.status, problem.as_dict(), headers, "application/problem+json")
+
+
+def _get_default_scope(address: GatewayAddress | None) -> str:
+    """Return the scope that a program should ask its person for here; blank for nobody to ask."""
+    if not settings.BONOBOT_OAUTH or address is None:
+        return ""
+    return Wanted.AGENTS if address.kind == "organization" else Wanted.TOOLS
+
+
+async def _answer(
+    send: Any,
+    status: int,
+    body: Mapping[str, Any],
+    headers: list[tuple[bytes, bytes]] | None = None,
+    kind: str = "application/json",
+) -> None:
+    content = json.dumps(body).encode()
+    sent = [(b"content-type", kind.encode()), (b"content-length", str(len(content)).encode())]
+    start = {"type": "http.response.start", "status": status}
+    await send(start | {"headers": [*sent, *PRIVATE, *(headers or ())]})
+    await send({"type": "http.response.body", "body": content})
+
+
+# A client beside this process comes from no address: tokens for networks are of no use here.
+NOWHERE = ""
+
+
+async def count_declarations(token: str, address: GatewayAddress) -> dict[str, int]:
+    """Return how much a client would find at an address; raises `BadToken`, `NotFound`."""
+    visitor, serving = await authenticate_client(token, address, NOWHERE), GatewayDispatcher()
+    return {kind: len(await serving.listed(visitor, kind)) for kind in get_args(Kind)}
+
+
+async def serve(token: str, address: GatewayAddress) -> None:
+    """Serve an address until standard input ends; raises `BadToken`, `NotFound`."""
+    visitor = await authenticate_client(token, address, NOWHERE)
+    serving = GatewayDispatcher(partial(authenticate_client, token, address, NOWHERE))
+    session = partial(serving.clients.alone, visitor)
+    async with stdio_server() as (received, sent):
+        telling = get_runtime().loop.create_task(serving.listening.follow(visitor, session))
+        try:
+            options = serving.server.create_initialization_options()
+            await serving.server.run(received, sent, options)
+        finally:
+            telling.cancel()
+            serving.listening.stop()
+            with suppress(asyncio.CancelledError):
+                await telling

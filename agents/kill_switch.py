@@ -1,0 +1,124 @@
+"""Stop an organization, agent or server.
+
+Refusing comes first: once the switch is written, no call and no model turn is admitted on any host.
+Then what runs is ended: sessions through their inbox, children and connections by their holders.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from django.db.models import Q, QuerySet
+from django.utils import timezone
+
+from agents.models import Agent, Session
+from agents.sessions.services import end
+from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.principals import Principal
+from bonobot.accounts.roles import Action
+from bonobot.ledger.audit.admin_changes import record_change
+from mcp_servers.close_connections import close_stopped
+from mcp_servers.models import Server
+
+REASON_LENGTH = 500
+
+
+@dataclass(frozen=True)
+class KillSwitchImpact:
+    """What a kill switch stops: sessions that run (or are about to) and that wait; what it holds.
+
+    `agents` and `servers` are those that are switched on.
+    """
+
+    running: int = 0
+    waiting: int = 0
+    agents: int = 0
+    servers: int = 0
+
+    @property
+    def sessions(self) -> int:
+        """The sessions that don't rest."""
+        return self.running + self.waiting
+
+    def as_dict(self) -> dict[str, int]:
+        """Return it as programs read it."""
+        return {
+            "running_sessions": self.running,
+            "waiting_sessions": self.waiting,
+            "agents": self.agents,
+            "servers": self.servers,
+        }
+
+
+def load_impact(what: Organization | Agent | Server) -> KillSwitchImpact:
+    """Return what switching this off would stop (queries)."""
+    if isinstance(what, Organization):
+        agents = Agent.objects.for_organization(what.pk)
+        servers = Server.objects.for_organization(what.pk)
+    elif isinstance(what, Agent):
+        agents = Agent.objects.filter(pk=what.pk)
+        servers = Server.objects.filter(pk__in=what.bindings.filter(enabled=True).values("server"))
+    else:
+        servers = Server.objects.filter(pk=what.pk)
+        agents = Agent.objects.filter(bindings__server=what, bindings__enabled=True)
+    sessions = Session.objects.filter(agent__in=agents)
+    return KillSwitchImpact(
+        running=sessions.unfinished().count(),
+        waiting=sessions.filter(status=Session.Status.WAITING).count(),
+        agents=agents.enabled().count(),
+        servers=servers.enabled().count(),
+    )
+
+
+def halt_organization(principal: Principal, reason: str = "") -> Organization:
+    """Halt the principal's organization; again is harmless.
+
+    From here on every call and turn is refused with `organization_halted` and no session starts;
+    sessions that run or wait are cancelled, children and connections closed.
+    """
+    principal.require(Action.MANAGE_ORGANIZATION)
+    organization = Organization.objects.get(pk=principal.organization_id)
+    if organization.halted_at is None:
+        reason = reason.strip()[:REASON_LENGTH]
+        details = {"reason": reason, **load_impact(organization).as_dict()}
+        with record_change(
+            **_build_audit_fields(principal, organization, "organization_halted", **details)
+        ):
+            organization.halted_at = timezone.now()
+            organization.save(update_fields=["halted_at"])
+            close_stopped()
+    # Also the second time: whoever halts again may be waiting for what the first left behind.
+    said = f"The organization was halted. {reason}".strip()
+    end_sessions(principal, Session.objects.for_organization(organization.pk), said)
+    return organization
+
+
+def resume(principal: Principal) -> Organization:
+    """Let the organization go on; what was cancelled stays so. Again is harmless."""
+    principal.require(Action.MANAGE_ORGANIZATION)
+    organization = Organization.objects.get(pk=principal.organization_id)
+    if organization.halted_at is not None:
+        with record_change(**_build_audit_fields(principal, organization, "organization_resumed")):
+            organization.halted_at = None
+            organization.save(update_fields=["halted_at"])
+    return organization
+
+
+def end_sessions(principal: Principal, sessions: QuerySet[Session], why: str) -> int:
+    """Have those of the sessions that don't rest cancelled; return how many."""
+    resting = (Session.Status.DONE, Session.Status.FAILED, Session.Status.CANCELLED)
+    open_ones = sessions.filter(~Q(status__in=resting)).order_by("pk")
+    return sum(end(principal, session, why) for session in open_ones.iterator())
+
+
+def _build_audit_fields(
+    principal: Principal, organization: Organization, action: str, **details: Any
+) -> dict[str, Any]:
+    return {
+        "organization_id": organization.pk,
+        "actor": principal.actor,
+        "action": action,
+        "resource_type": "organization",
+        "resource_id": str(organization.pk),
+        "resource_name": organization.name,
+        "details": {name: value for name, value in details.items() if value != ""},
+    }

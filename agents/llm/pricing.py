@@ -1,0 +1,101 @@
+"""Cost and token estimates.
+
+An endpoint's own price comes first, then the published prices that are bundled with the library,
+looked up by the provider's address (a local server whose model is called `gpt-4o` isn't OpenAI's).
+Where neither knows, the price is None: unknown, which a money budget has to refuse.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from decimal import ROUND_CEILING, Decimal
+from functools import lru_cache
+
+from agents.llm.interface import Message, ModelEndpointConfig, TokenUsage, ToolSpec
+
+BYTES_PER_TOKEN = 4  # of English; other scripts have more bytes and more tokens a character
+PER_IMAGE = 1_600  # tokens; what most providers count for a large one
+PER_MESSAGE = 4  # tokens of markup around a message or tool, about
+MILLION = 1_000_000
+
+
+def calculate_price(endpoint: ModelEndpointConfig, usage: TokenUsage | None) -> int | None:
+    """Return the price in micro-dollars, rounded up; None when it can't be known."""
+    if endpoint.kind == "offline":
+        return 0
+    if usage is None:
+        return None
+    if endpoint.input_price is not None and endpoint.output_price is not None:
+        cost = usage.input_tokens * endpoint.input_price
+        cost += usage.output_tokens * endpoint.output_price
+        return -(-cost // MILLION)
+    return _find_published_price(endpoint, usage)
+
+
+def _find_published_price(endpoint: ModelEndpointConfig, usage: TokenUsage) -> int | None:
+    # Imported late: the tables take a fifth of a second to load, and many never ask.
+    from genai_prices import Usage as Priced
+    from genai_prices import calc_price
+
+    priced = Priced(
+        input_tokens=usage.input_tokens,
+        output_tokens=usage.output_tokens,
+        cache_read_tokens=usage.cached_tokens,
+        cache_write_tokens=usage.cache_write_tokens,
+    )
+    try:
+        found = calc_price(priced, endpoint.model, provider_api_url=endpoint.url)
+    except (LookupError, ValueError):
+        return None
+    micro: Decimal = found.total_price * MILLION
+    return int(micro.to_integral_value(rounding=ROUND_CEILING))
+
+
+def with_window(endpoint: ModelEndpointConfig) -> ModelEndpointConfig:
+    """Return an endpoint with the window that it was given, or the published one of its model."""
+    if endpoint.context_window is not None or endpoint.kind == "offline":
+        return endpoint
+    return replace(endpoint, context_window=_find_context_window(endpoint.model, endpoint.url))
+
+
+@lru_cache(maxsize=256)
+def _find_context_window(model: str, url: str) -> int | None:
+    from genai_prices.data_snapshot import get_snapshot  # late, as above
+
+    try:
+        _, found = get_snapshot().find_provider_model(model, None, None, url)
+    except (LookupError, ValueError):
+        return None
+    return found.context_window
+
+
+def estimate_tokens(
+    messages: Sequence[Message], instructions: str = "", tools: Sequence[ToolSpec] = ()
+) -> int:
+    """Return about how many tokens a request takes, to reserve before it is sent."""
+    parts = [instructions] if instructions else []
+    parts += [_format_message(message) for message in messages]
+    parts += [f"{tool.name} {tool.description} {_encode_json(tool.parameters)}" for tool in tools]
+    images = sum(len(message.get("images", ())) for message in messages)
+    files = sum(one.get("size", 0) for message in messages for one in message.get("files", ()))
+    told = sum(count_tokens(part) + PER_MESSAGE for part in parts)
+    return told + images * PER_IMAGE + files // BYTES_PER_TOKEN
+
+
+def count_tokens(text: str) -> int:
+    """Return about how many tokens a text takes."""
+    return -(-len(text.encode("utf-8", "surrogatepass")) // BYTES_PER_TOKEN)
+
+
+def truncate_text(text: str, tokens: int) -> str:
+    """Return the beginning of a text that takes at most so many tokens."""
+    head = text.encode("utf-8", "surrogatepass")[: tokens * BYTES_PER_TOKEN]
+    return head.decode("utf-8", "ignore")
+
+
+def _format_message(message: Message) -> str:
+    return message["text"] + (_encode_json(message["calls"]) if message.get("calls") else "")
+
+
+def _encode_json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

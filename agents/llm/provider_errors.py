@@ -1,0 +1,260 @@
+"""Provider faults as ours."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+from urllib.parse import urlsplit
+
+import httpx2
+from openai import OpenAIError
+from pydantic import ValidationError
+from pydantic_ai.exceptions import (
+    AgentRunError,
+    ModelAPIError,
+    ModelAuthenticationError,
+    ModelConnectionError,
+    ModelContextWindowExceededError,
+    ModelHTTPError,
+    ModelNotFoundError,
+    ModelQuotaExceededError,
+    ModelRateLimitError,
+    ModelRequestRejectedError,
+    ModelServerError,
+    ModelTimeoutError,
+    ModelUnavailableError,
+    UnexpectedModelBehavior,
+    UserError,
+)
+
+from agents.llm.interface import ModelEndpointConfig, ModelError
+from bonobot.core.http.connection_errors import find_failure
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import Problem
+from bonobot.core.text.masking import mask_text
+from bonobot.core.text.untrusted_text import make_visible
+
+T = TypeVar("T", bound=BaseException)
+
+# What is spoken at each kind of endpoint, and what it takes for a key.
+SPOKEN = {
+    "openai": "an OpenAI-compatible API (its URL often ends in `/v1`)",
+    "responses": "OpenAI's Responses API (its URL often ends in `/v1`)",
+    "azure": "Azure OpenAI",
+    "anthropic": "Anthropic's Messages API",
+    "google": "the Gemini API",
+    "vertex": "Vertex AI",
+    "bedrock": "Amazon Bedrock",
+}
+REMEDY = format_message("Check the model endpoint's URL, and that the server runs.")
+PRIVATE = "A platform administrator can allow private addresses for this model endpoint."
+QUOTED = 300  # characters of a provider's own words that are shown
+
+# What a library raises on an answer of no known shape; `ask` runs nothing but the library here.
+SHAPE_FAULTS = (AttributeError, IndexError, KeyError, TypeError, ValueError, ValidationError)
+FAULTS = (AgentRunError, OpenAIError, httpx2.HTTPError, httpx2.StreamError, Problem, UserError)
+
+
+@contextmanager
+def convert_provider_errors(
+    endpoint: ModelEndpointConfig, *, streaming: bool = False
+) -> Iterator[None]:
+    """Turn whatever the model library raises into ModelError."""
+    try:
+        yield
+    except ModelError:
+        raise
+    except FAULTS as error:
+        raise _convert_error(error, endpoint, streaming) from error
+    except SHAPE_FAULTS as error:
+        raise _build_malformed_error(endpoint, "") from error
+
+
+def cut_off(endpoint: ModelEndpointConfig, words: str = "") -> ModelError:
+    """Return the fault of a stream that ended in the middle."""
+    return ModelError(
+        format_message(
+            "The answer of {endpoint} broke off in the middle.{words}",
+            endpoint=_format_endpoint(endpoint),
+            words=words,
+        ),
+        code="model_bad_answer",
+        remedy="Try again.",
+        retryable=True,
+    )
+
+
+def _convert_error(
+    error: BaseException, endpoint: ModelEndpointConfig, streaming: bool
+) -> ModelError:
+    problem = _find_cause(error, Problem)
+    if problem is not None:  # egress refused the address, or the answer was too large
+        remedy = PRIVATE if problem.code == "private_address" else problem.remedy
+        return ModelError(str(problem), code=problem.code, remedy=remedy, retryable=False)
+    if isinstance(error, ModelHTTPError):
+        return _build_http_error(error, endpoint)
+    timed_out = (ModelTimeoutError, httpx2.TimeoutException)
+    if isinstance(error, timed_out) or _find_cause(error, httpx2.TimeoutException):
+        return ModelError(
+            format_message(
+                "{endpoint} didn't answer in time.", endpoint=_format_endpoint(endpoint)
+            ),
+            code="model_timeout",
+            remedy="Try again, or give the model endpoint a longer timeout.",
+        )
+    if streaming:
+        return cut_off(endpoint, _format_reason(_find_root_cause(error), endpoint))
+    if isinstance(error, ModelConnectionError | httpx2.TransportError):
+        known = find_failure(error)
+        return ModelError(
+            format_message(
+                "{endpoint} can't be reached: {why}.",
+                endpoint=_format_endpoint(endpoint),
+                why=known.why,
+            )
+            if known
+            else format_message(
+                "{endpoint} can't be reached.{error}",
+                endpoint=_format_endpoint(endpoint),
+                error=_format_reason(_find_root_cause(error), endpoint),
+            ),
+            code="model_unreachable",
+            remedy=known.remedy if known else REMEDY,
+        )
+    # A validation report says more about our library than about the answer.
+    return _build_malformed_error(
+        endpoint, "" if isinstance(error, UnexpectedModelBehavior) else _extract_message(error)
+    )
+
+
+def _build_http_error(error: ModelHTTPError, endpoint: ModelEndpointConfig) -> ModelError:
+    code, what, remedy, retryable = _classify_http_error(error)
+    return ModelError(
+        format_message(
+            "{endpoint} {what} (HTTP {status_code}).{error}",
+            endpoint=_format_endpoint(endpoint),
+            what=what,
+            status_code=error.status_code,
+            error=_format_reason(error, endpoint),
+        ),
+        code=code,
+        remedy=remedy,
+        retry_after=error.retry_after,
+        retryable=retryable,
+    )
+
+
+_LARGER = format_message(
+    "Begin a new session, give the agent fewer tools, or choose a larger model."
+)
+_OTHER_PATH = format_message(
+    "Check the endpoint's model name, and that its URL ends as the provider says (often `/v1`)."
+)
+
+
+def _classify_http_error(error: ModelHTTPError) -> tuple[str, str, str, bool]:
+    """Return code, what happened, what to do, and whether asking again may help."""
+    match error:
+        case ModelQuotaExceededError():
+            return (
+                "model_error",
+                format_message("has no credit left"),
+                format_message("Top up the provider's account."),
+                False,
+            )
+        case ModelRateLimitError():
+            return (
+                "model_rate_limited",
+                format_message("asks to slow down"),
+                format_message("Wait and try again."),
+                True,
+            )
+        case ModelAuthenticationError():
+            return (
+                "model_auth",
+                format_message("refused the credentials"),
+                format_message("Set the endpoint's API key."),
+                False,
+            )
+        case ModelContextWindowExceededError():
+            too_long = format_message("can't take so long a conversation")
+            return "model_context_exceeded", too_long, _LARGER, False
+        case ModelNotFoundError():
+            return (
+                "model_error",
+                format_message("doesn't know this model or path"),
+                _OTHER_PATH,
+                False,
+            )
+        case ModelUnavailableError() | ModelServerError():
+            return "model_error", format_message("failed"), format_message("Try again."), True
+        case ModelRequestRejectedError():
+            return (
+                "model_error",
+                format_message("rejected the request"),
+                format_message("Read what it says."),
+                False,
+            )
+        case _:
+            again = error.status_code >= 500 or error.status_code in (408, 409, 425)
+            remedy = format_message("Try again.") if again else format_message("Read what it says.")
+            return "model_error", format_message("failed"), remedy, again
+
+
+def _build_malformed_error(endpoint: ModelEndpointConfig, said: str) -> ModelError:
+    return ModelError(
+        format_message(
+            "{endpoint} answered something that isn't an answer of {spoken}.",
+            endpoint=_format_endpoint(endpoint),
+            spoken=SPOKEN[endpoint.kind],
+        )
+        + _quote(said, endpoint),
+        code="model_bad_answer",
+        remedy=format_message(
+            "Check the endpoint's kind and URL: it has to speak {spoken}.",
+            spoken=SPOKEN[endpoint.kind],
+        ),
+        retryable=False,
+    )
+
+
+def _format_endpoint(endpoint: ModelEndpointConfig) -> str:
+    host = urlsplit(endpoint.url).netloc.rpartition("@")[2]
+    return f"`{make_visible(endpoint.model, 100)}` at {make_visible(host, 200)}"
+
+
+def _format_reason(error: BaseException, endpoint: ModelEndpointConfig) -> str:
+    return _quote(_extract_message(error), endpoint)
+
+
+def _quote(said: str, endpoint: ModelEndpointConfig) -> str:
+    """Return a provider's words as a sentence to append: masked, harmless, short."""
+    secrets = (endpoint.api_key,) if endpoint.api_key else ()
+    text = make_visible(mask_text(" ".join(said.split()), secrets=secrets), QUOTED)
+    return f" It says: {text}" if text else ""
+
+
+def _extract_message(error: BaseException) -> str:
+    body = error.body if isinstance(error, ModelAPIError) else None
+    if isinstance(body, dict):
+        inner = body.get("error") or body.get("Error") or body
+        message = inner
+        if isinstance(inner, dict):
+            message = inner.get("message") or inner.get("Message")
+        return message if isinstance(message, str) else ""
+    if isinstance(body, str):
+        return body
+    return "" if isinstance(error, ModelHTTPError) else str(error)
+
+
+def _find_root_cause(error: BaseException) -> BaseException:
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error
+
+
+def _find_cause(error: BaseException, kind: type[T]) -> T | None:
+    """Look at what it was raised from; never at `__context__`, which may be another request."""
+    current: BaseException | None = error
+    while current is not None and not isinstance(current, kind):
+        current = current.__cause__
+    return current

@@ -1,0 +1,426 @@
+"""One request through pydantic_ai; connection pools.
+
+The only module, with `clients` and `faults` beside it, that knows the model library. Imported
+late: see `direct`.
+
+A provider's client never retries (the session does, where it is seen and counted), takes nothing
+from the process's environment (an operator's OPENAI_… or AWS_… variables are not a tenant's), and
+connects only where egress lets it.
+"""
+
+import asyncio
+import json
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+from weakref import WeakKeyDictionary
+
+from pydantic import ValidationError
+from pydantic_ai.direct import model_request, model_request_stream
+from pydantic_ai.messages import (
+    BinaryContent,
+    FilePart,
+    InstructionPart,
+    ModelMessage,
+    ModelMessagesTypeAdapter,
+    ModelRequest,
+    ModelResponse,
+    PartDeltaEvent,
+    PartStartEvent,
+    TextPart,
+    TextPartDelta,
+    ToolCallPart,
+    ToolReturnPart,
+    UserPromptPart,
+)
+from pydantic_ai.models import ModelRequestParameters, StreamedResponse
+from pydantic_ai.settings import ModelSettings
+from pydantic_ai.tools import ToolDefinition
+
+from agents.llm import messages as llm_messages
+from agents.llm.interface import (
+    Finish,
+    ImageData,
+    Message,
+    ModelEndpointConfig,
+    ModelReply,
+    OnText,
+    TokenUsage,
+    ToolCall,
+    ToolSpec,
+    build_assistant_message,
+    call_id,
+)
+from agents.llm.messages import apply_frame
+from agents.llm.provider_errors import convert_provider_errors, cut_off
+from agents.llm.providers import registry as provider_registry
+from agents.llm.providers.transport import cancel_on_exit
+from agents.llm.tool_schemas import convert_schema
+from bonobot.core.http.egress import check_url
+
+MAX_POOLS = 64  # pools a loop keeps; a changed credential leaves its old one behind
+
+Key = tuple[object, ...]
+
+
+@dataclass
+class PooledModelConnection:
+    """A connection with the models that were asked through it."""
+
+    connection: provider_registry.ProviderConnection
+    models: dict[str, Any] = field(default_factory=dict)
+    in_use: int = 0
+
+    def model(self, endpoint: ModelEndpointConfig) -> Any:
+        """Return the library's model of this name."""
+        if endpoint.model not in self.models:
+            self.models[endpoint.model] = self.connection.model(endpoint)
+        return self.models[endpoint.model]
+
+
+@dataclass
+class ModelConnectionPool:
+    """The connections of one loop, the least recently used first."""
+
+    kept: OrderedDict[Key, PooledModelConnection] = field(default_factory=OrderedDict)
+    opening: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+_pools: WeakKeyDictionary[asyncio.AbstractEventLoop, ModelConnectionPool] = WeakKeyDictionary()
+
+
+@asynccontextmanager
+async def open_model(endpoint: ModelEndpointConfig) -> AsyncIterator[Any]:
+    """Give the library's model for an endpoint; its connection stays open until `close()`.
+
+    Raises EgressDenied for a URL that may not be connected to, ModelError for a provider whose
+    library isn't there.
+    """
+    check_url(endpoint.url, allow_private=endpoint.allow_private)
+    pool = _pools.setdefault(asyncio.get_running_loop(), ModelConnectionPool())
+    key = _build_key(endpoint)
+    pooled = pool.kept.get(key) or await _open_connection(pool, key, endpoint)
+    pool.kept.move_to_end(key)
+    pooled.in_use += 1
+    try:
+        yield pooled.model(endpoint)
+    finally:
+        pooled.in_use -= 1
+        await _close_idle_connections(pool)
+
+
+async def close_pools() -> None:
+    """Close the connections of the running loop."""
+    pool = _pools.pop(asyncio.get_running_loop(), None)
+    for pooled in pool.kept.values() if pool else ():
+        await pooled.connection.close()
+
+
+async def _open_connection(
+    pool: ModelConnectionPool, key: Key, endpoint: ModelEndpointConfig
+) -> PooledModelConnection:
+    """Open a connection in a thread: a provider's library takes up to seconds to load."""
+    async with pool.opening:
+        if key not in pool.kept:
+            loop = asyncio.get_running_loop()
+            pool.kept[key] = await asyncio.to_thread(_open, endpoint, loop)
+        return pool.kept[key]
+
+
+def _open(endpoint: ModelEndpointConfig, loop: asyncio.AbstractEventLoop) -> PooledModelConnection:
+    pooled = PooledModelConnection(
+        provider_registry.get_provider(endpoint.kind).connect(endpoint, loop)
+    )
+    pooled.model(endpoint)  # it loads more, and this is the thread for that
+    return pooled
+
+
+def _build_key(endpoint: ModelEndpointConfig) -> Key:
+    return (
+        endpoint.kind,
+        endpoint.url,
+        endpoint.region,
+        endpoint.access_key_id,
+        endpoint.api_key,
+        endpoint.api_version,
+        endpoint.allow_private,
+        endpoint.timeout_s,
+    )
+
+
+async def _close_idle_connections(pool: ModelConnectionPool) -> None:
+    idle = [key for key, pooled in pool.kept.items() if not pooled.in_use]
+    for key in idle[: max(0, len(pool.kept) - MAX_POOLS)]:
+        await pool.kept.pop(key).connection.close()
+
+
+# Of an answer as the library writes it: what it needs to send it back.
+KEPT_RESPONSE_FIELDS = (
+    "kind",
+    "parts",
+    "model_name",
+    "provider_name",
+    "canonical_system",
+    "timestamp",
+)
+
+close = close_pools
+
+
+async def ask(
+    endpoint: ModelEndpointConfig,
+    messages: Sequence[Message],
+    *,
+    instructions: str,
+    tools: Sequence[ToolSpec],
+    max_tokens: int | None,
+    on_text: OnText | None,
+) -> ModelReply:
+    """Ask the model at an endpoint once. Raises ModelError."""
+    history = _build_history(endpoint, llm_messages.order_messages(messages))
+    parameters = _build_parameters(endpoint, instructions, tools)
+    async with AsyncExitStack() as stack:
+        stack.enter_context(cancel_on_exit())
+        with convert_provider_errors(endpoint):
+            model = await stack.enter_async_context(open_model(endpoint))
+        settings = _build_settings(endpoint, max_tokens)
+        if on_text is None:
+            with convert_provider_errors(endpoint):
+                response = await model_request(
+                    model,
+                    history,
+                    model_settings=settings,
+                    model_request_parameters=parameters,
+                    instrument=False,
+                )
+        else:
+            response = await _stream_response(
+                endpoint, model, history, settings, parameters, on_text
+            )
+    return _reply(endpoint, response, llm_messages.get_next_turn(messages))
+
+
+async def _stream_response(
+    endpoint: ModelEndpointConfig,
+    model: Any,
+    history: list[ModelMessage],
+    settings: ModelSettings,
+    parameters: ModelRequestParameters,
+    on_text: OnText,
+) -> ModelResponse:
+    opened = model_request_stream(
+        model,
+        history,
+        model_settings=settings,
+        model_request_parameters=parameters,
+        instrument=False,
+    )
+    async with AsyncExitStack() as stack:
+        with convert_provider_errors(endpoint):
+            stream = await stack.enter_async_context(opened)
+        # Only the pulls are the model's; what the listener raises is its own.
+        texts = await stack.enter_async_context(aclosing(_stream_text(endpoint, stream)))
+        async for text in texts:
+            await on_text(text)
+    response = stream.get()
+    if response.finish_reason is None:  # every wire says why it ends, as its last words
+        raise cut_off(endpoint)
+    return response
+
+
+async def _stream_text(
+    endpoint: ModelEndpointConfig, stream: StreamedResponse
+) -> AsyncGenerator[str, None]:
+    with convert_provider_errors(endpoint, streaming=True):
+        async for event in stream:
+            if isinstance(event, PartStartEvent) and isinstance(event.part, TextPart):
+                text = event.part.content
+            elif isinstance(event, PartDeltaEvent) and isinstance(event.delta, TextPartDelta):
+                text = event.delta.content_delta
+            else:
+                continue
+            if text:
+                yield text
+
+
+def _build_settings(endpoint: ModelEndpointConfig, max_tokens: int | None) -> ModelSettings:
+    found = provider_registry.get_provider(endpoint.kind).settings(endpoint)
+    if max_tokens is not None:
+        found["max_tokens"] = max_tokens
+    if endpoint.thinking:
+        found["thinking"] = False if endpoint.thinking == "off" else endpoint.thinking
+    return cast(ModelSettings, found)
+
+
+def _build_parameters(
+    endpoint: ModelEndpointConfig, instructions: str, tools: Sequence[ToolSpec]
+) -> ModelRequestParameters:
+    return ModelRequestParameters(
+        function_tools=[
+            ToolDefinition(
+                name=tool.name,
+                description=tool.description,
+                parameters_json_schema=convert_schema(endpoint.kind, tool.parameters),
+                strict=False,
+            )
+            for tool in tools
+        ],
+        instruction_parts=[InstructionPart(content=instructions)] if instructions else None,
+    )
+
+
+def _build_history(
+    endpoint: ModelEndpointConfig, messages: Sequence[Message]
+) -> list[ModelMessage]:
+    history: list[ModelMessage] = []
+    for message in messages:
+        if message["role"] == "assistant":
+            history.append(_build_response(endpoint, message))
+            continue
+        if not history or not isinstance(history[-1], ModelRequest):
+            history.append(ModelRequest(parts=[]))
+        cast(list[Any], history[-1].parts).append(_build_request_part(message))
+    return history
+
+
+def _build_request_part(message: Message) -> UserPromptPart | ToolReturnPart:
+    pictures = [
+        BinaryContent(data=one["data"], media_type=one["media_type"])
+        for one in message.get("images", ())
+        if "data" in one
+    ]
+    text = apply_frame(message["text"], message.get("frame"))
+    content: Any = [text, *pictures] if pictures else text
+    if message["role"] == "user":
+        return UserPromptPart(content=content)
+    return ToolReturnPart(
+        tool_name=message["name"],
+        content=content,
+        tool_call_id=message["call_id"],
+        outcome="failed" if message["is_error"] else "success",
+    )
+
+
+def _build_response(endpoint: ModelEndpointConfig, message: Message) -> ModelResponse:
+    """Return the model's own answer, with what its provider wants back, under our call ids.
+
+    What a model thought, and the signatures of it, go back to the model that wrote them only.
+    """
+    calls = iter(message["calls"])
+    native = _find_native_response(message) if message.get("origin") == endpoint.origin else None
+    if native is not None:
+        native.parts = [
+            _replace_call_id(endpoint, part, next(calls))
+            if isinstance(part, ToolCallPart)
+            else part
+            for part in native.parts
+        ]
+        return native
+    plain = [TextPart(content=message["text"])] if message["text"] else []
+    asked = [_replace_call_id(endpoint, ToolCallPart(one["name"]), one) for one in calls]
+    return ModelResponse(parts=[*plain, *asked])
+
+
+def _replace_call_id(
+    endpoint: ModelEndpointConfig, part: ToolCallPart, call: Message
+) -> ToolCallPart:
+    args = call["arguments"]
+    if args is None:
+        # OpenAI's wire carries text; the others carry objects, and what isn't one breaks them.
+        as_text = endpoint.kind in ("openai", "responses", "azure")
+        args = call["raw"] if as_text else {"not_a_json_object": call["raw"]}
+    return replace(part, args=args, tool_call_id=call["id"])
+
+
+def _find_native_response(message: Message) -> ModelResponse | None:
+    """Return an answer as the library wrote it; None where it can't be used any more."""
+    try:
+        (native,) = ModelMessagesTypeAdapter.validate_python([message["native"]])
+    except (KeyError, ValidationError):  # none, or written by another version of the library
+        return None
+    if not isinstance(native, ModelResponse):
+        return None
+    asked = [part for part in native.parts if isinstance(part, ToolCallPart)]
+    return native if len(asked) == len(message["calls"]) else None
+
+
+def _reply(endpoint: ModelEndpointConfig, response: ModelResponse, turn: int) -> ModelReply:
+    texts = [part.content for part in response.parts if isinstance(part, TextPart)]
+    text = "".join(texts) or str((response.provider_details or {}).get("refusal") or "")
+    asked = [part for part in response.parts if isinstance(part, ToolCallPart)]
+    calls = tuple(_call(part, turn, index) for index, part in enumerate(asked))
+    pictures = [part for part in response.parts if isinstance(part, FilePart)]
+    # Words stand for them in the conversation: no model gets its own images back.
+    drawn = [f"[{p.content.media_type}, {len(p.content.data)} bytes]" for p in pictures]
+    text = "\n".join([*([text] if text else []), *drawn])
+    response.parts = [part for part in response.parts if not isinstance(part, FilePart)]
+    extra: dict[str, Any] = {}
+    if any(_is_private(part) for part in response.parts):
+        # Reasoning, which some providers want back with the results of the calls it led to.
+        native = ModelMessagesTypeAdapter.dump_python([response], mode="json")[0]
+        kept = {name: native[name] for name in KEPT_RESPONSE_FIELDS if native[name] is not None}
+        extra = {"native": kept, "origin": endpoint.origin}
+    return ModelReply(
+        text=text,
+        calls=calls,
+        usage=_build_usage(response),
+        finish=_finish(response, bool(calls)),
+        message=build_assistant_message(turn, text, calls, **extra),
+        images=tuple(ImageData(one.content.media_type, one.content.data) for one in pictures),
+    )
+
+
+def _is_private(part: Any) -> bool:
+    """Tell whether a part carries what only its own provider can read."""
+    if not isinstance(part, TextPart | ToolCallPart):
+        return True
+    return bool(part.provider_details or part.id)
+
+
+def _call(part: ToolCallPart, turn: int, index: int) -> ToolCall:
+    raw = part.args if isinstance(part.args, str) else json.dumps(part.args or {})
+    return ToolCall(
+        index=index,
+        name=part.tool_name,
+        arguments=_parse_arguments(raw),
+        raw_arguments=raw,
+        id=call_id(turn, index),
+    )
+
+
+def _parse_arguments(raw: str) -> dict[str, Any] | None:
+    """Return the JSON object in `raw`, or None; no text at all means no arguments."""
+    if not raw.strip():
+        return {}
+    try:
+        value = json.loads(raw, parse_constant=_reject_constant)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _reject_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _build_usage(response: ModelResponse) -> TokenUsage | None:
+    used = response.usage
+    if used.unmeasured_requests or not (used.input_tokens or used.output_tokens):
+        return None  # a report of nothing at all is none: no request has an empty input
+    return TokenUsage(
+        used.input_tokens,
+        used.output_tokens,
+        cached_tokens=used.cache_read_tokens,
+        cache_write_tokens=used.cache_write_tokens,
+        reasoning_tokens=used.details.get("reasoning_tokens", 0),
+    )
+
+
+def _finish(response: ModelResponse, has_calls: bool) -> Finish:
+    match response.finish_reason:
+        case "length" | "content_filter" | "error" as reason:
+            return reason
+        case _:
+            return "tool_calls" if has_calls else "stop"

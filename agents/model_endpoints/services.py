@@ -1,0 +1,224 @@
+"""Validate, save, remove model endpoints; fallback chain."""
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any, cast
+
+from agents.llm.interface import HOMES, ModelEndpointConfig
+from agents.llm.interface import Kind as EndpointKind
+from agents.llm.providers.registry import find_missing_package
+from agents.models import ModelEndpoint
+from bonobot.accounts.principals import Principal
+from bonobot.accounts.roles import Action
+from bonobot.core.crypto.stored_secrets import keep_with_addresses, origin_of
+from bonobot.core.http.egress import EgressDenied, check_url
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import InvalidInput
+from bonobot.core.text.masking import MASK
+
+Kind = ModelEndpoint.Kind
+
+# It becomes part of a host name.
+REGION = re.compile(r"[a-z][a-z0-9]{0,14}(-[a-z0-9]{1,15}){0,4}")
+API_VERSION = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(-preview)?|latest|preview")
+# How many models one request may go through: the endpoint, and those behind it.
+LONGEST_CHAIN = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelEndpointSpec:
+    """What a person says about a model endpoint; the API key may be the mask (keep)."""
+
+    name: str
+    kind: str = ModelEndpoint.Kind.OPENAI
+    base_url: str = ""
+    model: str = ""
+    api_key: str = MASK
+    allow_private: bool = False
+    timeout_s: int = 120
+    input_price: int | None = None
+    output_price: int | None = None
+    region: str = ""
+    access_key_id: str = ""
+    api_version: str = ""
+    max_tokens: int | None = None
+    context_window: int | None = None
+    thinking: str = ""
+    native_tools: bool = True
+    sees_images: bool = False
+    retries: int = 2
+    fallback: ModelEndpoint | None = None
+    falls_over: str = ModelEndpoint.FallsOver.UNAVAILABLE
+
+
+def check_endpoint(
+    principal: Principal, spec: ModelEndpointSpec, row: ModelEndpoint | None
+) -> None:
+    """Raise `Invalid`, `Forbidden` or `EgressDenied` where an endpoint can't be used as said."""
+    if spec.allow_private and not (row and row.allow_private):
+        principal.require(Action.ALLOW_PRIVATE_ADDRESS)
+    _check_fallback(principal, spec, row)
+    if spec.kind == Kind.OFFLINE:
+        return
+    if remedy := find_missing_package(spec.kind):
+        raise InvalidInput(
+            format_message(
+                "Endpoints of the kind `{spec_kind}` need a library that is not installed here.",
+                spec_kind=spec.kind,
+            ),
+            code="provider_missing",
+            field="kind",
+            remedy=format_message("Install it where Bonobot runs: {remedy}", remedy=remedy),
+        )
+    _check_region(spec)
+    _check_url(spec)
+    _keep_from_strangers(spec, row)
+    if not spec.model.strip():
+        raise InvalidInput(
+            "The endpoint needs a model.", field="model", remedy="Write the model's name there."
+        )
+    if check := _KEYS.get(spec.kind):
+        check(spec, _has_key(spec, row))
+
+
+def build_endpoint(row: ModelEndpoint) -> ModelEndpointConfig:
+    """Return an endpoint as the model layer needs it, its key opened."""
+    copied = {one.name for one in fields(ModelEndpointConfig)} - {"id", "kind", "api_key"}
+    said = {name: getattr(row, name) for name in copied}
+    key = row.api_key.open() if row.api_key else ""
+    return ModelEndpointConfig(
+        kind=cast(EndpointKind, row.kind), id=str(row.pk), api_key=key, **said
+    )
+
+
+def build_fallback_chain(first: Any) -> list[Any]:
+    """Return an endpoint and what is asked after it, in that order."""
+    found: list[Any] = []
+    while first is not None and first not in found and len(found) < LONGEST_CHAIN:
+        found.append(first)
+        first = first.fallback
+    return found
+
+
+def _check_url(spec: ModelEndpointSpec) -> None:
+    if not spec.base_url and spec.kind in HOMES and spec.kind != Kind.OPENAI:
+        return
+    try:
+        check_url(spec.base_url, allow_private=spec.allow_private)
+    except EgressDenied as problem:
+        problem.field = "base_url"
+        raise
+
+
+def _keep_from_strangers(spec: ModelEndpointSpec, row: ModelEndpoint | None) -> None:
+    """Refuse to send a stored key to a host that it was not entered for."""
+    if row is not None and row.api_key and spec.api_key == MASK:
+        keep_with_addresses(
+            ["api_key"],
+            {"base_url": _get_provider_origin(row)},
+            {"base_url": _get_provider_origin(spec)},
+        )
+
+
+def _get_provider_origin(said: ModelEndpointSpec | ModelEndpoint) -> str:
+    """Return whose hosts are asked; those of one provider are one."""
+    return origin_of(said.base_url or HOMES.get(said.kind, "").replace("{region}", "region"))
+
+
+def _check_region(spec: ModelEndpointSpec) -> None:
+    if spec.kind == Kind.BEDROCK and not spec.region:
+        raise InvalidInput(
+            "Amazon Bedrock is asked in a region.",
+            field="region",
+            remedy="Write the region that serves the model, such as eu-central-1.",
+        )
+    if spec.region and not REGION.fullmatch(spec.region):
+        raise InvalidInput(
+            format_message("{region!r} is no region.", region=spec.region),
+            field="region",
+            remedy="Write it as in eu-central-1.",
+        )
+    if spec.api_version and not API_VERSION.fullmatch(spec.api_version):
+        raise InvalidInput(
+            format_message("{api_version!r} is no API version.", api_version=spec.api_version),
+            field="api_version",
+            remedy="Write it as in 2024-10-21, or leave it out for Azure's v1 API.",
+        )
+
+
+def _has_key(spec: ModelEndpointSpec, row: ModelEndpoint | None) -> bool:
+    return bool(row and row.api_key) if spec.api_key == MASK else bool(spec.api_key)
+
+
+def _check_bedrock(spec: ModelEndpointSpec, has_key: bool) -> None:
+    if spec.access_key_id and not has_key:
+        raise InvalidInput(
+            "The access key ID has no secret access key.",
+            field="api_key",
+            remedy="Write the secret access key there; or only a Bedrock API key, without an ID.",
+        )
+
+
+def _check_vertex(spec: ModelEndpointSpec, has_key: bool) -> None:
+    if not has_key or (spec.api_key != MASK and not _is_service_account(spec.api_key)):
+        raise InvalidInput(
+            "Vertex AI is asked by a service account.",
+            field="api_key",
+            remedy="Paste the JSON key file of the service account there, on one line.",
+        )
+
+
+def _is_service_account(text: str) -> bool:
+    try:
+        said = json.loads(text)
+    except ValueError:
+        return False
+    wanted = {"project_id", "client_email", "private_key"}
+    return isinstance(said, dict) and said.keys() >= wanted
+
+
+_KEYS: dict[str, Callable[[ModelEndpointSpec, bool], None]] = {
+    Kind.BEDROCK: _check_bedrock,
+    Kind.VERTEX: _check_vertex,
+}
+
+
+def _check_fallback(
+    principal: Principal, spec: ModelEndpointSpec, row: ModelEndpoint | None
+) -> None:
+    behind = build_fallback_chain(spec.fallback)
+    if spec.fallback and spec.fallback.organization_id != principal.organization_id:
+        raise InvalidInput(
+            "There is no such model endpoint here.",
+            field="fallback",
+            remedy="Choose one of this organization's endpoints.",
+        )
+    if row is not None and row in behind:
+        raise InvalidInput(
+            "The endpoint would be its own fallback.",
+            code="fallback_cycle",
+            field="fallback",
+            remedy="Choose an endpoint that doesn't fall back on this one.",
+        )
+    above = _count_endpoints_above(row) if row is not None else 0
+    if above + 1 + len(behind) > LONGEST_CHAIN:
+        raise InvalidInput(
+            format_message(
+                "At most {longest_chain} endpoints stand behind each other.",
+                longest_chain=LONGEST_CHAIN,
+            ),
+            code="fallback_too_long",
+            field="fallback",
+            remedy="Choose an endpoint with a shorter line of fallbacks.",
+        )
+
+
+def _count_endpoints_above(row: ModelEndpoint) -> int:
+    """Return how many endpoints stand before this one, on the longest way to it."""
+    level, found = [row.pk], 0
+    while level and found <= LONGEST_CHAIN:
+        level = list(ModelEndpoint.objects.filter(fallback__in=level).values_list("pk", flat=True))
+        found += bool(level)
+    return found

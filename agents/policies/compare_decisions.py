@@ -1,0 +1,222 @@
+"""Two policies over one past call. Pure.
+
+The audit keeps a call's arguments with secrets masked, and of long ones only the start. A condition
+that reads what isn't kept is unknown: it is taken both ways, the same way in both policies, and
+only what comes out either way is said. Everything else is undecidable.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import islice, product
+from typing import Any, Literal
+
+from agents.policies.decisions import EffectivePolicy, PolicyDecision, ToolFacts, decide
+from agents.policies.rules import Arguments, Policy, Rule
+from bonobot.core.text.canonical_json import to_canonical_json
+from bonobot.core.text.masked_values import MASK, TOO_DEEP
+
+Path = tuple[str | int, ...]
+Kind = Literal["same", "flip", "undecidable"]
+
+# Refusals by what a person ruled. Any other (a limit, arguments that don't fit, a switch) would
+# have come under every policy.
+RULED = frozenset({"denied_by_policy", "denied_by_organization", "denied_by_binding"})
+MOST_UNKNOWN = 6  # unknown conditions about one call: 64 ways they can turn out
+MOST_HIDDEN = 64  # beyond so many hidden values nothing is taken as known
+EVERYTHING: tuple[Path, ...] = ((),)
+
+_CUT = {"truncated", "sha256", "length"}
+_STRUCTURE = frozenset(  # these read which members there are and how many, never a member's value
+    {"dependentRequired", "maxItems", "maxProperties", "minItems", "minProperties"}
+    | {"propertyNames", "required", "type", "maxContains", "minContains"}
+)
+_OF_SCALARS = frozenset(  # of an object or array these say nothing
+    {"exclusiveMaximum", "exclusiveMinimum", "format", "maximum", "maxLength", "minimum"}
+    | {"minLength", "multipleOf", "pattern"}
+)
+_REMARKS = frozenset(
+    {"$anchor", "$comment", "$defs", "$id", "$schema", "contentEncoding", "contentMediaType"}
+    | {"default", "definitions", "deprecated", "description", "examples", "readOnly", "title"}
+    | {"writeOnly"}
+)
+_SAME_PLACE = frozenset(
+    {"allOf", "anyOf", "dependencies", "dependentSchemas", "else", "if", "not", "oneOf", "then"}
+)
+_MEMBERS = frozenset({"additionalProperties", "unevaluatedProperties"})
+_ITEMS = frozenset({"additionalItems", "contains", "items", "prefixItems", "unevaluatedItems"})
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictPair:
+    """What two policies make of one call; a verdict is empty where nobody can tell.
+
+    `rule` is what decides under the changed policy.
+    """
+
+    kind: Kind
+    before: str = ""
+    after: str = ""
+    rule: str = ""
+
+
+@dataclass(slots=True)
+class PolicyComparison:
+    """Two rulings over the same calls; what doesn't depend on arguments is decided once a tool."""
+
+    now: EffectivePolicy
+    changed: EffectivePolicy
+    _settled: dict[ToolFacts, VerdictPair | None] = field(default_factory=dict)
+
+    def without_arguments(self, tool: ToolFacts) -> VerdictPair | None:
+        """Return the verdicts where no argument has a say, else None."""
+        if tool not in self._settled:
+            rules = (*self.now.rules_about(tool), *self.changed.rules_about(tool))
+            conditional = any(rule.condition is not None for rule in rules)
+            self._settled[tool] = None if conditional else compare(tool, {}, self.now, self.changed)
+        return self._settled[tool]
+
+    def of(self, tool: ToolFacts, arguments: Arguments | None) -> VerdictPair:
+        """Return the verdicts about a call with these arguments; None: they aren't known."""
+        settled = self.without_arguments(tool)
+        return settled or compare(tool, arguments, self.now, self.changed)
+
+
+def compare(
+    tool: ToolFacts, arguments: Arguments | None, now: EffectivePolicy, changed: EffectivePolicy
+) -> VerdictPair:
+    """Return what becomes of a call whose arguments are as the audit keeps them."""
+    rulings = _filter_for_tool(now, tool), _filter_for_tool(changed, tool)
+    unknown = _list_unknown_conditions(rulings, list_hidden_paths(arguments))
+    if len(unknown) > MOST_UNKNOWN:
+        return VerdictPair("undecidable")
+    ways = [
+        dict(zip(unknown, truths, strict=True))
+        for truths in product((False, True), repeat=len(unknown))
+    ]
+    decided = [
+        tuple(decide(tool, _apply_assumptions(one, known), arguments or {}) for one in rulings)
+        for known in ways
+    ]
+    return _summarize_decisions(decided)
+
+
+def _summarize_decisions(decided: list[tuple[PolicyDecision, ...]]) -> VerdictPair:
+    found = {(before.verdict, after.verdict) for before, after in decided}
+    rule = decided[-1][1].rule
+    befores, afters = {before for before, _ in found}, {after for _, after in found}
+    before = befores.pop() if len(befores) == 1 else ""
+    after = afters.pop() if len(afters) == 1 else ""
+    if all(one == other for one, other in found):
+        return VerdictPair("same", before, after, rule if after else "")
+    kind: Kind = "flip" if len(found) == 1 else "undecidable"
+    return VerdictPair(kind, before, after, rule if after else "")
+
+
+def _filter_for_tool(ruling: EffectivePolicy, tool: ToolFacts) -> EffectivePolicy:
+    """Return the ruling with the rules about this tool alone."""
+    what = tool.source, tool.server_id, tool.own_name
+    return replace(
+        ruling,
+        policy=Policy(ruling.policy.mode, tuple(ruling.policy.about(*what))),
+        organization=Policy(ruling.organization.mode, tuple(ruling.organization.about(*what))),
+    )
+
+
+def _list_unknown_conditions(
+    rulings: tuple[EffectivePolicy, ...], paths: tuple[Path, ...]
+) -> list[str]:
+    """Return the conditions that read something hidden, each once, as their canonical texts."""
+    conditions = {
+        to_canonical_json(rule.condition): rule.condition
+        for ruling in rulings
+        for rule in (*ruling.policy.rules, *ruling.organization.rules)
+        if rule.condition is not None
+    }
+    return [
+        text
+        for text, one in conditions.items()
+        if any(is_path_relevant(one, path) for path in paths)
+    ]
+
+
+def _apply_assumptions(ruling: EffectivePolicy, known: Mapping[str, bool]) -> EffectivePolicy:
+    """Return the ruling with each unknown condition taken as holding, or not."""
+    if not known:
+        return ruling
+    return replace(
+        ruling,
+        policy=Policy(
+            ruling.policy.mode, tuple(_apply_rule_assumptions(ruling.policy.rules, known))
+        ),
+        organization=Policy(
+            ruling.organization.mode,
+            tuple(_apply_rule_assumptions(ruling.organization.rules, known)),
+        ),
+    )
+
+
+def _apply_rule_assumptions(rules: tuple[Rule, ...], known: Mapping[str, bool]) -> Iterator[Rule]:
+    for rule in rules:
+        truth = None if rule.condition is None else known.get(to_canonical_json(rule.condition))
+        if truth is None:
+            yield rule
+        elif truth:
+            yield replace(rule, condition=None)
+
+
+def list_hidden_paths(arguments: Any) -> tuple[Path, ...]:
+    """Return where the audit's arguments don't say what was sent; `()` is all of it."""
+    if not isinstance(arguments, Mapping) or set(arguments) == _CUT:
+        return EVERYTHING
+    found = tuple(islice(_list_masked_paths(arguments, ()), MOST_HIDDEN + 1))
+    return found if len(found) <= MOST_HIDDEN else EVERYTHING
+
+
+def _list_masked_paths(value: Any, path: Path) -> Iterator[Path]:
+    if isinstance(value, str):
+        if MASK in value or value == TOO_DEEP:
+            yield path
+    elif isinstance(value, Mapping):
+        if any(MASK in name for name in value):
+            yield path  # nobody knows which members there were
+            return
+        for name, member in value.items():
+            yield from _list_masked_paths(member, (*path, name))
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            yield from _list_masked_paths(item, (*path, index))
+
+
+def is_path_relevant(schema: Any, path: Path) -> bool:
+    """Tell whether a JSON Schema may depend on the value at this place; when in doubt, it does."""
+    if not isinstance(schema, Mapping):
+        return not isinstance(schema, bool)
+    if not path:
+        return not _REMARKS.issuperset(schema)
+    return any(_is_keyword_relevant(keyword, said, path) for keyword, said in schema.items())
+
+
+def _is_keyword_relevant(keyword: str, said: Any, path: Path) -> bool:
+    first, rest = path[0], path[1:]
+    if keyword in _STRUCTURE or keyword in _OF_SCALARS or keyword in _REMARKS:
+        return False
+    if keyword in _SAME_PLACE:
+        return any(is_path_relevant(one, path) for one in _list_subschemas(keyword, said))
+    if keyword in _ITEMS:
+        items = said if isinstance(said, list) else [said]
+        return isinstance(first, int) and any(is_path_relevant(one, rest) for one in items)
+    if keyword in _MEMBERS:
+        return isinstance(first, str) and is_path_relevant(said, rest)
+    if keyword == "properties":
+        return first in said and is_path_relevant(said[first], rest)
+    if keyword == "patternProperties":
+        return isinstance(first, str) and any(is_path_relevant(one, rest) for one in said.values())
+    # `const`, `enum` and `uniqueItems` compare whole values; references lead anywhere.
+    return True
+
+
+def _list_subschemas(keyword: str, said: Any) -> list[Any]:
+    """Return the schemas of a keyword that are about the same value."""
+    if keyword in ("dependencies", "dependentSchemas"):
+        return [one for one in said.values() if not isinstance(one, list)]
+    return said if isinstance(said, list) else [said]

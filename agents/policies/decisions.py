@@ -1,0 +1,542 @@
+"""Allow, ask, deny: tools, resources, prompts. Pure.
+
+The order is fixed. The first stage that refuses is the answer; where none does, a stage that asks
+makes it a question to a person:
+
+1. the organization is not halted, and the agent is switched on,
+2. the server is switched on,
+3. the agent has the server (a binding, switched on), or was given the built-in tool,
+4. the definition is approved as it stands, still offered, and switched on,
+5. the binding's own lists (a denied tool is denied whatever else says),
+6. the organization's rules: what they deny is denied to every agent, what they ask about is asked,
+7. the agent's policy: `none` blocks all, `allowlist` lets through what an allow or ask rule names
+   (and no deny rule), `denylist` and `all` what no deny rule names; an ask rule asks in each mode
+   but `none`.
+
+Deny goes before ask, ask before allow. A tool is its server plus the server's own name for it.
+Names that an agent or a gateway shows play no part, so renaming, wrapping or a look-alike never
+changes a decision.
+
+The first stages are those of tools: nothing is halted, the agent is on, the server is on, the agent
+has it, the definition is approved as it stands, still offered and switched on. Then:
+
+- the offer is TICKED in the binding: a pattern there means its URI, template or name (a tool
+  needs no tick, these do), and
+- the policy's mode is not `none`, which blocks everything.
+
+Patterns are globs. One over a template's own text (`notes://{id}`, or `*`) ticks the template, and
+its variables then never span a `/`; one over the URI that is asked for (`file:///srv/docs/*`) ticks
+just what it means, and there a variable may.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from functools import partial
+from typing import Literal, Protocol
+from uuid import UUID
+
+from agents.policies.rules import Arguments, Policy, Rule
+from bonobot.core.i18n.messages import format_message
+
+UNRULED = Policy("all")
+
+
+@dataclass(frozen=True, slots=True)
+class KillSwitches:
+    """What stops everything: the organization's kill switch and the agent's."""
+
+    organization: bool = True
+    agent: bool = True
+
+
+ON = KillSwitches()
+
+
+@dataclass(frozen=True, slots=True)
+class AgentServerScope:
+    """What a binding lets through of its server; None in place of a scope means: not bound.
+
+    No `allowed` means every tool; no `resources` or `prompts` means none of them.
+    """
+
+    enabled: bool = True
+    allowed: tuple[str, ...] = ()
+    denied: tuple[str, ...] = ()
+    resources: tuple[str, ...] = ()
+    prompts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EffectivePolicy:
+    """All that decides about the calls of one agent, or about those without an agent.
+
+    `policy` is the agent's (or the organization's, without an agent), `organization` what the
+    organization rules for every agent, `scopes` what each bound server's binding lets through.
+    """
+
+    policy: Policy = field(default_factory=Policy)
+    organization: Policy = UNRULED
+    switches: KillSwitches = ON
+    scopes: Mapping[UUID, AgentServerScope] = field(default_factory=dict)
+
+    def scope(self, server_id: UUID | None) -> AgentServerScope | None:
+        """Return the scope of a server; None: the agent doesn't have it."""
+        return self.scopes.get(server_id) if server_id else None
+
+    def rules_about(self, tool: "ToolFacts") -> tuple[Rule, ...]:
+        """Return the rules that could have a say about a tool, whatever its arguments."""
+        what = tool.source, tool.server_id, tool.own_name
+        return (*self.organization.about(*what), *self.policy.about(*what))
+
+
+class DecisionFacts(Protocol):
+    """What the stages need that tools and other offers have in common."""
+
+    @property
+    def noun(self) -> str:
+        """What people call it: tool, resource or prompt; refusal codes begin with it."""
+
+    @property
+    def label(self) -> str:
+        """How people name it, and only shown."""
+
+    @property
+    def server_name(self) -> str:
+        """The name of its server."""
+
+    @property
+    def state(self) -> str:
+        """The state of its definition."""
+
+    @property
+    def enabled(self) -> bool:
+        """Whether the definition is switched on."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolFacts:
+    """Everything about a tool that a decision depends on.
+
+    `state` is the definition's (`approved`, `pending`, `changed`, `refused`, `gone`), or
+    `instructions_changed` where its server's wait for a review; built-in tools are always
+    `approved`. `label` is how people name the tool, and only shown. `kit` names
+    the built-in tools that it belongs to, and `granted` says whether the agent was given it.
+    """
+
+    source: str
+    own_name: str
+    label: str
+    server_id: UUID | None = None
+    server_name: str = ""
+    server_enabled: bool = True
+    state: str = "approved"
+    enabled: bool = True
+    kit: str = ""
+    granted: bool = True
+
+    @property
+    def noun(self) -> str:
+        """What people call it."""
+        return "tool"
+
+
+@dataclass(frozen=True, slots=True)
+class StageVerdict:
+    """One stage's verdict; `code` is empty where it lets the call through, or asks a person."""
+
+    name: str
+    rule: str
+    code: str = ""
+    reason: str = ""
+    remedy: str = ""
+    asks: bool = False
+
+    @property
+    def allows(self) -> bool:
+        """Tell whether this stage lets the call through, if need be with a person's yes."""
+        return not self.code
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyDecision:
+    """Allow, ask or deny, the rule that made it, and what to do next."""
+
+    verdict: str
+    rule: str
+    code: str = ""
+    reason: str = ""
+    remedy: str = ""
+
+    @property
+    def allowed(self) -> bool:
+        """Tell whether the call may go on by itself."""
+        return self.verdict == "allow"
+
+    @property
+    def offered(self) -> bool:
+        """Tell whether the tool is there to be called, be it with a person's yes."""
+        return self.verdict != "deny"
+
+
+_DEFINITION_REFUSALS = {
+    "pending": (
+        "not_approved",
+        partial(format_message, "The {noun} `{label}` waits for approval."),
+        format_message("Someone who may approve definitions reads it and approves it."),
+    ),
+    "changed": (
+        "definition_changed",
+        partial(format_message, "The server changed the {noun} `{label}` since it was approved."),
+        format_message("Someone who may approve definitions compares and approves the change."),
+    ),
+    "instructions_changed": (
+        "definition_changed",
+        partial(format_message, "The server of the {noun} `{label}` changed its instructions."),
+        format_message(
+            "Someone who may approve definitions compares and approves the new instructions."
+        ),
+    ),
+    "refused": (
+        "definition_refused",
+        partial(format_message, "The declaration of the {noun} `{label}` can't be used."),
+        format_message("Its page says why; the server has to change it."),
+    ),
+    "gone": (
+        "{noun}_gone",
+        partial(format_message, "The server no longer offers the {noun} `{label}`."),
+        format_message("Refresh the server, or use another one."),
+    ),
+}
+
+
+def decide(
+    tool: ToolFacts,
+    ruling: EffectivePolicy,
+    arguments: Arguments | None = None,
+) -> PolicyDecision:
+    """Return what all stages come to; without `arguments`, what they might come to."""
+    return resolve_verdict(evaluate_tool_stages(tool, ruling, arguments))
+
+
+def resolve_verdict(found: Iterable[StageVerdict]) -> PolicyDecision:
+    """Return what the stages decide: the first that refuses, else the first that asks."""
+    last, asking = StageVerdict("policy", "policy:none"), None
+    for stage in found:
+        if not stage.allows:
+            return PolicyDecision("deny", stage.rule, stage.code, stage.reason, stage.remedy)
+        if stage.asks and asking is None:
+            asking = stage
+        last = stage
+    if asking is None:
+        return PolicyDecision("allow", last.rule)
+    return PolicyDecision("ask", asking.rule, "approval_required", asking.reason, asking.remedy)
+
+
+def evaluate_tool_stages(
+    tool: ToolFacts, ruling: EffectivePolicy, arguments: Arguments | None = None
+) -> Iterator[StageVerdict]:
+    """Yield every stage's own verdict, in order."""
+    scope = ruling.scope(tool.server_id)
+    yield evaluate_agent_stage(ruling.switches)
+    yield evaluate_server_stage(tool.server_name, tool.server_enabled)
+    yield (
+        _evaluate_toolset_stage(tool)
+        if tool.source == "builtin"
+        else evaluate_attachment_stage(tool, scope)
+    )
+    yield evaluate_review_stage(tool)
+    yield _evaluate_tool_scope(tool, scope)
+    yield _evaluate_organization_policy(tool, ruling.organization, arguments)
+    yield _evaluate_policy(tool, ruling.policy, arguments)
+
+
+def evaluate_agent_stage(switches: KillSwitches) -> StageVerdict:
+    """Say whether the organization runs, and the agent is switched on."""
+    if not switches.organization:
+        return StageVerdict(
+            "organization",
+            "organization:halted",
+            "organization_halted",
+            "Everything in this organization is halted.",
+            "An owner can let it go on.",
+        )
+    return _build_switch_stage(
+        "agent", switches.agent, "agent_disabled", "This agent is switched off."
+    )
+
+
+def evaluate_server_stage(name: str, enabled: bool) -> StageVerdict:
+    """Say whether the server is switched on."""
+    return _build_switch_stage(
+        "server",
+        enabled,
+        "server_disabled",
+        format_message("The server `{name}` is switched off.", name=name),
+    )
+
+
+def _build_switch_stage(name: str, on: bool, code: str, reason: str) -> StageVerdict:
+    if on:
+        return StageVerdict(name, f"{name}:enabled")
+    return StageVerdict(
+        name, f"{name}:enabled", code, reason, "An operator or owner can switch it on."
+    )
+
+
+def evaluate_attachment_stage(facts: DecisionFacts, scope: AgentServerScope | None) -> StageVerdict:
+    """Say whether the agent has the server, switched on."""
+    if scope is not None and scope.enabled:
+        return StageVerdict("binding", "binding:enabled")
+    reason = format_message(
+        "The agent does not have the server `{server_name}`.", server_name=facts.server_name
+    )
+    if scope is not None:
+        reason = format_message(
+            "The server `{server_name}` is switched off for this agent.",
+            server_name=facts.server_name,
+        )
+    return StageVerdict(
+        "binding", "binding:enabled", "not_bound", reason, "Give the agent the server first."
+    )
+
+
+def _evaluate_toolset_stage(tool: ToolFacts) -> StageVerdict:
+    """Say whether the agent was given the built-in tools that this one belongs to."""
+    if tool.granted:
+        return StageVerdict("binding", "binding:enabled")
+    return StageVerdict(
+        "binding",
+        f"builtin:{tool.kit}",
+        "builtin_off",
+        format_message("The agent was not given the built-in tool `{tool}`.", tool=tool.own_name),
+        format_message(
+            "Switch `{kit}` on, with what it needs, on the agent's page Built-in tools.",
+            kit=tool.kit,
+        ),
+    )
+
+
+def evaluate_review_stage(facts: DecisionFacts) -> StageVerdict:
+    """Say whether the definition is approved as it stands, still offered, and switched on."""
+    if refusal := _DEFINITION_REFUSALS.get(facts.state):
+        code, words, remedy = refusal
+        reason = words(noun=facts.noun, label=facts.label)
+        code = code.replace("{noun}", facts.noun)
+        return StageVerdict("definition", f"definition:{facts.state}", code, reason, remedy)
+    if not facts.enabled:
+        return StageVerdict(
+            "definition",
+            "definition:switch",
+            f"{facts.noun}_disabled",
+            format_message(
+                "The {noun} `{facts}` is switched off.",
+                noun=facts.noun,
+                facts=facts.label,
+            ),
+            "An operator can switch it on at its server.",
+        )
+    return StageVerdict("definition", "definition:approved")
+
+
+def _evaluate_tool_scope(tool: ToolFacts, scope: AgentServerScope | None) -> StageVerdict:
+    if tool.source == "builtin" or scope is None:
+        return StageVerdict("scope", "binding:all")
+    denied = next((glob for glob in scope.denied if fnmatchcase(tool.own_name, glob)), None)
+    chosen = not scope.allowed or any(fnmatchcase(tool.own_name, glob) for glob in scope.allowed)
+    if chosen and denied is None:
+        return StageVerdict("scope", "binding:allowed" if scope.allowed else "binding:all")
+    return StageVerdict(
+        "scope",
+        f"binding:denied:{denied}" if denied is not None else "binding:allowed",
+        "denied_by_binding",
+        format_message(
+            "The agent's binding to `{server_name}` leaves out `{tool}`.",
+            server_name=tool.server_name,
+            tool=tool.label,
+        ),
+        "Change the chosen tools of that server on the agent's servers tab.",
+    )
+
+
+def _evaluate_organization_policy(
+    tool: ToolFacts, policy: Policy, arguments: Arguments | None
+) -> StageVerdict:
+    found = _MatchingRules(tool, policy, arguments)
+    if found.deny is not None:
+        return StageVerdict(
+            "organization",
+            f"organization:{found.deny}",
+            "denied_by_organization",
+            format_message(
+                "The organization's rule `{deny}` denies `{tool}` to every agent.",
+                deny=found.deny,
+                tool=tool.label,
+            ),
+            "An owner can change the organization's rules.",
+        )
+    if found.ask is not None:
+        return _build_ask_stage("organization", f"organization:{found.ask}", tool)
+    return StageVerdict("organization", "organization:none")
+
+
+def _evaluate_policy(tool: ToolFacts, policy: Policy, arguments: Arguments | None) -> StageVerdict:
+    found = _MatchingRules(tool, policy, arguments)
+    rule = f"policy:{policy.mode}"
+    listed = policy.mode in ("denylist", "all") or found.ask or found.allow
+    if policy.mode != "none" and found.deny is None and listed:
+        if found.ask is not None:
+            return _build_ask_stage("policy", f"{rule}:{found.ask}", tool)
+        return StageVerdict(
+            "policy", f"{rule}:{found.allow}" if policy.mode == "allowlist" else rule
+        )
+    why = {"allowlist": "no rule allows it"}.get(policy.mode, "the mode blocks every tool")
+    if found.deny is not None and policy.mode != "none":
+        rule, why = f"{rule}:{found.deny}", f"the rule `{found.deny}` denies it"
+    return StageVerdict(
+        "policy",
+        rule,
+        "denied_by_policy",
+        format_message(
+            "The tool policy (mode `{mode}`) does not let `{tool}` through: {why}.",
+            mode=policy.mode,
+            tool=tool.label,
+            why=why,
+        ),
+        "An operator or owner can change the agent's tool policy.",
+    )
+
+
+class _MatchingRules:
+    """The first rule of each effect that is about a tool and holds for its arguments."""
+
+    def __init__(self, tool: ToolFacts, policy: Policy, arguments: Arguments | None) -> None:
+        self.allow: Rule | None = None
+        self.ask: Rule | None = None
+        self.deny: Rule | None = None
+        for rule in policy.about(tool.source, tool.server_id, tool.own_name):
+            if getattr(self, rule.effect) is None and rule.holds(arguments):
+                setattr(self, rule.effect, rule)
+
+
+def _build_ask_stage(stage: str, rule: str, tool: ToolFacts) -> StageVerdict:
+    return StageVerdict(
+        stage,
+        rule,
+        reason=format_message(
+            "The rule `{rule}` wants a person's yes for `{tool}`.",
+            rule=rule.partition(":")[2],
+            tool=tool.label,
+        ),
+        remedy="Someone who may approve calls answers it in the approvals inbox.",
+        asks=True,
+    )
+
+
+Kind = Literal["resource", "resource_template", "prompt"]
+
+# Means everything, so it says nothing about any URI in particular.
+EVERYTHING = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class DefinitionFacts:
+    """Everything about a resource, template or prompt that a decision depends on.
+
+    `own_name` is its URI, its template or its name: with the server, that is what it is. `uri` is
+    what is asked for through a template. `state` is the definition's, as with tools.
+    """
+
+    kind: Kind
+    own_name: str
+    server_id: UUID
+    server_name: str = ""
+    server_enabled: bool = True
+    state: str = "approved"
+    enabled: bool = True
+    uri: str = ""
+
+    @property
+    def source(self) -> str:
+        """Whose it is: always a server's."""
+        return "mcp"
+
+    @property
+    def noun(self) -> str:
+        """What people call it."""
+        return "prompt" if self.kind == "prompt" else "resource"
+
+    @property
+    def label(self) -> str:
+        """How people name it, and only shown."""
+        return self.own_name
+
+
+def decide_offer(offer: DefinitionFacts, ruling: EffectivePolicy) -> PolicyDecision:
+    """Return the decision of the first stage that refuses, or of the last one."""
+    return resolve_verdict(evaluate_definition_stages(offer, ruling))
+
+
+def evaluate_definition_stages(
+    offer: DefinitionFacts, ruling: EffectivePolicy
+) -> Iterator[StageVerdict]:
+    """Yield every stage's own verdict, in order."""
+    scope = ruling.scope(offer.server_id)
+    yield evaluate_agent_stage(ruling.switches)
+    yield evaluate_server_stage(offer.server_name, offer.server_enabled)
+    yield evaluate_attachment_stage(offer, scope)
+    yield evaluate_review_stage(offer)
+    yield _evaluate_definition_scope(offer, scope or AgentServerScope())
+    yield _evaluate_mode(offer, ruling.policy.mode)
+
+
+def is_match(pattern: str, name: str) -> bool:
+    """Tell whether a pattern of a binding means this URI, template or name."""
+    # Compared as it is too: a URI may hold `?` and `[`, and then names itself.
+    return pattern == name or fnmatchcase(name, pattern)
+
+
+def can_span_slashes(scope: AgentServerScope | None, uri: str) -> bool:
+    """Tell whether variables may span a `/` here: a pattern over the URI itself says so."""
+    patterns = scope.resources if scope else ()
+    return any(one != EVERYTHING and is_match(one, uri) for one in patterns)
+
+
+def _evaluate_definition_scope(offer: DefinitionFacts, scope: AgentServerScope) -> StageVerdict:
+    patterns = scope.prompts if offer.kind == "prompt" else scope.resources
+    names = [offer.own_name, offer.uri] if offer.uri else [offer.own_name]
+    if (pattern := _find_pattern(patterns, names)) is not None:
+        return StageVerdict("scope", f"binding:ticked:{pattern}")
+    return StageVerdict(
+        "scope",
+        "binding:ticked",
+        "not_ticked",
+        format_message(
+            "The agent's binding to `{server_name}` does not tick the {noun} `{uri}`.",
+            server_name=offer.server_name,
+            noun=offer.noun,
+            uri=offer.uri or offer.label,
+        ),
+        format_message(
+            "Tick the {noun} at that server on the agent's servers tab.", noun=offer.noun
+        ),
+    )
+
+
+def _find_pattern(patterns: Iterable[str], names: Iterable[str]) -> str | None:
+    return next((one for one in patterns if any(is_match(one, name) for name in names)), None)
+
+
+def _evaluate_mode(offer: DefinitionFacts, mode: str) -> StageVerdict:
+    if mode != "none":
+        return StageVerdict("policy", f"policy:{mode}")
+    return StageVerdict(
+        "policy",
+        "policy:none",
+        "denied_by_policy",
+        format_message(
+            "The tool policy (mode `none`) does not let `{offer}` through: it blocks all.",
+            offer=offer.label,
+        ),
+        "An operator or owner can change the agent's tool policy.",
+    )

@@ -1,0 +1,313 @@
+"""Write and read policies as people name tools.
+
+People write the names that models see (`mcp_github_*`, `mcp_time_get_current_time`,
+`current_time`); stored is the server and a pattern over its own names (DESIGN section 4).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from django.db import transaction
+from django.db.models import QuerySet
+
+from agents.models import Agent, ToolPolicy, ToolRule
+from agents.policies.rules import Policy, Rule
+from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.principals import Principal
+from bonobot.accounts.roles import Action
+from bonobot.core.db.transactions import lock
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import InvalidInput
+from bonobot.core.text.canonical_json import compute_digest, to_canonical_json
+from bonobot.ledger.audit.admin_changes import record_change
+from mcp_servers.models import Server
+from mcp_servers.schemas import classify_schema
+from mcp_servers.tool_names import EVERY_SERVER, parse_rule_target
+
+
+@dataclass(frozen=True)
+class RuleSpec:
+    """A name or glob with a condition: a JSON Schema that the arguments must fit."""
+
+    tool: str
+    when: Mapping[str, Any] = field(hash=False)
+
+
+Entry = str | RuleSpec
+# Whose policy it is; the organization's has no agent in its row.
+Owner = Agent | Organization
+EFFECTS = ("allow", "ask", "deny")
+
+
+@dataclass(frozen=True)
+class PolicySpec:
+    """A policy as people write and read it: a mode, and what to allow, ask about and deny."""
+
+    mode: str
+    allow: tuple[Entry, ...] = ()
+    deny: tuple[Entry, ...] = ()
+    ask: tuple[Entry, ...] = ()
+
+    def entries(self, effect: str) -> tuple[Entry, ...]:
+        """Return what is allowed, asked about or denied."""
+        found: tuple[Entry, ...] = getattr(self, effect)
+        return found
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the policy as REST and files have it; an entry with a condition is an object."""
+        lists = {
+            effect: [_serialize_entry(one) for one in self.entries(effect)] for effect in EFFECTS
+        }
+        return {"mode": self.mode, **lists}
+
+
+def set_policy(principal: Principal, owner: Owner, text: PolicySpec) -> ToolPolicy:
+    """Replace a policy; raises `Invalid` naming the entry that can't be understood.
+
+    An agent's is its operators' business, the organization's that of its owners.
+    """
+    agent = _find_agent(owner)
+    principal.require(Action.MANAGE_AGENTS if agent else Action.MANAGE_ORGANIZATION)
+    rules = build_tool_rules(owner, text)
+    with record_change(
+        organization_id=get_organization_id(owner),
+        actor=principal.actor,
+        action="tool_policy_changed",
+        resource_type="agent" if agent else "organization",
+        resource_id=str(owner.pk),
+        resource_name=owner.name,
+        details=text.as_dict(),
+    ):
+        return replace_policy(owner, text.mode, rules)
+
+
+def build_tool_rules(owner: Owner, text: PolicySpec) -> list[ToolRule]:
+    """Return the rules that a policy's words mean, not stored yet; raises `Invalid`."""
+    if text.mode not in ToolPolicy.Mode.values:
+        raise InvalidInput(
+            format_message("There is no policy mode {mode!r}.", mode=text.mode),
+            code="unknown_mode",
+            field="mode",
+            remedy=format_message(
+                "Use one of: {values}.", values=", ".join(ToolPolicy.Mode.values)
+            ),
+        )
+    return _build_all_rules(owner, text)
+
+
+def load_policy_spec(owner: Owner) -> PolicySpec:
+    """Return a policy in the words that `set_policy` takes."""
+    policy = filter_policy(owner).prefetch_related("rules__server").first()
+    if policy is None:
+        return PolicySpec(get_default_mode(owner))
+    return build_policy_spec(owner, policy.mode, list(policy.rules.all()))
+
+
+def build_policy_spec(owner: Owner, mode: str, rules: Sequence[ToolRule]) -> PolicySpec:
+    """Return a mode and rules in the words that `set_policy` takes."""
+    named = {(row.server_id, row.own_name): row.name for row in _list_tool_names(owner)}
+    words: dict[str, list[Entry]] = {effect: [] for effect in EFFECTS}
+    everything = {_build_effect_key(rule) for rule in rules if _is_every_builtin(rule)}
+    for rule in rules:
+        if (
+            rule.source == ToolRule.Source.MCP
+            and _is_every(rule)
+            and _build_effect_key(rule) in everything
+        ):
+            continue  # `*` says both halves of it
+        name = _format_rule(rule, named)
+        words[rule.effect].append(RuleSpec(name, rule.condition) if rule.condition else name)
+    return PolicySpec(mode, **{effect: tuple(found) for effect, found in words.items()})
+
+
+def build_draft_policy(owner: Owner, text: PolicySpec) -> Policy:
+    """Return a policy that isn't saved, to decide by; raises `Invalid` as `set_policy` does."""
+    found = _build_all_rules(owner, text)
+    rules = (Rule(r.effect, r.source, r.pattern, r.server_id, r.condition) for r in found)
+    return Policy(text.mode, tuple(rules))
+
+
+def is_policy(owner: Owner, text: PolicySpec) -> bool:
+    """Tell whether `text` says what the policy is, in whatever words and order.
+
+    Raises `Invalid` as `set_policy` does.
+    """
+    policy = filter_policy(owner).first()
+    return is_same_policy(
+        owner,
+        text,
+        policy.mode if policy else get_default_mode(owner),
+        policy.rules.all() if policy else (),
+    )
+
+
+def is_same_policy(owner: Owner, text: PolicySpec, mode: str, rules: Iterable[ToolRule]) -> bool:
+    """Tell whether `text` says this mode and these rules, in whatever words and order."""
+    wanted = {_build_rule_key(rule) for rule in _build_all_rules(owner, text)}
+    return mode == text.mode and {_build_rule_key(rule) for rule in rules} == wanted
+
+
+def _build_rule_key(rule: ToolRule) -> tuple[str, str, UUID | None, str, str]:
+    return rule.effect, rule.source, rule.server_id, rule.pattern, rule.condition_digest
+
+
+def _find_agent(owner: Owner) -> Agent | None:
+    return owner if isinstance(owner, Agent) else None
+
+
+def get_organization_id(owner: Owner) -> UUID:
+    """Return the organization of a policy's owner."""
+    return owner.organization_id if isinstance(owner, Agent) else owner.pk
+
+
+def filter_policy(owner: Owner) -> QuerySet[ToolPolicy]:
+    """Return the row of an owner's policy, if one was ever written."""
+    return ToolPolicy.objects.filter(
+        organization_id=get_organization_id(owner), agent=_find_agent(owner)
+    )
+
+
+def get_default_mode(owner: Owner) -> str:
+    """Return the mode that holds where no policy was ever written."""
+    return ToolPolicy.Mode.NONE if isinstance(owner, Agent) else ToolPolicy.Mode.ALL
+
+
+def _list_tool_names(owner: Owner) -> Iterable[Any]:
+    """Return the stored names that rules may use; an organization's tools have none."""
+    if not isinstance(owner, Agent):
+        return ()
+    # Thousands, at each preview of a policy: without making objects of them.
+    return owner.tool_names.values_list("name", "server_id", "own_name", "server__slug", named=True)
+
+
+def _is_every(rule: ToolRule) -> bool:
+    return rule.server_id is None and rule.pattern == "*"
+
+
+def _is_every_builtin(rule: ToolRule) -> bool:
+    return rule.source == ToolRule.Source.BUILTIN and _is_every(rule)
+
+
+def _build_effect_key(rule: ToolRule) -> tuple[str, str]:
+    return rule.effect, rule.condition_digest
+
+
+def _serialize_entry(entry: Entry) -> Any:
+    return entry if isinstance(entry, str) else {"tool": entry.tool, "when": dict(entry.when)}
+
+
+def format_entries(entries: Iterable[Entry]) -> str:
+    """Return entries in one line, for people."""
+    names = [one if isinstance(one, str) else f"{one.tool} (on a condition)" for one in entries]
+    return ", ".join(names) or "–"
+
+
+def replace_policy(
+    owner: Owner, mode: str, rules: Sequence[ToolRule], **columns: Any
+) -> ToolPolicy:
+    """Store another mode and other rules, within a recorded change; `columns` are set too."""
+    with transaction.atomic():
+        # Whoever compares a version of the policy locks its owner, too: none changes it meanwhile.
+        lock(type(owner)._base_manager.filter(pk=owner.pk))
+        policy, _ = ToolPolicy.objects.update_or_create(
+            agent=_find_agent(owner),
+            organization_id=get_organization_id(owner),
+            defaults={"mode": mode, **columns},
+        )
+        policy.rules.all().delete()
+        for rule in rules:
+            rule.policy = policy
+        ToolRule.objects.bulk_create(rules, ignore_conflicts=True)
+    return policy
+
+
+def _build_all_rules(owner: Owner, text: PolicySpec) -> list[ToolRule]:
+    servers = {server.slug: server.pk for server in _list_servers(owner)}
+    known = {one.name: (one.server__slug, one.own_name) for one in _list_tool_names(owner)}
+    rules = [
+        rule
+        for effect in EFFECTS
+        for rule in _build_effect_rules(owner, effect, text.entries(effect), servers, known)
+    ]
+    return list({_build_rule_key(rule): rule for rule in rules}.values())  # said twice is said once
+
+
+def _build_effect_rules(
+    owner: Owner,
+    effect: str,
+    entries: Iterable[Entry],
+    servers: Mapping[str, UUID],
+    known: Mapping[str, tuple[str, str]],
+) -> list[ToolRule]:
+    rules = []
+    for index, entry in enumerate(entries):
+        pattern = entry if isinstance(entry, str) else entry.tool
+        try:
+            target = parse_rule_target(pattern, servers, known)
+            when = None if isinstance(entry, str) else _check_condition(entry.when)
+        except InvalidInput as problem:
+            problem.field = ".".join(
+                part
+                for part in (f"{effect}[{index}]", problem.field)
+                if part not in ("", "pattern")
+            )
+            raise
+        made = partial(_build_rule, get_organization_id(owner), effect, when)
+        if target.builtin:
+            rules.append(made(ToolRule.Source.BUILTIN, None, target.pattern))
+        if target.server:
+            everywhere = target.server == EVERY_SERVER
+            server_id = None if everywhere else servers[target.server]
+            rules.append(made(ToolRule.Source.MCP, server_id, target.pattern))
+    return rules
+
+
+def _build_rule(
+    organization_id: UUID,
+    effect: str,
+    when: Mapping[str, Any] | None,
+    source: str,
+    server_id: UUID | None,
+    pattern: str,
+) -> ToolRule:
+    return ToolRule(
+        organization_id=organization_id,
+        effect=effect,
+        source=source,
+        server_id=server_id,
+        pattern=pattern,
+        condition=when,
+        condition_digest=compute_digest(to_canonical_json(when)) if when else "",
+    )
+
+
+def _check_condition(when: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a condition that can be checked at once; raises `Invalid` for any other."""
+    judged = classify_schema(when)
+    if judged.verdict != "inline" or not when:
+        raise InvalidInput(
+            f"The condition can't be checked at each call. {judged.reason}".strip(),
+            code="unusable_condition",
+            field="when",
+            remedy="Write a small JSON Schema over the arguments, without recursion: "
+            '{"properties": {"amount": {"minimum": 1000}}, "required": ["amount"]}.',
+        )
+    return when
+
+
+def _list_servers(owner: Owner) -> list[Server]:
+    """Return the servers that rules may name: an agent's own come before the pool's."""
+    pool = Server.objects.for_organization(get_organization_id(owner)).pool()
+    return [*pool, *(Server.objects.in_scope(owner.pk) if isinstance(owner, Agent) else ())]
+
+
+def _format_rule(rule: ToolRule, named: dict[tuple[UUID, str], str]) -> str:
+    if rule.source == ToolRule.Source.BUILTIN:
+        return rule.pattern
+    if rule.server is None:
+        return "mcp_*"
+    stored = named.get((rule.server.pk, rule.pattern))
+    return stored or f"mcp_{rule.server.slug.replace('-', '_')}_{rule.pattern}"

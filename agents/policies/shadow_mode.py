@@ -1,0 +1,190 @@
+"""Draft policy in shadow: set, enforce, discard.
+
+The policy is an agent's or the organization's.
+
+While it stands, each call's audit row says what the draft would have decided, where that differs.
+It is stored as rules over servers and their own tool names, as the policy itself is.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.utils import timezone
+
+from agents.models import Agent, ToolPolicy, ToolRule
+from agents.policies.queries import build_rules
+from agents.policies.rules import Policy, Rule, read_policy
+from agents.policies.services import (
+    Owner,
+    PolicySpec,
+    build_policy_spec,
+    build_tool_rules,
+    filter_policy,
+    get_default_mode,
+    get_organization_id,
+    is_same_policy,
+    replace_policy,
+)
+from bonobot.accounts.principals import Principal
+from bonobot.accounts.roles import Action
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import NotFound
+from bonobot.core.text.canonical_json import compute_digest, to_canonical_json
+from bonobot.ledger.audit.admin_changes import record_change
+from mcp_servers.models import Server
+
+
+@dataclass(frozen=True)
+class ShadowDraft:
+    """A policy in the shadow, in words, and since when it stands there."""
+
+    text: PolicySpec
+    since: datetime
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the draft as REST and the command line show it."""
+        return {**self.text.as_dict(), "since": self.since.isoformat()}
+
+
+def build_policy(owner: Owner, text: PolicySpec) -> Policy:
+    """Return what a policy's words mean, as decisions take it; raises `Invalid`."""
+    return Policy(text.mode, build_rules(build_tool_rules(owner, text)))
+
+
+def find_draft(owner: Owner) -> ShadowDraft | None:
+    """Return the draft that stands, if one does."""
+    found = _read(owner)
+    return found[0] if found else None
+
+
+def get_draft(owner: Owner) -> ShadowDraft:
+    """Return the draft that stands; raises `NotFound` (code `no_draft`)."""
+    return _get_draft_and_rules(owner)[0]
+
+
+def get_draft_policy(owner: Owner) -> Policy:
+    """Return the draft that stands as decisions take it; raises `NotFound` (code `no_draft`)."""
+    draft, rules = _get_draft_and_rules(owner)
+    return Policy(draft.text.mode, build_rules(rules))
+
+
+def is_draft(owner: Owner, text: PolicySpec) -> bool:
+    """Tell whether `text` says what the standing draft does; raises `Invalid` as `set_draft`."""
+    found = _read(owner)
+    return found is not None and is_same_policy(owner, text, found[0].text.mode, found[1])
+
+
+def set_draft(principal: Principal, owner: Owner, text: PolicySpec) -> ShadowDraft:
+    """Let a policy run in the shadow from the next call on; raises `Invalid` as `set_policy`."""
+    principal.require(_get_required_action(owner))
+    policy, since = build_policy(owner, text), timezone.now()
+    draft = {**policy.as_dict(), "since": since.isoformat()}
+    with record_change(
+        **_build_audit_fields(principal, owner, "tool_policy_drafted", text.as_dict())
+    ):
+        agent = owner if isinstance(owner, Agent) else None
+        # Where no policy was ever written, the draft's row says what holds without one.
+        ToolPolicy.objects.update_or_create(
+            agent=agent,
+            organization_id=get_organization_id(owner),
+            defaults={"draft": draft},
+            create_defaults={"draft": draft, "mode": get_default_mode(owner)},
+        )
+    return ShadowDraft(text, since)
+
+
+def delete_draft(principal: Principal, owner: Owner) -> None:
+    """Take the draft away; raises `NotFound` (code `no_draft`)."""
+    principal.require(_get_required_action(owner))
+    details: dict[str, Any] = {}
+    with record_change(
+        **_build_audit_fields(principal, owner, "tool_policy_draft_discarded", details)
+    ):
+        details |= _get_draft_and_rules(owner)[0].as_dict()
+        filter_policy(owner).update(draft=None)
+
+
+def enforce_draft(principal: Principal, owner: Owner) -> ToolPolicy:
+    """Make the draft the policy, from the next call on; raises `NotFound` (`no_draft`)."""
+    principal.require(_get_required_action(owner))
+    details: dict[str, Any] = {}
+    with record_change(**_build_audit_fields(principal, owner, "tool_policy_changed", details)):
+        draft, rules = _get_draft_and_rules(owner)
+        details |= {**draft.text.as_dict(), "in_shadow_since": draft.since.isoformat()}
+        return replace_policy(owner, draft.text.mode, rules, draft=None)
+
+
+def _get_draft_and_rules(owner: Owner) -> tuple[ShadowDraft, list[ToolRule]]:
+    found = _read(owner)
+    if found is None:
+        raise NotFound(
+            format_message(
+                "No draft stands in the shadow of the policy of `{owner_slug}`.",
+                owner_slug=owner.slug,
+            ),
+            code="no_draft",
+            field="draft",
+            remedy=format_message(
+                "Write one first: bonobot agents policy {named} --shadow --mode …",
+                named=format_owner_option(owner),
+            ),
+        )
+    return found
+
+
+def _read(owner: Owner) -> tuple[ShadowDraft, list[ToolRule]] | None:
+    """Return the draft in words, and as rows that could be stored."""
+    row = filter_policy(owner).first()
+    if row is None or not row.draft:
+        return None
+    policy, since = read_policy(row.draft), datetime.fromisoformat(row.draft["since"])
+    rules = _build_rule_rows(owner, policy)
+    return ShadowDraft(build_policy_spec(owner, policy.mode, rules), since), rules
+
+
+def _build_rule_rows(owner: Owner, policy: Policy) -> list[ToolRule]:
+    """Return the rules as they are stored; those about servers that are gone are left out."""
+    wanted = {rule.server_id for rule in policy.rules if rule.server_id}
+    servers = Server.objects.for_organization(get_organization_id(owner)).in_bulk(wanted)
+    return [
+        ToolRule(
+            organization_id=get_organization_id(owner),
+            effect=rule.effect,
+            source=rule.source,
+            server=servers.get(rule.server_id) if rule.server_id else None,
+            pattern=rule.pattern,
+            condition=rule.condition,
+            condition_digest=_hash_condition(rule),
+        )
+        for rule in policy.rules
+        if rule.server_id is None or rule.server_id in servers
+    ]
+
+
+def format_owner_option(owner: Owner) -> str:
+    """Return how the command line names whose policy it is."""
+    return owner.slug if isinstance(owner, Agent) else "--organization"
+
+
+def _get_required_action(owner: Owner) -> Action:
+    return Action.MANAGE_AGENTS if isinstance(owner, Agent) else Action.MANAGE_ORGANIZATION
+
+
+def _hash_condition(rule: Rule) -> str:
+    return compute_digest(to_canonical_json(rule.condition)) if rule.condition else ""
+
+
+def _build_audit_fields(
+    principal: Principal, owner: Owner, action: str, details: Mapping[str, Any]
+) -> dict[str, Any]:
+    return {
+        "organization_id": get_organization_id(owner),
+        "actor": principal.actor,
+        "action": action,
+        "resource_type": "agent" if isinstance(owner, Agent) else "organization",
+        "resource_id": str(owner.pk),
+        "resource_name": owner.name,
+        "details": details,
+    }

@@ -1,0 +1,417 @@
+"""Create, change, delete agents; attach servers; members."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, fields
+from functools import partial
+from typing import Any
+
+from django.conf import settings
+from django.core.exceptions import ValidationError
+from django.db import IntegrityError, models, transaction
+from django.utils.text import slugify
+
+from agents.builtin_tools.services import check_builtin_tools
+from agents.builtin_tools.workspaces import remove_own_folder
+from agents.kill_switch import end_sessions
+from agents.model_endpoints.services import ModelEndpointSpec, check_endpoint
+from agents.models import Agent, Approval, Binding, ModelEndpoint, Question, ToolPolicy
+from bonobot.accounts.models.organizations import Invitation, User
+from bonobot.accounts.principals import Principal
+from bonobot.accounts.roles import Action
+from bonobot.core.db.transactions import lock
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import Conflict, InvalidInput, NotFound
+from bonobot.core.text.masking import MASK
+from bonobot.ledger.audit.admin_changes import record_change
+from bonobot.ledger.types import Actor
+from mcp_servers.models import Server
+from mcp_servers.services import lock_whole, remove
+
+__all__ = [
+    "AgentSpec",
+    "ModelEndpointSpec",
+    "add_agent",
+    "remove_agent",
+    "remove_endpoint",
+    "save_endpoint",
+    "set_agent_members",
+    "update_agent",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentSpec:
+    """What a person says about an agent; what is None stays as it is (or at its default)."""
+
+    name: str
+    slug: str | None = None
+    description: str | None = None
+    instructions: str | None = None
+    model_endpoint: ModelEndpoint | None = None
+    enabled: bool | None = None
+    max_turns: int | None = None
+    max_calls: int | None = None
+    max_run_s: int | None = None
+    calls_per_minute: int | None = None
+    tool_search_above: int | None = None
+    builtin_tools: Any = None
+    workspace_folder: str | None = None
+    workspace_mib: int | None = None
+    workspace_files: int | None = None
+
+
+def add_agent(principal: Principal, spec: AgentSpec) -> Agent:
+    """Make an agent with the policy mode `none`; raises `Conflict` (`name_taken`), `Invalid`."""
+    principal.require(Action.MANAGE_AGENTS)
+    agent = Agent(organization_id=principal.organization_id)
+    agent.max_turns = settings.BONOBOT_TURNS_PER_MESSAGE
+    agent.max_calls = settings.BONOBOT_CALLS_PER_MESSAGE
+    agent.max_run_s = settings.BONOBOT_RUN_S
+    agent.calls_per_minute = settings.BONOBOT_CALLS_PER_MINUTE
+    _put(agent, check_builtin_tools(principal, agent, spec))
+    agent.slug = agent.slug or slugify(spec.name)[:64]
+    if agent.model_endpoint_id is None:
+        agent.model_endpoint = _default_endpoint(principal)
+    with record_change(**_build_audit_fields(principal, agent, "agent_added")):
+        _save(agent)
+        ToolPolicy.objects.create(organization_id=agent.organization_id, agent=agent)
+    return agent
+
+
+def update_agent(principal: Principal, agent: Agent, spec: AgentSpec) -> Agent:
+    """Change an agent; it holds on the very next call and turn.
+
+    Switching it off ends its sessions.
+    """
+    principal.require(Action.MANAGE_AGENTS)
+    changed = _put(agent, check_builtin_tools(principal, agent, spec))
+    with record_change(
+        **_build_audit_fields(principal, agent, "agent_changed", {"changed": changed})
+    ):
+        _save(agent)
+    if "enabled" in changed and not agent.enabled:
+        end_sessions(principal, agent.sessions.all(), "The agent was switched off.")
+    return agent
+
+
+def set_agent_members(principal: Principal, agent: Agent, usernames: Collection[str]) -> None:
+    """Say which members of the organization may run the agent; raises `Invalid` for strangers."""
+    principal.require(Action.MANAGE_AGENTS)
+    people = User.objects.filter(
+        memberships__organization=agent.organization_id, username__in=usernames
+    )
+    found = {user.username: user for user in people}
+    if strangers := sorted(set(usernames) - found.keys()):
+        raise InvalidInput(
+            format_message(
+                "{strangers!r} is no member of this organization.", strangers=strangers[0]
+            ),
+            field="members",
+            remedy="Add them as a member first.",
+        )
+    with record_change(
+        **_build_audit_fields(principal, agent, "agent_given", {"members": sorted(found)})
+    ):
+        lock(Agent.objects.filter(pk=agent.pk))
+        agent.members.set(found.values())
+
+
+def remove_agent(principal: Principal, agent: Agent) -> None:
+    """Delete an agent with its sessions, bindings, private servers and its own workspace.
+
+    The audit stays.
+    """
+    principal.require(Action.MANAGE_AGENTS)
+    forget = partial(remove_own_folder, agent.organization_id, agent.pk)
+    with record_change(**_build_audit_fields(principal, agent, "agent_removed")):
+        _lock_sessions(agent)
+        lock_whole(own := Server.objects.in_scope(agent.pk))
+        own.delete()
+        agent.delete()
+        transaction.on_commit(forget)
+
+
+def _lock_sessions(agent: Agent) -> None:
+    """Have those wait who write what is deleted with an agent's sessions, in their order.
+
+    That is: who answers locks the question and then the session, its holder the session and then
+    what belongs to it (3 queries).
+    """
+    lock(Approval.objects.filter(agent=agent))
+    lock(Question.objects.filter(agent=agent))
+    lock(agent.sessions.all(), deleting=True)
+
+
+def save_endpoint(
+    principal: Principal, spec: ModelEndpointSpec, endpoint: ModelEndpoint | None = None
+) -> ModelEndpoint:
+    """Make or change a model endpoint, checked by the rules of its kind.
+
+    Raises `Invalid`, `Conflict` (`name_taken`), `Forbidden`, `EgressDenied`.
+    """
+    principal.require(Action.MANAGE_AGENTS)
+    check_endpoint(principal, spec, endpoint)
+    action = "model_endpoint_changed" if endpoint else "model_endpoint_added"
+    endpoint = endpoint or ModelEndpoint(organization_id=principal.organization_id)
+    for field in fields(spec):
+        value = getattr(spec, field.name)
+        if field.name != "api_key":
+            setattr(endpoint, field.name, value)
+        elif value != MASK:
+            endpoint.api_key = value
+    endpoint.slug = endpoint.slug or slugify(spec.name)[:64]
+    with record_change(**_build_audit_fields(principal, endpoint, action)):
+        _save(endpoint)
+    return endpoint
+
+
+def remove_endpoint(principal: Principal, endpoint: ModelEndpoint) -> None:
+    """Delete a model endpoint; raises `Conflict` (code `in_use`) while something thinks with it."""
+    principal.require(Action.MANAGE_AGENTS)
+    users = [*endpoint.agents.values_list("name", flat=True)[:5]]
+    users += endpoint.fallback_of.values_list("name", flat=True)[:5]
+    if users:
+        raise Conflict(
+            format_message("The model endpoint is used by: {users}.", users=", ".join(users)),
+            code="in_use",
+            remedy="Give these another model endpoint first.",
+        )
+    with record_change(**_build_audit_fields(principal, endpoint, "model_endpoint_removed")):
+        endpoint.delete()
+
+
+def _put(agent: Agent, spec: AgentSpec) -> list[str]:
+    """Set what the specification says; return the names of the fields that changed."""
+    said = {f.name: getattr(spec, f.name) for f in fields(spec)}
+    changed = []
+    for name, value in said.items():
+        column = f"{name}_id" if name == "model_endpoint" else name
+        given = value.pk if name == "model_endpoint" and value else value
+        if value is not None and getattr(agent, column) != given:
+            setattr(agent, name, value)
+            changed.append(name)
+    if agent.model_endpoint_id and agent.model_endpoint.organization_id != agent.organization_id:
+        raise InvalidInput(
+            "There is no such model endpoint here.",
+            field="model_endpoint",
+            remedy="Choose one of this organization's endpoints.",
+        )
+    return changed
+
+
+def _default_endpoint(principal: Principal) -> ModelEndpoint:
+    mine = ModelEndpoint.objects.for_organization(principal.organization_id)
+    if found := mine.order_by("created_at").first():
+        return found
+    raise InvalidInput(
+        "The agent needs a model endpoint, and the organization has none.",
+        code="no_model_endpoint",
+        field="model_endpoint",
+        remedy="Make a model endpoint first; the kind `offline` needs nothing.",
+    )
+
+
+def _save(row: models.Model) -> None:
+    """Validate and save; the first field that doesn't hold is named."""
+    try:
+        row.full_clean()
+    except ValidationError as error:
+        field, messages = next(iter(error.message_dict.items()))
+        taken = "unique" in {e.code for e in error.error_dict.get(field, [])} or field == "__all__"
+        problem = Conflict if taken else InvalidInput
+        raise problem(
+            f"{messages[0]}",
+            code="name_taken" if taken else "invalid",
+            field="name" if field == "__all__" else field,
+            remedy="Change this field.",
+        ) from None
+    try:
+        row.save()
+    except IntegrityError:
+        raise Conflict(
+            "There is one of this name already.",
+            code="name_taken",
+            field="name",
+            remedy="Choose another name.",
+        ) from None
+
+
+def _build_audit_fields(
+    principal: Principal, row: Any, action: str, details: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    return {
+        "organization_id": row.organization_id,
+        "actor": principal.actor,
+        "action": action,
+        "resource_type": row._meta.model_name,
+        "resource_id": str(row.pk),
+        "resource_name": row.name,
+        "details": details or {},
+    }
+
+
+def bind(
+    principal: Principal,
+    agent: Agent,
+    server: Server,
+    *,
+    enabled: bool = True,
+    allowed_tools: Sequence[str] = (),
+    denied_tools: Sequence[str] = (),
+    allowed_resources: Sequence[str] | None = None,
+    allowed_prompts: Sequence[str] | None = None,
+) -> Binding:
+    """Give `agent` a server, or change how much of it; again is harmless.
+
+    What is ticked of resources and prompts stays as it is where it isn't said.
+    Raises `NotFound` for another organization's server, `Invalid` for lists that don't hold.
+    """
+    principal.require(Action.MANAGE_AGENTS)
+    if server.organization_id != agent.organization_id:
+        raise NotFound(
+            format_message("There is no server {server_pk!r} here.", server_pk=str(server.pk)),
+            field="server_id",
+        )
+    binding = agent.bindings.filter(server=server).first() or Binding(
+        organization_id=agent.organization_id, agent=agent, server=server
+    )
+    binding.enabled = enabled
+    binding.allowed_tools = list(allowed_tools)
+    binding.denied_tools = list(denied_tools)
+    if allowed_resources is not None:
+        binding.allowed_resources = list(allowed_resources)
+    if allowed_prompts is not None:
+        binding.allowed_prompts = list(allowed_prompts)
+    _clean(binding)
+    details = {
+        "server": server.name,
+        "allowed": binding.allowed_tools,
+        "denied": binding.denied_tools,
+        "resources": binding.allowed_resources,
+        "prompts": binding.allowed_prompts,
+    }
+    with record_change(
+        **_build_server_audit_fields(principal, agent, server, "server_bound", details)
+    ):
+        binding.save()
+    return binding
+
+
+def set_attachment_enabled(
+    principal: Principal, agent: Agent, server: Server, *, enabled: bool
+) -> Binding:
+    """Switch a server on or off for one agent, its lists kept; it holds on the very next call.
+
+    Raises `NotFound` (code `not_bound`) when the agent doesn't have the server.
+    """
+    binding = agent.bindings.filter(server=server).first()
+    if binding is None:
+        raise NotFound(
+            format_message(
+                "The agent `{agent_slug}` does not have the server `{server}`.",
+                agent_slug=agent.slug,
+                server=server.name,
+            ),
+            code="not_bound",
+            field="server_id",
+            remedy="Bind it first.",
+        )
+    if binding.enabled == enabled:
+        principal.require(Action.MANAGE_AGENTS)
+        return binding
+    return bind(
+        principal,
+        agent,
+        server,
+        enabled=enabled,
+        allowed_tools=binding.allowed_tools,
+        denied_tools=binding.denied_tools,
+    )
+
+
+def unbind(principal: Principal, agent: Agent, server: Server) -> None:
+    """Take a server from an agent; a server private to the agent is removed with it."""
+    principal.require(Action.MANAGE_AGENTS)
+    bound = agent.bindings.filter(server=server)
+    if not bound.exists():
+        raise NotFound(
+            format_message(
+                "The agent `{agent_slug}` does not have this server.", agent_slug=agent.slug
+            ),
+            field="server_id",
+            remedy="List the agent's servers.",
+        )
+    with record_change(**_build_server_audit_fields(principal, agent, server, "server_unbound")):
+        bound.delete()
+        if server.scope_id == agent.pk:
+            remove(principal, server)
+
+
+def bound_server(agent: Agent, server_id: Any) -> Server:
+    """Return a server that `agent` has; raises `NotFound` for every other."""
+    server: Server = Server.objects.get_or_404(agent.organization_id, pk=server_id)
+    if not agent.bindings.filter(server=server).exists():
+        raise NotFound(
+            format_message(
+                "The agent `{agent_slug}` does not have the server {server_id!r}.",
+                agent_slug=agent.slug,
+                server_id=str(server_id),
+            ),
+            field="server_id",
+            remedy="List the agent's servers, or bind this one first.",
+        )
+    return server
+
+
+def require_private_server(server: Server) -> None:
+    """Raise `Conflict` for a change of a pool server through an agent."""
+    if not server.private_to_agent:
+        raise Conflict(
+            format_message("`{server}` belongs to the organization's pool.", server=server.name),
+            code="pool_server",
+            remedy=format_message(
+                "Change it at /api/mcp-servers/{server_pk}.", server_pk=server.pk
+            ),
+        )
+
+
+def _clean(binding: Binding) -> None:
+    try:
+        binding.clean()
+    except ValidationError as error:
+        field, messages = next(iter(error.message_dict.items()))
+        raise InvalidInput(str(messages[0]), field=field) from None
+
+
+def _build_server_audit_fields(
+    principal: Principal,
+    agent: Agent,
+    server: Server,
+    action: str,
+    details: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    return {
+        "organization_id": agent.organization_id,
+        "actor": principal.actor,
+        "action": action,
+        "resource_type": "agent",
+        "resource_id": str(agent.pk),
+        "resource_name": agent.name,
+        "details": {"server_id": str(server.pk), "server": server.name} | (details or {}),
+    }
+
+
+def grant_invited_agents(invitation: Invitation, user: User) -> None:
+    """Give the agents, as far as there still are any of them; within the change of joining."""
+    here = Agent.objects.for_organization(invitation.organization_id)
+    for agent in here.filter(pk__in=invitation.agent_ids):
+        with record_change(
+            organization_id=agent.organization_id,
+            actor=Actor(kind="user", id=str(user.pk), label=user.get_username()),
+            action="agent_given",
+            resource_type="agent",
+            resource_id=str(agent.pk),
+            resource_name=agent.name,
+            details={"joined": user.get_username(), "invited_by": invitation.invited_by},
+        ):
+            agent.members.add(user)

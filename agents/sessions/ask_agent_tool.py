@@ -1,0 +1,89 @@
+"""The ask_… tool.
+
+The other agent works in a session of its own, under its own policy, and the root of the tree pays.
+"""
+
+import hashlib
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from agents.builtin_tools.types import BuiltinTool, BuiltinToolContext, BuiltinToolHints
+from agents.models import Agent
+from agents.sessions import child_sessions
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import Conflict
+from bonobot.core.runtime import get_runtime
+from mcp_servers.flow_labels import FlowLabel
+
+LONGEST_NAME = 64
+
+
+def build_tool_name(prefix: str, slug: str) -> str:
+    """Return the name of the tool that means one row by its slug; a long one keeps its digest."""
+    name = f"{prefix}_{slug}"
+    if len(name) <= LONGEST_NAME:
+        return name
+    return f"{name[: LONGEST_NAME - 9]}_{hashlib.sha256(slug.encode()).hexdigest()[:8]}"
+
+
+def build_ask_tool(agent: Agent) -> BuiltinTool:
+    """Return the tool with which one agent calls another."""
+    name, description = agent.name, agent.description
+    if description:
+        about = format_message(
+            "Ask the agent {name} and wait for its answer. {description}",
+            name=name,
+            description=description,
+        )
+    else:
+        about = format_message("Ask the agent {name} and wait for its answer.", name=name)
+    return BuiltinTool(
+        name=build_tool_name("ask", agent.slug),
+        description=about,
+        input_schema={
+            "type": "object",
+            "properties": {
+                "message": {
+                    "type": "string",
+                    "minLength": 1,
+                    "description": "What it is to do; it knows nothing else of this conversation.",
+                }
+            },
+            "required": ["message"],
+            "additionalProperties": False,
+        },
+        run=partial(_ask, agent.pk),
+        # A call that is made again joins the session that the first one began.
+        labels=(FlowLabel.REPEATABLE,),
+        hints=BuiltinToolHints(
+            read_only=False, destructive=True, idempotent=False, open_world=True
+        ),
+    )
+
+
+async def _ask(agent_id: UUID, context: BuiltinToolContext, arguments: dict[str, Any]) -> str:
+    text = arguments["message"]
+    begin = child_sessions.with_message(context.principal, text)
+    child_id = await get_runtime().orm(
+        child_sessions.begin,
+        context.principal,
+        get_parent_session_id(context),
+        context.call_id,
+        agent_id,
+        text,
+        begin,
+    )
+    await child_sessions.wait_for_child(child_id)
+    return await get_runtime().orm(child_sessions.answer_of, child_id)
+
+
+def get_parent_session_id(context: BuiltinToolContext) -> UUID:
+    """Return the session that a call was made in; raises `Conflict` (code `no_session`)."""
+    if context.session_id is None:
+        raise Conflict(
+            "Agents are asked by a session.",
+            code="no_session",
+            remedy="Start a session of that agent instead.",
+        )
+    return context.session_id

@@ -1,0 +1,215 @@
+"""Markdown, JSON, report.
+
+Texts of servers and models are a stranger's: hidden characters are visible in Markdown, and no
+fence ends before its own end. What a later message replaced is in the JSON, marked, and only
+counted in the Markdown.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+from uuid import UUID
+
+from django.http import HttpResponse
+from django.utils import timezone
+
+from agents.approvals.services import build_page_url
+from agents.elicitations import services as elicitations
+from agents.models import Session, Step
+from agents.sessions.events import build_step_data
+from agents.sessions.history import list_current_steps, list_superseded_steps
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import InvalidInput
+from bonobot.core.text.untrusted_text import make_visible
+
+MEDIA_TYPES = {"markdown": "text/markdown", "json": "application/json"}
+SUFFIXES = {"markdown": "md", "json": "json"}
+
+
+def export_session(session: Session, form: str) -> str:
+    """Return a session as text (one query)."""
+    steps = list(session.steps.order_by("seq"))
+    if form == "json":
+        return json.dumps(as_json(session, steps), indent=2, ensure_ascii=False) + "\n"
+    return as_markdown(session, steps)
+
+
+def as_file(session: Session, form: str) -> HttpResponse:
+    """Return a session as a download; raises `Invalid` for a form that there isn't."""
+    if form not in MEDIA_TYPES:
+        raise InvalidInput(
+            format_message("A session is not written as {form!r}.", form=form[:40]),
+            field="as",
+            remedy=format_message(
+                "Choose one of: {media_types}.", media_types=", ".join(MEDIA_TYPES)
+            ),
+        )
+    kind = f"{MEDIA_TYPES[form]}; charset=utf-8"
+    answer = HttpResponse(export_session(session, form), content_type=kind)
+    answer["Content-Disposition"] = f'attachment; filename="{build_filename(session, form)}"'
+    answer["X-Content-Type-Options"] = "nosniff"
+    return answer
+
+
+def build_filename(session: Session, form: str) -> str:
+    """Return what a session is called as a file: letters, digits and dashes of its title."""
+    words = re.sub(r"[^a-z0-9]+", "-", session.title.lower()).strip("-")[:60].strip("-")
+    return f"{words or 'session'}-{str(session.pk)[:8]}.{SUFFIXES[form]}"
+
+
+def as_json(session: Session, steps: Sequence[Step]) -> dict[str, Any]:
+    """Return a session with all its steps; those that were replaced say so."""
+    replaced = list_superseded_steps(steps)
+    return {
+        "id": str(session.pk),
+        "agent": session.agent.slug,
+        "title": session.title,
+        "status": session.status,
+        "error_code": session.error_code,
+        "error_detail": session.error_detail,
+        "started_by": session.started_by,
+        "created_at": session.created_at.isoformat(),
+        "finished_at": session.finished_at.isoformat() if session.finished_at else None,
+        "turns": session.turns,
+        "calls": session.calls,
+        "input_tokens": session.input_tokens,
+        "output_tokens": session.output_tokens,
+        "cost_microusd": session.cost_microusd,
+        "exported_at": timezone.now().isoformat(),
+        "steps": [build_step_data(step) | {"superseded": step.seq in replaced} for step in steps],
+    }
+
+
+def as_markdown(session: Session, steps: Sequence[Step]) -> str:
+    """Return the conversation as it stands now."""
+    standing = list_current_steps(steps)
+    return (
+        "\n\n".join(
+            [*_render_header(session, len(steps) - len(standing)), *_render_steps(standing)]
+        )
+        + "\n"
+    )
+
+
+def _render_header(session: Session, replaced: int) -> Iterator[str]:
+    yield f"# {_format_line(session.title or str(session.pk))}"
+    yield (
+        f"Agent `{session.agent.slug}`, started by {_format_line(session.started_by)} on "
+        f"{session.created_at:%Y-%m-%d %H:%M} UTC, {session.status}: {session.turns} turns, "
+        f"{session.calls} calls, {session.input_tokens + session.output_tokens:,} tokens."
+    )
+    if replaced:
+        yield f"{replaced} steps were replaced by later messages and are left out."
+
+
+def _render_steps(steps: Iterable[Step]) -> Iterator[str]:
+    for step in steps:
+        written = _WRITERS[Step.Kind(step.kind)](step)
+        if written:
+            yield written
+
+
+def _message(step: Step) -> str:
+    payload = step.payload
+    names = [one.get("name", "") for one in (*payload.get("images", ()), *payload.get("files", ()))]
+    files = "".join(f"\n\nAttached: `{_format_line(name)}`" for name in names)
+    said = "\n".join(f"> {line}" for line in make_visible(payload["text"]).splitlines())
+    return f"## {_format_line(payload.get('by', ''))}\n\n{said}{files}"
+
+
+def _render_model_turn(step: Step) -> str:
+    text = make_visible(step.payload.get("text", "")).strip()
+    if step.state == Step.State.FAILED:
+        failed = _format_line(f"{step.payload.get('detail', '')} ({step.payload.get('code', '')})")
+        text = "\n\n".join(part for part in (text, f"*No answer: {failed}*") if part)
+    return f"## Agent\n\n{text}" if text else ""
+
+
+def _format_call(step: Step) -> str:
+    payload = step.payload
+    arguments = json.dumps(payload.get("arguments"), indent=2, ensure_ascii=False)
+    took = f", {payload['duration_ms']} ms" if payload.get("duration_ms") is not None else ""
+    state = payload.get("code") or step.state
+    return "\n\n".join(
+        (
+            f"### Call `{_format_line(payload.get('name', ''))}` ({state}{took})",
+            _render_code_block(make_visible(arguments), "json"),
+            _render_code_block(make_visible(payload.get("text", "")), ""),
+        )
+    )
+
+
+def _render_notice(step: Step) -> str:
+    return f"*{_format_line(step.payload.get('text', ''))}*"
+
+
+def _end(step: Step) -> str:
+    """Return why a run ended without an answer; the answer itself stands above it."""
+    payload = step.payload
+    if not (code := payload.get("code")):
+        return ""
+    why = _format_line(f"{payload.get('detail', '')} {payload.get('remedy', '')}")
+    return f"*Ended: {why} ({code})*" if why else f"*Ended: {code}*"
+
+
+_WRITERS = {
+    Step.Kind.MESSAGE: _message,
+    Step.Kind.MODEL: _render_model_turn,
+    Step.Kind.CALL: _format_call,
+    Step.Kind.NOTICE: _render_notice,
+    Step.Kind.END: _end,
+}
+
+
+def _render_code_block(text: str, language: str) -> str:
+    """Return a block that no run of backticks inside can end."""
+    longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}{language}\n{text}\n{fence}"
+
+
+def _format_line(text: str) -> str:
+    return " ".join(make_visible(text).replace("`", "'").split())
+
+
+def report(session_id: UUID) -> dict[str, Any]:
+    """Return status, answer and calls of a session."""
+    session = Session.objects.get(pk=session_id)
+    steps = list(session.steps.order_by("seq"))
+    answers = [
+        s.payload["answer"] for s in steps if s.kind == Step.Kind.END and "answer" in s.payload
+    ]
+    return {
+        "id": str(session.pk),
+        "status": session.status,
+        "answer": answers[-1] if answers and session.status == Session.Status.DONE else "",
+        "error": {"code": session.error_code, "detail": session.error_detail}
+        if session.error_code
+        else None,
+        "calls": [_serialize_call(step) for step in steps if step.kind == Step.Kind.CALL],
+        "notices": [s.payload["text"] for s in steps if s.kind == Step.Kind.NOTICE],
+        "approvals": [
+            {
+                "id": str(one.pk),
+                "name": one.label,
+                "url": build_page_url(one),
+                "expires_at": one.expires_at,
+            }
+            for one in session.approvals.waiting()
+        ],
+        "questions": [
+            {"id": str(one.pk), "server": one.server_name, "message": one.message}
+            | {"url": elicitations.build_page_url(one), "expires_at": one.expires_at}
+            for one in session.questions.waiting()
+        ],
+        "turns": session.turns,
+        "input_tokens": session.input_tokens,
+        "output_tokens": session.output_tokens,
+        "cost_microusd": session.cost_microusd,
+    }
+
+
+def _serialize_call(step: Step) -> dict[str, Any]:
+    names = ("name", "arguments", "text", "code", "server", "tool", "duration_ms", "flagged")
+    return {"state": step.state} | {name: step.payload.get(name) for name in names}

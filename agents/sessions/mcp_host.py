@@ -1,0 +1,257 @@
+"""Answers servers: elicitation, sampling, roots.
+
+On a live connection (the handshake era) the server waits, so a person has a bounded time. What a
+modern server asks is in the call's `Exchange`: roots are answered at once, and for a person the
+session rests without a worker.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping
+from datetime import timedelta
+from time import monotonic
+from typing import Any
+from uuid import UUID, uuid4
+
+from django.conf import settings
+from django.utils import timezone
+
+from agents.builtin_tools.workspaces import ensure_workspace_folder
+from agents.calls import pending_calls
+from agents.calls.require_approval import ApprovalRequired
+from agents.calls.root_limits import RootSession
+from agents.calls.types import CallRefused
+from agents.elicitations import forms as elicitation_forms
+from agents.elicitations import services as elicitations
+from agents.elicitations.services import ElicitationOrigin
+from agents.models import Approval, Exchange, Question, Session, Step
+from agents.sessions import sampling, step_store
+from agents.sessions import sampling_messages as governed
+from agents.sessions.leases import SessionLease
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import InvalidInput, Problem
+from bonobot.core.runtime import get_runtime
+from bonobot.core.text.untrusted_text import make_visible
+from bonobot.ledger.refusals import Refusal
+from mcp_servers.client.endpoint import ServerEndpoint
+from mcp_servers.client.host import Host, HostRequestRejected, build_declared_capabilities
+from mcp_servers.models import Server
+
+# What the only root is called.
+WORKSPACE = "workspace"
+# Looks at the row of a question that a server waits for, a second.
+LOOK_EVERY_S = 1.0
+# Of one server, while a run lasts: one that asks without end is told no.
+MOST_ASKED = 32
+
+
+class SessionHost(Host):
+    """Answers the servers of one session while a run of it lasts."""
+
+    def __init__(
+        self, hold: SessionLease, session: Session, root: RootSession | None = None
+    ) -> None:
+        self.hold = hold
+        self._session = session
+        self._root = root
+        self._asked: Counter[UUID] = Counter()
+
+    def capabilities(self, endpoint: ServerEndpoint) -> Mapping[str, Any]:
+        """Return what this server may ask for: all of it is answered here."""
+        return build_declared_capabilities(endpoint)
+
+    async def elicitation(
+        self, endpoint: ServerEndpoint, params: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Ask the person who runs the session, and wait as long as a live connection may."""
+        self._offered(endpoint, "elicitation")
+        asked = elicitation_forms.read(params)
+        until = timezone.now() + timedelta(seconds=settings.BONOBOT_ANSWER_S)
+        origin = ElicitationOrigin(self._session.pk, endpoint.server_id, endpoint.name)
+        orm = get_runtime().orm
+        question = await orm(elicitations.ask, origin, asked, until)
+        try:
+            await orm(
+                step_store.append, self.hold, Step.Kind.NOTICE, _build_elicitation_notice(question)
+            )
+            return await self._answer(question.pk)
+        finally:
+            await asyncio.shield(orm(elicitations.take_back, question.pk))
+
+    async def sampling(self, endpoint: ServerEndpoint, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Have the agent's model answer, after a person's yes where the server is set so."""
+        self._offered(endpoint, "sampling")
+        wanted = governed.read(params)
+        try:
+            await self._let(endpoint.server_id, wanted)
+            return await sampling.answer(
+                self.hold, self._session, endpoint.server_id, wanted, self._root
+            )
+        except (CallRefused, Refusal) as no:
+            raise HostRequestRejected(str(no), code=no.code) from no
+
+    async def roots(self, endpoint: ServerEndpoint) -> dict[str, Any]:
+        """Tell the folder that the session works in."""
+        self._offered(endpoint, "roots")
+        return await get_runtime().orm(self._workspace)
+
+    async def elicited(self, endpoint: ServerEndpoint, elicitation_id: str) -> None:
+        """Note on the question that its web page is done."""
+        await get_runtime().orm(
+            elicitations.complete_url_elicitation,
+            self._session.pk,
+            endpoint.server_id,
+            elicitation_id,
+        )
+
+    async def gather(self, step: Step, exchange: Exchange) -> bool:
+        """Gather what the next part of a call needs; False where a person is waited for.
+
+        A child process ends when its session rests, and what it keeps of the call with it (the key
+        of its state, a visit to a web page): it is waited with for as long as a live connection.
+        """
+        if await self._gathered(step, exchange):
+            return True
+        stdio = Server.objects.filter(pk=exchange.server_id, transport_type="stdio")
+        patient = settings.BONOBOT_ANSWER_S if await get_runtime().orm(stdio.exists) else 0
+        until = monotonic() + patient
+        while monotonic() < until and not self.hold.presence.leaving:
+            await asyncio.sleep(LOOK_EVERY_S)
+            if await self._gathered(step, exchange):
+                return True
+        return False
+
+    async def _gathered(self, step: Step, exchange: Exchange) -> bool:
+        """Gather what is there; each answer is kept at once, so that none is made twice."""
+        asked: list[Question | Approval] = []
+        known = exchange.responses.open() or {}
+        for key, one in exchange.requests.items():
+            if key in known:
+                continue
+            answer = await self._respond(exchange, key, one, asked)
+            if answer is not None:
+                await get_runtime().orm(pending_calls.save_responses, exchange, {key: answer})
+        for waits in asked:
+            if isinstance(waits, Approval):
+                extra = ApprovalRequired(waits).extra
+                await get_runtime().orm(step_store.show_waiting, self.hold, step, extra)
+        await self._show(step, [one for one in asked if isinstance(one, Question)])
+        return not asked
+
+    async def _show(self, step: Step, questions: list[Question]) -> None:
+        """Let watchers see what is asked, once."""
+        ids, known = [one.pk for one in questions], step.payload.get("questions", [])
+        if known != [str(one) for one in ids]:
+            notices = [
+                _build_elicitation_notice(one) for one in questions if str(one.pk) not in known
+            ]
+            await get_runtime().orm(step_store.show_questions, self.hold, step, ids, notices)
+
+    async def _respond(
+        self,
+        exchange: Exchange,
+        key: str,
+        one: Mapping[str, Any],
+        asked: list[Question | Approval],
+    ) -> dict[str, Any] | None:
+        """Return an answer; None, with the question in `asked`, where a person is waited for."""
+        if one["method"] == "sampling/createMessage":
+            return await self._sampled(exchange, key, one["params"], asked)
+        if one["method"] == "roots/list":
+            return await get_runtime().orm(self._workspace)
+        try:
+            wanted = elicitation_forms.read(one["params"])
+        except InvalidInput as fault:
+            raise Problem(
+                format_message(
+                    "`{server_name}` asks what nobody can be shown: {fault}",
+                    server_name=exchange.server_name,
+                    fault=fault,
+                ),
+                code="bad_elicitation",
+            ) from fault
+        origin = ElicitationOrigin(
+            self._session.pk,
+            exchange.server_id,
+            exchange.server_name,
+            exchange.own_name,
+            exchange.call_id,
+            exchange,
+            key,
+        )
+        question = await get_runtime().orm(elicitations.ask, origin, wanted, exchange.ends_at)
+        if (answer := elicitations.build_result(question)) is None:
+            asked.append(question)
+        return answer
+
+    async def _sampled(
+        self,
+        exchange: Exchange,
+        key: str,
+        params: Mapping[str, Any],
+        asked: list[Question | Approval],
+    ) -> dict[str, Any] | None:
+        """Return the model's answer; None, with the approval in `asked`, where one is waited for.
+
+        A server can't be told of a no here, so that ends the call.
+        """
+        wanted = governed.read(params)
+        once = f"{exchange.pk} {exchange.round} {key}"
+        approval = await sampling.find_pending_approval(
+            self._session, exchange.server_id, wanted, once
+        )
+        if approval is not None:
+            asked.append(approval)
+            return None
+        return await sampling.answer(
+            self.hold, self._session, exchange.server_id, wanted, self._root
+        )
+
+    async def _let(self, server_id: UUID, wanted: governed.SamplingRequest) -> None:
+        """Wait for a person's yes as long as a live connection may; raises `Refused`."""
+        once = str(uuid4())
+        try:
+            async with asyncio.timeout(settings.BONOBOT_ANSWER_S):
+                while await sampling.find_pending_approval(self._session, server_id, wanted, once):
+                    if self.hold.presence.leaving:
+                        raise CallRefused("This process is told to stop.", code="approval_expired")
+                    await asyncio.sleep(LOOK_EVERY_S)
+        except TimeoutError:
+            raise CallRefused("Nobody answered in time.", code="approval_expired") from None
+
+    async def _answer(self, question_id: UUID) -> dict[str, Any]:
+        """Return a person's answer once it is there; `cancel` where this process stops."""
+        while True:
+            question = await get_runtime().orm(Question.objects.get, pk=question_id)
+            if (answer := elicitations.build_result(question)) is not None:
+                await get_runtime().orm(elicitations.forget, question_id)
+                return answer
+            if self.hold.presence.leaving:
+                return {"action": "cancel"}
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    def _workspace(self) -> dict[str, Any]:
+        """Return the session's folder as the protocol names it: attached, or the agent's own."""
+        session = self._session
+        attached = session.working_dir or session.agent.workspace_folder
+        folder = ensure_workspace_folder(session.organization_id, session.agent_id, attached)
+        return {"roots": [{"uri": folder.as_uri(), "name": WORKSPACE}]}
+
+    def _offered(self, endpoint: ServerEndpoint, what: str) -> None:
+        """Raise `Rejected` where the server was not offered this, or asks without end."""
+        if what not in self.capabilities(endpoint):
+            raise HostRequestRejected("This was not offered to the server.", code="not_offered")
+        self._asked[endpoint.server_id] += 1
+        if self._asked[endpoint.server_id] > MOST_ASKED:
+            raise HostRequestRejected(
+                format_message(
+                    "The server asked more than {most_asked} times.", most_asked=MOST_ASKED
+                ),
+                code="asks_too_often",
+            )
+
+
+def _build_elicitation_notice(question: Question) -> dict[str, str]:
+    """Return what the conversation shows of a question."""
+    text = f"The server {make_visible(question.server_name, 120)} asks: {make_visible(question.message)}"
+    return {"code": "question", "text": text, "question_id": str(question.pk)}

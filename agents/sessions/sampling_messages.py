@@ -1,0 +1,84 @@
+"""MCP sampling to model messages. Pure.
+
+The model gets no tools, no history and not the agent's instructions with it, and what it says goes
+to the server alone (FEATURES D5).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import InvalidInput
+
+MOST_MESSAGES = 100
+MOST_CHARACTERS = 100_000
+# Of an answer: no model gives a longer one, and every budget can count it.
+MOST_TOKENS = 1_000_000
+ROLES = ("user", "assistant")
+STOPPED = {"length": "maxTokens"}
+
+
+@dataclass(frozen=True)
+class SamplingRequest:
+    """A request of a server for an answer of the model, within bounds."""
+
+    said: tuple[tuple[str, str], ...]
+    system: str
+    max_tokens: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as people are shown it."""
+        said = [{"role": role, "text": text} for role, text in self.said]
+        return {"system": self.system, "messages": said, "max_tokens": self.max_tokens}
+
+
+def read(params: Mapping[str, Any]) -> SamplingRequest:
+    """Return the request of a `sampling/createMessage`; raises `Invalid`."""
+    if params.get("tools") or params.get("toolChoice"):
+        raise _build_error("tools", "left out: tools were not offered with sampling")
+    messages, most = params.get("messages"), params.get("maxTokens")
+    if not isinstance(messages, list) or not 0 < len(messages) <= MOST_MESSAGES:
+        raise _build_error("messages", f"1 to {MOST_MESSAGES} messages")
+    if isinstance(most, bool) or not isinstance(most, int) or most < 1:
+        raise _build_error("maxTokens", "a whole number above 0")
+    system = params.get("systemPrompt") or ""
+    said = tuple(_message(one) for one in messages)
+    size = len(system) + sum(len(text) for _, text in said) if isinstance(system, str) else 0
+    if not isinstance(system, str) or size > MOST_CHARACTERS:
+        raise _build_error("messages", f"at most {MOST_CHARACTERS} characters in all")
+    return SamplingRequest(said, system, min(most, MOST_TOKENS))
+
+
+def build_sampling_result(text: str, model: str, finish: str) -> dict[str, Any]:
+    """Return the result that the server gets."""
+    return {
+        "role": "assistant",
+        "content": {"type": "text", "text": text},
+        "model": model,
+        "stopReason": STOPPED.get(finish, "endTurn"),
+    }
+
+
+def _message(one: Any) -> tuple[str, str]:
+    role = one.get("role") if isinstance(one, dict) else None
+    if role not in ROLES:
+        raise _build_error("messages", "messages of `user` and `assistant`")
+    content = one.get("content")
+    parts = content if isinstance(content, list) else [content]
+    texts = [part.get("text") for part in parts if isinstance(part, dict) and _is_text(part)]
+    if not parts or len(texts) != len(parts):
+        raise _build_error("messages", "texts: nothing else is taken here")
+    return role, "\n".join(str(text) for text in texts)
+
+
+def _is_text(part: Mapping[str, Any]) -> bool:
+    return part.get("type") == "text" and isinstance(part.get("text"), str)
+
+
+def _build_error(field: str, wanted: str) -> InvalidInput:
+    return InvalidInput(
+        format_message("`{field}` must be {wanted}.", field=field, wanted=wanted),
+        code="bad_sampling",
+        field=field,
+    )

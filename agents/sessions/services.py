@@ -1,0 +1,304 @@
+"""Start, send, retry, cancel; who it acts as."""
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+from django.db import transaction
+from django.utils import timezone
+
+from agents.attachments import Attachment, store_attachments
+from agents.builtin_tools.workspaces import check_folder
+from agents.calls import pending_calls
+from agents.flow_labels.session_labels import label_session
+from agents.models import Agent, Approval, Inbox, Session, Step, WorkflowRun
+from agents.models.reach import sees_every_agent
+from agents.policies.queries import require_on
+from agents.session_wakeups import notify_runners_of_cancel, notify_watchers, notify_worker
+from agents.sessions.history import list_current_steps
+from bonobot.accounts.principals import Principal
+from bonobot.accounts.roles import Action, Role
+from bonobot.core.crypto.organization_secrets import mask_organization_secrets
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import Conflict, Forbidden, InvalidInput, NotFound
+from bonobot.ledger.audit.admin_changes import record_change
+
+MESSAGE_LENGTH = 100_000
+TITLE_LENGTH = 80
+
+
+def start(
+    principal: Principal,
+    agent: Agent,
+    text: str,
+    *,
+    working_dir: str = "",
+    attachments: Sequence[Attachment] = (),
+) -> Session:
+    """Start a session with a first message; a worker takes it from here.
+
+    Raises `Forbidden`, `NotFound` (an agent that isn't the principal's), `Invalid` (empty text, or
+    files that no model takes), `Conflict` (codes `organization_halted`, `agent_disabled`).
+    """
+    _may_start(principal, agent)
+    message = _message(agent.organization_id, text, attachments)
+    session = Session(
+        organization_id=agent.organization_id,
+        agent=agent,
+        title=" ".join(message["text"].split())[:TITLE_LENGTH],
+        started_by_kind=principal.kind,
+        started_by_id=principal.id,
+        started_by=principal.label,
+        token_id=principal.token_id,
+        working_dir=_check_working_directory(principal, working_dir),
+    )
+    with record_change(
+        organization_id=agent.organization_id,
+        actor=principal.actor,
+        action="session_started",
+        resource_type="session",
+        resource_id=str(session.pk),
+        resource_name=session.title,
+        details={"agent_id": str(agent.pk), "agent": agent.slug},
+        governed=False,
+    ):
+        session.save()
+        label_session(principal, session)
+        _leave(principal, session, Inbox.Kind.MESSAGE, message)
+    notify_worker(session.pk)
+    return session
+
+
+def send(
+    principal: Principal, session: Session, text: str, attachments: Sequence[Attachment] = ()
+) -> None:
+    """Add a message to a session; a resting one is queued again."""
+    _may_start(principal, session.agent)
+    _check_accepts_messages(session)
+    message = _message(session.organization_id, text, attachments)
+    label_session(principal, session)
+    with transaction.atomic():
+        # The session's row is locked first, as by the holder that brings it to rest: one of the
+        # two comes second and sees what the other did, so that no message is left lying.
+        Session.objects.filter(pk=session.pk).update(updated_at=timezone.now())
+        _leave(principal, session, Inbox.Kind.MESSAGE, message)
+        _enqueue_session(session)
+    notify_worker(session.pk)
+
+
+def send_again(
+    principal: Principal,
+    session: Session,
+    seq: int | None = None,
+    text: str | None = None,
+    attachments: Sequence[Attachment] = (),
+) -> None:
+    """Send a message anew in its place: it and all behind it are superseded (`branches`).
+
+    `seq` names the message, None the last one; `text` is what it says now, None the same. Its own
+    files stay with it. Raises `NotFound` (no such message in the conversation), `Conflict` (code
+    `session_busy`), and what `send` raises.
+    """
+    _may_start(principal, session.agent)
+    _check_accepts_messages(session)
+    replaced = _message_at(session, seq)
+    said = replaced.payload["text"] if text is None else text
+    message = _message(session.organization_id, said, attachments)
+    for name in ("images", "files"):
+        if kept := [*replaced.payload.get(name, ()), *message.get(name, ())]:
+            message[name] = kept
+    label_session(principal, session)
+    with transaction.atomic():
+        if not _enqueue_session(session):
+            raise Conflict(
+                "The session is at work.",
+                code="session_busy",
+                remedy="Cancel it first, or wait until it rests.",
+            )
+        _leave(principal, session, Inbox.Kind.MESSAGE, message | {"replaces": replaced.seq})
+    notify_worker(session.pk)
+
+
+def _enqueue_session(session: Session) -> bool:
+    """Have a resting session go on; False where it doesn't rest."""
+    resting = (Session.Status.DONE, Session.Status.FAILED, Session.Status.CANCELLED)
+    return bool(
+        Session.objects.filter(pk=session.pk, status__in=resting).update(
+            status=Session.Status.QUEUED,
+            error_code="",
+            error_detail="",
+            finished_at=None,
+            updated_at=timezone.now(),
+        )
+    )
+
+
+def _message_at(session: Session, seq: int | None) -> Step:
+    """Return a message of the conversation as it stands; raises `NotFound`."""
+    steps = list_current_steps(list(session.steps.order_by("seq")))
+    messages = [one for one in steps if one.kind == Step.Kind.MESSAGE]
+    found = [one for one in messages if seq in (None, one.seq)]
+    if not found:
+        raise NotFound(
+            format_message("There is no message {seq} in this conversation.", seq=seq)
+            if seq is not None
+            else "Nobody has said anything in this session yet.",
+            field="seq",
+            remedy="Name the `seq` of a message that wasn't replaced.",
+        )
+    return found[-1]
+
+
+def _message(organization_id: UUID, text: str, attachments: Sequence[Attachment]) -> dict[str, Any]:
+    """Return a message as the inbox carries it, its files kept; raises `Invalid`."""
+    check_message(text)
+    kept = store_attachments(organization_id, attachments)
+    return {"text": mask_organization_secrets(text, organization_id)} | kept
+
+
+def cancel(principal: Principal, session: Session) -> bool:
+    """Ask for a session to be cancelled; tell whether there was anything to cancel."""
+    require_run(principal, session.agent)
+    return end(principal, session)
+
+
+def end(principal: Principal, session: Session, why: str = "") -> bool:
+    """Have a session cancelled, whoever may do so having been asked; `why` is told to people."""
+    now = timezone.now()
+    with transaction.atomic():
+        mine = Session.objects.filter(pk=session.pk)
+        # One that nobody ever held has begun nothing; what others began, a holder has to close.
+        untouched = mine.filter(status=Session.Status.QUEUED, fence=0)
+        ended = {"status": Session.Status.CANCELLED, "error_detail": why}
+        if untouched.update(**ended, finished_at=now, updated_at=now):
+            Inbox.objects.filter(session=session, taken_at=None).update(taken_at=now)
+            notify_watchers(session.pk)
+            return True
+        mine.filter(status=Session.Status.WAITING).update(
+            status=Session.Status.QUEUED, updated_at=now
+        )
+        if not mine.unfinished().exists():
+            return False
+        _leave(principal, session, Inbox.Kind.CANCEL, {"why": why} if why else {})
+        notify_worker(session.pk)
+        notify_runners_of_cancel()
+        return True
+
+
+def may_run(principal: Principal, agent: Agent) -> bool:
+    """Tell whether the principal may run this agent: members need it given to them."""
+    if agent.organization_id != principal.organization_id:
+        return False
+    if not principal.may(Action.RUN_AGENTS):
+        return False
+    if sees_every_agent(principal):
+        return True
+    return Agent.objects.visible_to(principal).filter(pk=agent.pk).exists()
+
+
+def require_run(principal: Principal, agent: Agent) -> None:
+    """Raise `NotFound` or `Forbidden` unless the principal may run this agent."""
+    if agent.organization_id != principal.organization_id:
+        raise NotFound(
+            format_message("There is no agent {agent_pk!r} here.", agent_pk=str(agent.pk)),
+            field="agent",
+        )
+    if not may_run(principal, agent):
+        raise Forbidden(
+            format_message("You may not run the agent `{agent_slug}`.", agent_slug=agent.slug),
+            rule="role:run_agents",
+            remedy="An operator or owner can give it to you.",
+        )
+
+
+def _check_accepts_messages(session: Session) -> None:
+    """Raise `Conflict` for a session that follows a workflow: nobody there reads messages."""
+    if WorkflowRun.objects.filter(session=session).exists():
+        raise Conflict(
+            "This session follows a workflow.",
+            code="workflow_run",
+            remedy="Start another run, or a session of the agent.",
+        )
+
+
+def _may_start(principal: Principal, agent: Agent) -> None:
+    require_run(principal, agent)
+    require_on(agent)
+
+
+def check_message(text: str) -> None:
+    """Raise `Invalid` for a message that is empty or too long."""
+    if not text.strip():
+        raise InvalidInput(
+            "The message is empty.", field="message", remedy="Write what the agent is to do."
+        )
+    if len(text) > MESSAGE_LENGTH:
+        raise InvalidInput(
+            format_message("The message has {count} characters.", count=len(text)),
+            field="message",
+            remedy=format_message(
+                "At most {message_length} are taken.", message_length=MESSAGE_LENGTH
+            ),
+        )
+
+
+def _check_working_directory(principal: Principal, path: str) -> str:
+    """Return the absolute folder; only a platform administrator attaches one."""
+    if not path:
+        return ""
+    if not principal.platform_admin:
+        raise Forbidden(
+            "Only a platform administrator may attach a folder of this host.",
+            rule="platform_admin",
+            remedy="Leave `working_dir` out.",
+        )
+    try:
+        return check_folder(path)
+    except InvalidInput as problem:
+        problem.field = "working_dir"
+        raise
+
+
+def _leave(principal: Principal, session: Session, kind: str, payload: dict[str, Any]) -> None:
+    Inbox.objects.create(
+        session=session,
+        kind=kind,
+        payload=payload,
+        actor_kind=principal.kind,
+        actor_id=principal.id,
+        actor=principal.label,
+    )
+
+
+# A session whose child hasn't come to rest waits for that one.
+_OPEN = (Session.Status.WAITING, Session.Status.QUEUED, Session.Status.RUNNING)
+
+
+def answered_while_parking() -> list[UUID]:
+    """Queue sessions that came to rest just when their question was answered; return them."""
+    parked = Session.objects.filter(status=Session.Status.WAITING).exclude(
+        pk__in=Approval.objects.filter(
+            state=Approval.State.WAITING, session_id__isnull=False
+        ).values("session_id")
+    )
+    parked = parked.exclude(children__status__in=_OPEN)
+    # A task that is to be looked at now holds its session back no longer.
+    held = pending_calls.filter_waiting_sessions(parked).values("pk")
+    parked = parked.exclude(pk__in=held)
+    found = list(parked.values_list("pk", flat=True)[:500])
+    now = timezone.now()
+    parked.filter(pk__in=found).update(status=Session.Status.QUEUED, updated_at=now)
+    return found
+
+
+def build_principal(session: Session) -> Principal:
+    """Return who a session acts as: with the rights of a member, for who started it."""
+    return Principal(
+        kind="session",
+        id=str(session.pk),
+        label=session.started_by,
+        organization_id=session.organization_id,
+        role=Role.MEMBER,
+        agent_ids=frozenset({session.agent_id}),
+        token_id=session.token_id,
+    )

@@ -1,0 +1,305 @@
+"""A session's calls, multi-round ones too.
+
+Between two parts of a call everything is in its `Exchange`, so a session may rest there without a
+worker. A dead holder's call that stood there goes on; so does a look at a task, which does nothing.
+"""
+
+import logging
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from time import monotonic
+from typing import Any
+from uuid import UUID, uuid4
+
+from django.utils import timezone
+
+from agents.builtin_tools.toolsets.find_tools import FIND_TOOLS
+from agents.calls import pending_calls, pipeline
+from agents.calls.root_limits import RootSession
+from agents.images import extract_images, keep
+from agents.llm.messages import build_frame
+from agents.models import Exchange, Session, Step
+from agents.sessions import step_store
+from agents.sessions.child_sessions import WAITS
+from agents.sessions.leases import SessionLease, renew_session_lease
+from agents.sessions.mcp_host import SessionHost
+from agents.sessions.partial_output import show_progress
+from agents.sessions.services import build_principal
+from agents.workflows.executor import parse_tool_output
+from bonobot.accounts.principals import Principal
+from bonobot.core.db.fields import generate_uuid7
+from bonobot.core.db.transactions import (
+    get_transaction_batcher,
+    retry_database_work,
+    run_orm_with_retry,
+)
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import Problem
+from bonobot.core.runtime import get_runtime
+from bonobot.ledger.models import AuditRow
+from mcp_servers.models import Server
+
+logger = logging.getLogger(__name__)
+
+# A session that only waits for a task is looked at by the sweep, which comes this often.
+LEAST_REST = timedelta(seconds=10)
+
+
+async def find_pending_call(step: Step) -> Exchange | None:
+    """Return by what a call goes on; None for one that was never answered."""
+    if (known := step.payload.get("exchange")) is None:
+        return None
+    return await get_runtime().orm(pending_calls.open_one, known)
+
+
+async def prepare_next_round(host: SessionHost, step: Step, exchange: Exchange) -> bool:
+    """Make a call ready for its next part; False where a person, or a task's time, is waited for.
+
+    Raises a `Problem` where the call can't go on.
+    """
+    if exchange.call_id != step.call_id:
+        return True  # the part that is to be made already
+    if exchange.next_at is not None and exchange.next_at > timezone.now():
+        return False
+    if not await host.gather(step, exchange):
+        return False
+    await get_runtime().orm(step_store.replace_call_id, host.hold, step)
+    return True
+
+
+async def finish_round(
+    hold: SessionLease, step: Step, outcome: pipeline.CallOutcome, before: Exchange | None
+) -> bool:
+    """Write that a part of a call is over; tell whether a task is left alone for a while."""
+    orm = get_runtime().orm
+    assert outcome.exchange_id is not None  # noqa: S101 - it isn't over
+    await orm(step_store.keep_exchange, hold, step, outcome.exchange_id, outcome.cost_microusd)
+    exchange = await orm(pending_calls.open_one, outcome.exchange_id)
+    if exchange is None or before is None or exchange.kind != Exchange.Kind.TASK:
+        return False
+    if exchange.requests or await orm(_is_stdio_task, exchange):
+        return False
+    pause = max(LEAST_REST, timedelta(milliseconds=exchange.poll_ms))
+    await orm(pending_calls.schedule_check, exchange, timezone.now() + pause)
+    return True
+
+
+async def resume_interrupted_call(hold: SessionLease, step: Step) -> bool:
+    """Tell whether a call that a dead holder left stood between two parts, and make it ready."""
+    orm = get_runtime().orm
+    exchange = await orm(_find_open_call, step)
+    if exchange is None:
+        return False
+    if exchange.call_id == step.call_id:
+        await orm(step_store.keep_exchange, hold, step, exchange.pk, 0)
+        return True
+    if exchange.kind == Exchange.Kind.TASK and await orm(_is_admitted, step):
+        await orm(step_store.replace_call_id, hold, step)
+        return True
+    return False
+
+
+async def cancel_pending_call(hold: SessionLease, step: Step) -> bool:
+    """Close a call that stood between two parts as its run ends; a task's server is told."""
+    exchange = await get_runtime().orm(_find_open_call, step)
+    if exchange is None:
+        return False
+    await get_runtime().orm(pending_calls.close, exchange.pk)
+    if exchange.kind == Exchange.Kind.TASK:
+        await _cancel_task(hold, exchange)
+        return True
+    return bool(exchange.call_id == step.call_id)
+
+
+async def _cancel_task(hold: SessionLease, exchange: Exchange) -> None:
+    session = await get_runtime().orm(_load_session, hold.session_id)
+    host = SessionHost(hold, session)
+    request = pipeline.CallRequest(
+        principal=build_principal(session),
+        tool=exchange.own_name,
+        arguments={},
+        via="session",
+        holder=f"session:{session.pk}",
+        agent_id=exchange.agent_id,
+        server_id=exchange.server_id,
+        session_id=session.pk,
+        call_id=uuid4(),
+        host=host,
+    )
+    try:
+        await pipeline.cancel_task(request, exchange.task_id)
+    except Problem as problem:
+        logger.warning("task %s could not be cancelled: %s", exchange.task_id, problem)
+
+
+def _load_session(session_id: UUID) -> Session:
+    return Session.objects.get(pk=session_id)
+
+
+def _find_open_call(step: Step) -> Exchange | None:
+    known = step.payload.get("exchange")
+    return pending_calls.open_one(known, step.call_id) if known or step.call_id else None
+
+
+def _is_admitted(step: Step) -> bool:
+    return step.call_id is not None and AuditRow.objects.filter(pk=step.call_id).exists()
+
+
+def _is_stdio_task(exchange: Exchange) -> bool:
+    """Tell whether the task lives in a child process, which ends when its session rests."""
+    return Server.objects.filter(
+        pk=exchange.server_id, transport_type=Server.Transport.STDIO
+    ).exists()
+
+
+@dataclass(frozen=True)
+class SessionCaller:
+    """Who makes the calls of a held session, and who answers what servers ask back."""
+
+    hold: SessionLease
+    session: Session
+    principal: Principal
+    host: SessionHost
+    # The session that began this one's, where another one did.
+    root: RootSession | None = None
+
+
+def build_holder_key(hold: SessionLease) -> str:
+    """Return who owns what the session opens at servers."""
+    return f"session:{hold.session_id}"
+
+
+async def call(caller: SessionCaller, step: Step) -> bool:
+    """Make one call and write what came of it; False where it waits for a person, or a task.
+
+    A call whose server asks for something first goes on by further parts, each with its own id.
+    """
+    while True:
+        exchange = await find_pending_call(step)
+        outcome: pipeline.CallOutcome | Problem
+        try:
+            if exchange and not await prepare_next_round(caller.host, step, exchange):
+                return False
+            outcome = await _run_call(_build_request(caller, step, exchange), step)
+        except pipeline.ApprovalRequired as asked:
+            await get_runtime().orm(step_store.show_waiting, caller.hold, step, asked.extra)
+            return False
+        except Problem as problem:
+            outcome = problem
+        if outcome.code == WAITS:
+            # It is asked for again, by another id, once what it began rests.
+            await get_runtime().orm(step_store.replace_call_id, caller.hold, step)
+            return False
+        if isinstance(outcome, Problem) or outcome.exchange_id is None:
+            await _finish(caller, step, outcome)
+            return True
+        if await finish_round(caller.hold, step, outcome, exchange):
+            return False
+
+
+def _build_request(
+    caller: SessionCaller, step: Step, exchange: Exchange | None
+) -> pipeline.CallRequest:
+    return pipeline.CallRequest(
+        principal=caller.principal,
+        tool=step.payload["name"],
+        arguments=step.payload["arguments"] or {},
+        via="session",
+        holder=build_holder_key(caller.hold),
+        agent_id=caller.session.agent_id,
+        session_id=caller.hold.session_id,
+        root=caller.root,
+        folder=caller.session.working_dir,
+        call_id=step.call_id or generate_uuid7(),
+        may_send=partial(_is_lease_held, caller.hold),
+        on_progress=partial(show_progress, caller.hold, step, caller.session.organization_id),
+        leaving=lambda: caller.hold.presence.leaving,
+        host=caller.host,
+        continues=pending_calls.build_continuation(exchange) if exchange else None,
+    )
+
+
+async def _run_call(request: pipeline.CallRequest, step: Step) -> pipeline.CallOutcome:
+    """Make the call; raises the `Problem` of a refusal, which is for the model too."""
+    if step.payload["arguments"] is None:
+        raise Problem(
+            format_message(
+                "The arguments are not a JSON object: {raw}", raw=step.payload["raw"][:200]
+            ),
+            code="invalid_arguments",
+        )
+    return await pipeline.call(request)
+
+
+async def _finish(
+    caller: SessionCaller, step: Step, outcome: pipeline.CallOutcome | Problem
+) -> None:
+    """Write how a call ended: refusals and failures are for the model too."""
+    kept = ("name", "arguments", "earlier", "step")
+    shown = {name: step.payload[name] for name in kept if name in step.payload}
+    state, spent = Step.State.FAILED, 0
+    if isinstance(outcome, Problem):
+        text = f"{outcome} {outcome.remedy}".strip()
+        found: dict[str, Any] = {"text": text, "code": outcome.code, "rule": outcome.rule}
+    else:
+        states = {"ok": Step.State.DONE, "unknown": Step.State.UNKNOWN}
+        state, spent = states.get(outcome.outcome, Step.State.FAILED), outcome.cost_microusd
+        found = (
+            _build_payload(outcome)
+            | await _store_images(caller, outcome)
+            | _build_found_tools(step, outcome)
+        )
+        if "step" in step.payload:  # of a workflow, whose later steps may refer to it
+            found["output"] = parse_tool_output(outcome.result, outcome.text)
+    finish = partial(step_store.finish, caller.hold, step, state, calls=1, cost_microusd=spent)
+    # The call was made: its answer is kept here until the database takes it.
+    await retry_database_work(partial(get_transaction_batcher().do, finish, shown | found))
+
+
+def _build_payload(outcome: pipeline.CallOutcome) -> dict[str, Any]:
+    return {
+        "text": outcome.text,
+        # What is kept beside the text: the model gets it between lines with this mark.
+        "frame": None
+        if outcome.instructs
+        else build_frame(
+            outcome.server_name,
+            outcome.own_name,
+            flagged=outcome.flagged,
+            sanitized=outcome.sanitized,
+        ),
+        "flagged": dict(outcome.flagged),
+        "sanitized": dict(outcome.sanitized),
+        "code": outcome.code,
+        "server": outcome.server_name,
+        "tool": outcome.own_name,
+        "duration_ms": outcome.duration_ms,
+        "cost_microusd": outcome.cost_microusd,
+    }
+
+
+async def _is_lease_held(hold: SessionLease) -> bool:
+    """Tell whether a call may leave: a process that stood still learns here that it lost it."""
+    if not hold.presence.stale():
+        return True
+    asked_at = monotonic()
+    held = await get_runtime().orm(renew_session_lease, hold)
+    if held:
+        hold.presence.beaten(asked_at)
+    hold.presence.lapsed = not held
+    return held
+
+
+async def _store_images(caller: SessionCaller, outcome: pipeline.CallOutcome) -> dict[str, Any]:
+    """Keep the images of a result, and return how the step names them."""
+    if not (found := extract_images(outcome.result)):
+        return {}
+    return {"images": await run_orm_with_retry(keep, caller.session.organization_id, found)}
+
+
+def _build_found_tools(step: Step, outcome: pipeline.CallOutcome) -> dict[str, Any]:
+    """Return the tools that a search found: the model is shown them from then on (X11)."""
+    if step.payload["name"] != FIND_TOOLS or outcome.outcome != "ok":
+        return {}
+    return {"found": outcome.result["structuredContent"]["tools"]}

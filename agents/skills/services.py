@@ -1,0 +1,150 @@
+"""Create, change, assign, remove skills."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from agents.assignments import get_agents_by_slug, record_assignment_change, set_agents, store
+from agents.models import Agent, Session, Skill, SkillVersion
+from agents.models.agents import build_agent_lookup as by_id_or_slug
+from agents.models.skills import LONGEST_SKILL
+from agents.sessions.services import require_run, start
+from agents.skills.templates import build_template, check_text, read_arguments, render
+from bonobot.accounts.principals import Principal
+from bonobot.accounts.roles import Action
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import Conflict, Forbidden, InvalidInput
+from bonobot.core.text.canonical_json import compute_json_digest
+
+_NAME = re.compile(r"[-a-zA-Z0-9_]{1,64}")
+_LONGEST = {"title": 255, "description": 500, "text": LONGEST_SKILL}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SkillSpec:
+    """What a person says of a skill; what is None stays as it is (or at its default).
+
+    `agents` are the slugs of those that have it.
+    """
+
+    name: str
+    title: str | None = None
+    description: str | None = None
+    text: str | None = None
+    arguments: Sequence[Mapping[str, Any]] | None = None
+    enabled: bool | None = None
+    agents: Sequence[str] | None = None
+
+
+def get_skill(principal: Principal, name: str) -> Skill:
+    """Return the skill with this id or name that a principal may see; raises `NotFound`."""
+    lookup = by_id_or_slug(name)
+    lookup = {"name": lookup["slug"]} if "slug" in lookup else lookup
+    found: Skill = Skill.objects.visible_to(principal).get_or_404(
+        principal.organization_id, **lookup
+    )
+    return found
+
+
+def save_skill(principal: Principal, spec: SkillSpec, skill: Skill | None = None) -> Skill:
+    """Make or change a skill; raises `Invalid` naming the field, `Conflict` (`name_taken`).
+
+    A change of what it says is a new version; the earlier ones are kept.
+    """
+    principal.require(Action.MANAGE_WORKFLOWS)
+    old = skill
+    skill = (
+        Skill.objects.get(pk=old.pk) if old else Skill(organization_id=principal.organization_id)
+    )
+    changed = _put(skill, spec)
+    agents = None if spec.agents is None else get_agents_by_slug(principal, spec.agents, "agents")
+    said = compute_json_digest(skill.payload())
+    is_new = old is None or said != skill.digest
+    if is_new:
+        skill.version, skill.digest = (skill.version + 1 if old else 1), said
+    details = {"changed": changed, "version": skill.version, "digest": skill.digest}
+    with record_assignment_change(
+        principal, skill, "skill_changed" if old else "skill_added", details
+    ):
+        store(skill)
+        if is_new:
+            SkillVersion.objects.create(
+                organization_id=skill.organization_id,
+                skill=skill,
+                number=skill.version,
+                digest=skill.digest,
+                payload=skill.payload(),
+                made_by=principal.label,
+            )
+        if agents is not None:
+            details["agents"] = set_agents(skill, agents)
+    return skill
+
+
+def remove_skill(principal: Principal, skill: Skill) -> None:
+    """Remove a skill with its versions; the audit keeps that it was there."""
+    principal.require(Action.MANAGE_WORKFLOWS)
+    with record_assignment_change(principal, skill, "skill_removed", {"digest": skill.digest}):
+        skill.delete()
+
+
+def run_skill(
+    principal: Principal, skill: Skill, agent: Agent, arguments: Mapping[str, str]
+) -> Session:
+    """Start a session of an agent with a skill as its first message.
+
+    Raises `Invalid` naming the argument, `Forbidden`, and as `sessions.requests.start`.
+    """
+    require_run(principal, agent)
+    if not skill.given.filter(agent=agent).exists():
+        raise Forbidden(
+            format_message(
+                "The agent `{agent_slug}` does not have the skill `{skill}`.",
+                agent_slug=agent.slug,
+                skill=skill.name,
+            ),
+            code="skill_not_given",
+            rule="skill:given",
+            remedy="Give it the skill first, or choose an agent that has it.",
+        )
+    if not skill.enabled:
+        raise Conflict(
+            format_message("The skill `{skill}` is switched off.", skill=skill.name),
+            code="skill_disabled",
+            remedy="An operator or owner can switch it on.",
+        )
+    return start(principal, agent, render(build_template(skill), arguments))
+
+
+def _put(skill: Skill, spec: SkillSpec) -> list[str]:
+    """Set what the specification says; return the fields that changed. Raises `Invalid`."""
+    if not _NAME.fullmatch(spec.name):
+        raise InvalidInput(
+            format_message("{spec!r} is no name for a skill.", spec=spec.name[:100]),
+            field="name",
+            remedy="Use letters, digits, `-` and `_`; at most 64.",
+        )
+    said: dict[str, Any] = {
+        name: getattr(spec, name)
+        for name in ("name", "title", "description", "text", "enabled")
+        if getattr(spec, name) is not None
+    }
+    for name, longest in _LONGEST.items():
+        if len(said.get(name, "")) > longest:
+            raise InvalidInput(
+                format_message("It has {count} characters.", count=len(said[name])),
+                field=name,
+                remedy=format_message("At most {longest} are kept.", longest=longest),
+            )
+    if spec.arguments is not None:
+        said["arguments"] = [one.as_dict() for one in read_arguments(spec.arguments)]
+    changed = [name for name, value in said.items() if getattr(skill, name) != value]
+    for name in changed:
+        setattr(skill, name, said[name])
+    if not skill.text.strip():
+        raise InvalidInput(
+            "The skill says nothing.", field="text", remedy="Write what is to be done."
+        )
+    check_text(skill.text, read_arguments(skill.arguments))
+    return changed

@@ -1,0 +1,118 @@
+"""What a run does next. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from agents.llm.messages import apply_frame, build_frame
+from agents.sessions.ask_agent_tool import build_tool_name
+from agents.workflows.definitions import (
+    StepDefinition,
+    WorkflowDefinition,
+    fill_references,
+    resolve_pointer,
+)
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import InvalidInput, Problem
+from mcp_servers.schemas import ConfinementNeeded, is_valid_for_schema
+
+
+class StepFailed(Problem):
+    """A step failed, and the workflow ends with it."""
+
+    code = "step_failed"
+    status = 422
+
+
+@dataclass(frozen=True)
+class WorkflowStepResult:
+    """What came of a step: done, failed, unknown or skipped, with what it gave."""
+
+    state: str
+    text: str = ""
+    output: Any = None
+    code: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as references see it: what was skipped gave nothing."""
+        text = None if self.state == "skipped" else self.text
+        return {"state": self.state, "text": text, "output": self.output, "code": self.code}
+
+
+@dataclass(frozen=True)
+class WorkflowCall:
+    """A step that is made now."""
+
+    number: int
+    step: str
+    tool: str
+    arguments: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class SkippedStep:
+    """A step whose conditions don't hold."""
+
+    number: int
+    step: str
+    why: str
+
+
+@dataclass(frozen=True)
+class WorkflowEnd:
+    """The run is over, with these outputs."""
+
+    outputs: dict[str, Any]
+
+
+def advance(
+    workflow: WorkflowDefinition, inputs: Mapping[str, Any], came: Mapping[str, WorkflowStepResult]
+) -> WorkflowCall | SkippedStep | WorkflowEnd:
+    """Return what is next; raises `StepFailed`, or `Unresolved` naming the reference."""
+    values = {"inputs": inputs, "steps": {name: one.as_dict() for name, one in came.items()}}
+    for number, step in enumerate(workflow.steps, start=1):
+        if (found := came.get(step.id)) is None:
+            return _begin(number, step, values)
+        if found.state not in ("done", "skipped") and step.on_error == "stop":
+            raise StepFailed(
+                format_message(
+                    "The step `{step_id}` failed: {text}", step_id=step.id, text=found.text[:500]
+                ),
+                code=found.code or StepFailed.code,
+                field=f"steps.{step.id}",
+                remedy="Its page shows what was asked and answered.",
+            )
+    outputs: dict[str, Any] = fill_references(dict(workflow.outputs), values)
+    return WorkflowEnd(outputs)
+
+
+def _begin(
+    number: int, step: StepDefinition, values: Mapping[str, Any]
+) -> WorkflowCall | SkippedStep:
+    for pointer, schema in step.when.items():
+        if not is_condition_met(values, pointer, schema):
+            return SkippedStep(number, step.id, f"what {pointer} asks for doesn't hold")
+    if step.agent:
+        # What others wrote stands between lines that it can't write itself.
+        message = fill_references(step.message, values, _as_data)
+        text = message if isinstance(message, str) else str(message)
+        return WorkflowCall(number, step.id, build_tool_name("ask", step.agent), {"message": text})
+    return WorkflowCall(number, step.id, step.call, fill_references(dict(step.arguments), values))
+
+
+def is_condition_met(values: Mapping[str, Any], pointer: str, schema: Any) -> bool:
+    """Tell whether what a pointer means fits a schema; what isn't there doesn't."""
+    there, found = resolve_pointer(values, pointer)
+    try:
+        return there and is_valid_for_schema({"properties": {"it": schema}}, {"it": found})
+    except ConfinementNeeded:
+        raise InvalidInput(
+            format_message("What {pointer} means is too large for a condition.", pointer=pointer),
+            code="condition_too_large",
+            field=pointer,
+            remedy="Ask something of a smaller part.",
+        ) from None
+
+
+def _as_data(pointer: str, text: str) -> str:
+    return apply_frame(text, build_frame(pointer, flagged={}, sanitized={}))

@@ -1,0 +1,130 @@
+"""Timing: when a schedule is due next, by its period or its cron expression. Pure.
+
+A cron expression has five fields (minute, hour, day of the month, month, day of the week) and is
+read in a time zone. Where both kinds of days are restricted, either will do, as cron has it. A time
+that a change of clocks leaves out comes as much later; one that it repeats comes once.
+"""
+
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+from celery.schedules import ParseException, crontab_parser
+
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import InvalidInput
+
+SHORTEST_S = 60
+LONGEST_S = 366 * 86_400
+# Minute, hour, day of the month, month, day of the week: how many there are, and the first.
+_FIELDS = ((60, 0), (24, 0), (31, 1), (12, 1), (7, 0))
+# From one 29 February to the next there can be eight years.
+_DAYS_AHEAD = 8 * 366 + 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class TriggerSchedule:
+    """A period in seconds, or a cron expression in a time zone."""
+
+    every_s: int | None = None
+    cron: str = ""
+    time_zone: str = "UTC"
+
+    def after(self, now: datetime, due: datetime | None = None) -> datetime:
+        """Return when it is due after `now`; raises `Invalid` naming the field.
+
+        A period goes on from when it was `due`: what was missed meanwhile is left out.
+        """
+        zone = _parse_time_zone(self.time_zone)
+        if bool(self.cron) == (self.every_s is not None):
+            raise InvalidInput(
+                "A schedule has a period or a cron expression.",
+                field="every_s",
+                remedy="Give `every_s` or `cron`, one of the two.",
+            )
+        if self.every_s is None:
+            return _compute_next_due(_CronExpression.read(self.cron), zone, now)
+        if not SHORTEST_S <= self.every_s <= LONGEST_S:
+            raise InvalidInput(
+                format_message("The period is {every_s} s.", every_s=self.every_s),
+                field="every_s",
+                remedy=format_message(
+                    "Use a whole number of seconds from {shortest_s} to {longest_s}.",
+                    shortest_s=SHORTEST_S,
+                    longest_s=LONGEST_S,
+                ),
+            )
+        period = timedelta(seconds=self.every_s)
+        begin = due or now
+        return begin + period * ((now - begin) // period + 1)
+
+
+@dataclass(frozen=True)
+class _CronExpression:
+    """What a cron expression says; `either` of the days will do where both are restricted."""
+
+    minutes: frozenset[int]
+    hours: frozenset[int]
+    days: frozenset[int]
+    months: frozenset[int]
+    weekdays: frozenset[int]
+    either: bool
+
+    @classmethod
+    def read(cls, text: str) -> "_CronExpression":
+        fields = text.split()
+        if len(fields) != len(_FIELDS):
+            raise _build_cron_error(
+                text, format_message("it has {count} fields", count=len(fields))
+            )
+        found = []
+        for said, (many, first) in zip(fields, _FIELDS, strict=True):
+            try:
+                found.append(frozenset(crontab_parser(many, first).parse(said)))
+            except (ParseException, ValueError, ZeroDivisionError) as error:
+                raise _build_cron_error(text, str(error).rstrip(".")) from None
+        restricted = [not fields[place].startswith("*") for place in (2, 4)]
+        minutes, hours, days, months, weekdays = found
+        return cls(minutes, hours, days, months, weekdays, either=all(restricted))
+
+    def fits(self, day: date) -> bool:
+        """Tell whether it has times on a day."""
+        by_number, by_name = day.day in self.days, day.isoweekday() % 7 in self.weekdays
+        days = by_number or by_name if self.either else by_number and by_name
+        return days and day.month in self.months
+
+
+def _compute_next_due(cron: _CronExpression, zone: ZoneInfo, now: datetime) -> datetime:
+    first = now.astimezone(zone).date()
+    for day in (first + timedelta(days=number) for number in range(_DAYS_AHEAD)):
+        if not cron.fits(day):
+            continue
+        times = (
+            datetime(day.year, day.month, day.day, hour, minute, tzinfo=zone).astimezone(UTC)
+            for hour in cron.hours
+            for minute in cron.minutes
+        )
+        if (found := min((time for time in times if time > now), default=None)) is not None:
+            return found
+    raise InvalidInput(
+        "The schedule is never due.", field="cron", remedy="Name days that there are."
+    )
+
+
+def _parse_time_zone(name: str) -> ZoneInfo:
+    try:
+        return ZoneInfo(name)
+    except (ValueError, OSError, KeyError):
+        raise InvalidInput(
+            format_message("There is no time zone {name!r}.", name=name[:64]),
+            field="time_zone",
+            remedy="Use a name of the IANA database, such as UTC or Europe/Berlin.",
+        ) from None
+
+
+def _build_cron_error(text: str, why: str) -> InvalidInput:
+    return InvalidInput(
+        format_message("{text!r} is no cron expression: {why}.", text=text[:100], why=why[:200]),
+        field="cron",
+        remedy="Write minute, hour, day of month, month, day of week, such as 30 6 * * mon-fri.",
+    )

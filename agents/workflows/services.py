@@ -1,0 +1,301 @@
+"""Save, approve, remove workflows; start runs."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID, uuid4
+
+from agents.assignments import get_agents_by_slug, record_assignment_change, set_agents, store
+from agents.flow_labels.session_labels import label_session
+from agents.models import Agent, Session, Trigger, Workflow, WorkflowRun, WorkflowVersion
+from agents.models.agents import build_agent_lookup as by_id_or_slug
+from agents.models.workflows import LONGEST_SOURCE
+from agents.policies.queries import require_on
+from agents.session_wakeups import notify_worker
+from agents.sessions.services import require_run
+from agents.workflows.definitions import WorkflowDefinition, read_workflow
+from bonobot.accounts.principals import Principal
+from bonobot.accounts.roles import Action
+from bonobot.core.crypto.organization_secrets import mask_organization_secrets
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import Conflict, InvalidInput
+from bonobot.core.text.canonical_json import compute_json_digest
+from bonobot.core.text.json_reader import read
+from bonobot.core.text.untrusted_text import make_storable
+from bonobot.core.text.yaml_reader import is_yaml, read_yaml
+from bonobot.ledger.audit.admin_changes import record_change
+from bonobot.ledger.types import Actor
+from mcp_servers.schemas import ConfinementNeeded, check_arguments, classify_schema
+
+_NAME = re.compile(r"[-a-zA-Z0-9_]{1,64}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkflowSpec:
+    """What a person says of a workflow; what is None stays as it is.
+
+    `source` is its definition as YAML or JSON. `agents` are the slugs of those that have it as a
+    tool.
+    """
+
+    name: str
+    source: str | None = None
+    enabled: bool | None = None
+    agents: Sequence[str] | None = None
+
+
+def parse_source(source: str) -> Any:
+    """Return what a definition's text holds as plain values; raises `Invalid` with the line."""
+    if len(source) > LONGEST_SOURCE:
+        raise InvalidInput(
+            format_message("The definition has {count} characters.", count=len(source)),
+            field="source",
+            remedy=format_message(
+                "At most {longest_source} are taken.", longest_source=LONGEST_SOURCE
+            ),
+        )
+    try:
+        reading = read_yaml(source) if is_yaml(source) else read(source)
+    except InvalidInput as problem:
+        problem.field = problem.field or "source"
+        raise
+    return reading.root.plain()
+
+
+def build_definition(workflow: Workflow) -> WorkflowDefinition:
+    """Return what a stored workflow says."""
+    return read_workflow(workflow.definition)
+
+
+def get_workflow(principal: Principal, name: str) -> Workflow:
+    """Return the workflow with this id or name that a principal may see; raises `NotFound`."""
+    lookup = by_id_or_slug(name)
+    lookup = {"name": lookup["slug"]} if "slug" in lookup else lookup
+    found: Workflow = Workflow.objects.visible_to(principal).get_or_404(
+        principal.organization_id, **lookup
+    )
+    return found
+
+
+def save_workflow(
+    principal: Principal, spec: WorkflowSpec, workflow: Workflow | None = None
+) -> Workflow:
+    """Make or change a workflow; raises `Invalid` naming the path, `Conflict` (`name_taken`).
+
+    A change of what it says is a new version, which other agents get as a tool once it is approved.
+    """
+    principal.require(Action.MANAGE_WORKFLOWS)
+    old, owner = workflow, principal.organization_id
+    workflow = Workflow.objects.get(pk=old.pk) if old else Workflow(organization_id=owner)
+    _put(principal, workflow, spec)
+    agents = None if spec.agents is None else get_agents_by_slug(principal, spec.agents, "agents")
+    said = compute_json_digest(workflow.definition)
+    is_new = old is None or said != workflow.digest
+    if is_new:
+        workflow.version, workflow.digest = (workflow.version + 1 if old else 1), said
+    details: dict[str, Any] = {"version": workflow.version, "digest": workflow.digest}
+    with record_assignment_change(
+        principal, workflow, "workflow_changed" if old else "workflow_added", details
+    ):
+        store(workflow)
+        if is_new:
+            WorkflowVersion.objects.create(
+                organization_id=owner,
+                workflow=workflow,
+                number=workflow.version,
+                digest=workflow.digest,
+                source=workflow.source,
+                made_by=principal.label,
+            )
+        if agents is not None:
+            details["agents"] = set_agents(workflow, agents)
+    return workflow
+
+
+def approve_workflow(principal: Principal, workflow: Workflow, seen: str = "") -> Workflow:
+    """Approve a workflow as it stands, so that other agents may call it as a tool.
+
+    Raises `Conflict` (code `definition_changed`) where it is another one than was `seen`, a digest.
+    """
+    principal.require(Action.APPROVE_DEFINITIONS)
+    mine = Workflow.objects.filter(pk=workflow.pk, digest=seen or workflow.digest)
+    details = {"version": workflow.version, "digest": seen or workflow.digest}
+    with record_assignment_change(principal, workflow, "workflow_approved", details):
+        if not mine.update(approved_digest=seen or workflow.digest):
+            raise Conflict(
+                format_message(
+                    "The workflow `{workflow}` was changed meanwhile.", workflow=workflow.name
+                ),
+                code="definition_changed",
+                field="digest",
+                remedy="Look at it as it is now, and approve that.",
+            )
+    workflow.refresh_from_db()
+    return workflow
+
+
+def remove_workflow(principal: Principal, workflow: Workflow) -> None:
+    """Remove a workflow with its versions and triggers; its runs stay as sessions."""
+    principal.require(Action.MANAGE_WORKFLOWS)
+    with record_assignment_change(
+        principal, workflow, "workflow_removed", {"digest": workflow.digest}
+    ):
+        workflow.delete()
+
+
+def _put(principal: Principal, workflow: Workflow, spec: WorkflowSpec) -> None:
+    if not _NAME.fullmatch(spec.name):
+        raise InvalidInput(
+            format_message("{spec!r} is no name for a workflow.", spec=spec.name[:100]),
+            field="name",
+            remedy="Use letters, digits, `-` and `_`; at most 64.",
+        )
+    workflow.name = spec.name
+    if spec.enabled is not None:
+        workflow.enabled = spec.enabled
+    if spec.source is None and workflow._state.adding:
+        raise InvalidInput("The workflow has no definition.", field="source", remedy="Write one.")
+    if spec.source is not None:
+        said = parse_source(spec.source)
+        found = read_workflow(said)
+        workflow.agent = get_agents_by_slug(principal, [found.agent], "agent")[0]
+        workflow.source, workflow.definition = spec.source, said
+        workflow.description = found.description[:500]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOrigin:
+    """What started a run: by what way, by which trigger, and what its sender called the delivery.
+
+    `session_id` is what the run's session is going to have as its id.
+    """
+
+    via: str = WorkflowRun.Via.PERSON
+    trigger: Trigger | None = None
+    delivery: str = ""
+    session_id: UUID = field(default_factory=uuid4)
+
+
+def run_workflow(
+    principal: Principal, workflow: Workflow, inputs: Mapping[str, Any]
+) -> WorkflowRun:
+    """Start a run for a person or program that may run the workflow's agent.
+
+    Raises `Forbidden`, `InvalidArguments` naming the input, `Conflict` (`workflow_disabled`,
+    `agent_disabled`, `organization_halted`).
+    """
+    require_run(principal, workflow.agent)
+    starter = {
+        "started_by_kind": principal.kind,
+        "started_by_id": principal.id,
+        "started_by": principal.label,
+        "token_id": principal.token_id,
+    }
+    origin = RunOrigin()
+    session = Session(
+        id=origin.session_id, organization_id=workflow.organization_id, agent_id=workflow.agent_id
+    )
+    label_session(principal, session)
+    return begin(workflow, inputs, starter, actor=principal.actor, origin=origin)
+
+
+def begin(
+    workflow: Workflow,
+    inputs: Mapping[str, Any],
+    starter: Mapping[str, Any],
+    *,
+    actor: Actor,
+    origin: RunOrigin | None = None,
+) -> WorkflowRun:
+    """Start a run for whoever may start it; the rest is as `run_workflow`."""
+    origin = origin or RunOrigin()
+    agent = require_startable(workflow, inputs)
+    session = Session(
+        id=origin.session_id,
+        organization_id=workflow.organization_id,
+        agent=agent,
+        title=workflow.name,
+        **starter,
+    )
+    details = {"session_id": str(session.pk), "version": workflow.version, "via": str(origin.via)}
+    with record_change(
+        organization_id=workflow.organization_id,
+        actor=actor,
+        action="workflow_started",
+        resource_type="workflow",
+        resource_id=str(workflow.pk),
+        resource_name=workflow.name,
+        details=details | ({"trigger": origin.trigger.name} if origin.trigger else {}),
+        governed=False,
+    ):
+        session.save(force_insert=True)
+        run = add_run(session, workflow, inputs, origin)
+    notify_worker(session.pk)
+    return run
+
+
+def require_startable(workflow: Workflow, inputs: Mapping[str, Any]) -> Agent:
+    """Return the agent of a run that may begin; raises what `run_workflow` does but `Forbidden`."""
+    check_run_inputs(workflow, inputs)
+    agent = Agent.objects.select_related("organization").get(pk=workflow.agent_id)
+    require_on(agent)
+    return agent
+
+
+def add_run(
+    session: Session, workflow: Workflow, inputs: Mapping[str, Any], origin: RunOrigin
+) -> WorkflowRun:
+    """Write what a new session is to follow."""
+    found: WorkflowRun = WorkflowRun.objects.create(
+        organization_id=session.organization_id,
+        session=session,
+        workflow=workflow,
+        name=workflow.name,
+        version=workflow.version,
+        definition=workflow.definition,
+        inputs=_mask_inputs(inputs, session),
+        via=origin.via,
+        trigger=origin.trigger,
+        delivery=origin.delivery,
+    )
+    return found
+
+
+def check_run_inputs(workflow: Workflow, inputs: Mapping[str, Any]) -> WorkflowDefinition:
+    """Return what a workflow says; raises for inputs that don't fit, or where it is off."""
+    if not workflow.enabled:
+        raise Conflict(
+            format_message("The workflow `{workflow}` is switched off.", workflow=workflow.name),
+            code="workflow_disabled",
+            remedy="An operator or owner can switch it on.",
+        )
+    return check_inputs(workflow, inputs)
+
+
+def check_inputs(workflow: Workflow, inputs: Mapping[str, Any]) -> WorkflowDefinition:
+    """Return what a workflow says; raises for inputs that don't fit."""
+    text = build_definition(workflow)
+    try:
+        check_arguments(dict(text.inputs), dict(inputs), classify_schema(dict(text.inputs)))
+    except ConfinementNeeded:
+        raise InvalidInput(
+            "The inputs are too large.",
+            code="inputs_too_large",
+            field="inputs",
+            remedy="Send 16 KiB and 1,000 values at most; name the rest, and let a step read it.",
+        ) from None
+    return text
+
+
+def _mask_inputs(said: Any, session: Session) -> Any:
+    """Return inputs as they are kept: without stored secrets, in texts that rows can hold."""
+    if isinstance(said, str):
+        return make_storable(mask_organization_secrets(said, session.organization_id))
+    if isinstance(said, Mapping):
+        return {
+            str(make_storable(key)): _mask_inputs(value, session) for key, value in said.items()
+        }
+    if isinstance(said, list):
+        return [_mask_inputs(value, session) for value in said]
+    return said

@@ -1,0 +1,246 @@
+"""Verify and receive webhook deliveries.
+
+Whoever has the trigger's secret may send, by bearer or by a signature of the body. Each delivery is
+admitted by the ledger: written to the audit, held to the trigger's rate, and its text labelled as
+untrusted for all that the run calls.
+"""
+
+import hmac
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+from uuid import UUID
+
+from django.db import IntegrityError
+from django.utils import timezone
+
+from agents.budgets.limits import charge
+from agents.flow_labels.rules import build_flow_key
+from agents.models import Trigger, WorkflowRun
+from agents.workflows.definitions import fill_references
+from agents.workflows.services import RunOrigin, begin, require_startable
+from bonobot.accounts.attempt_limits import forget_once, remember_once
+from bonobot.core.crypto.signatures import TOLERANCE_S, is_signed
+from bonobot.core.problems import Conflict, InternalError, InvalidInput, Problem
+from bonobot.ledger.refusals import Refusal
+from bonobot.ledger.types import Actor, Admission, FlowLabelEffect, Opening, Settlement
+from bonobot.ledger.writer.writer_thread import get_writer
+from mcp_servers.flow_labels import FlowLabel, encode_labels
+
+# A timestamp may lie so far in the past, and so far in the future.
+REMEMBERED_S = 2 * TOLERANCE_S
+LONGEST_SIGNATURE = 255
+LABELS = (FlowLabel.UNTRUSTED_CONTENT,)
+# Compared with where there is no trigger, so that its absence takes as long to tell.
+_NOBODYS = "whs_" + "0" * 43
+
+
+class InvalidWebhookSecret(Problem):
+    """No webhook has this id and takes this secret: one answer for whatever isn't right."""
+
+    code = "bad_secret"
+    status = 401
+
+
+@dataclass(frozen=True, kw_only=True)
+class WebhookCredentials:
+    """How a delivery shows that its sender has the secret: itself, or a signature of the body."""
+
+    bearer: str = ""
+    timestamp: str = ""
+    signature: str = ""
+
+    def holds(self, secret: str, body: bytes) -> bool:
+        """Tell whether the sender has this secret."""
+        if self.signature:
+            return is_signed(secret, self.timestamp, self.signature, body, now=time.time())
+        return hmac.compare_digest(self.bearer.encode("utf-8", "replace"), secret.encode())
+
+
+def authenticate_delivery(trigger_id: str, proof: WebhookCredentials, body: bytes) -> Trigger:
+    """Return the webhook that a delivery may start; raises `BadSecret`."""
+    try:
+        rows = Trigger.objects.filter(pk=UUID(trigger_id), kind=Trigger.Kind.WEBHOOK)
+    except ValueError:
+        rows = Trigger.objects.none()
+    trigger = rows.select_related("workflow").first()
+    secret = trigger.secret.open() if trigger and trigger.secret else ""
+    right = proof.holds(secret or _NOBODYS, body)
+    if trigger is None or not secret or not right:
+        raise InvalidWebhookSecret(
+            "There is no such webhook, or the secret is another one.",
+            remedy="Send `Authorization: Bearer SECRET`, or sign the body as it is sent, now.",
+        )
+    return trigger
+
+
+def receive(
+    trigger: Trigger, body: Any, delivery: str = "", signature: str = ""
+) -> tuple[WorkflowRun, bool]:
+    """Start a run with what was sent, and tell whether it is a new one.
+
+    A delivery that came before gives its run again; one without an id of its own is known by its
+    signature. Raises `Conflict` (`trigger_disabled`, `delivery_replayed`), the ledger's `Refusal`
+    (`rate_limited`), what `begin` raises, and `Invalid` for a body that the trigger's inputs can't
+    be made of.
+    """
+    delivery = delivery or signature[:LONGEST_SIGNATURE]
+    if run := _find_earlier_run(trigger, delivery):
+        return run, False
+    if not signature:
+        return _started(trigger, body, delivery)
+    seen = ("webhook", str(trigger.pk), signature)
+    if not remember_once(REMEMBERED_S, *seen):
+        raise Conflict(
+            "A delivery with this signature came before, under another id.",
+            code="delivery_replayed",
+            remedy="Sign each delivery anew, with the time at which it is sent.",
+        )
+    try:
+        return _started(trigger, body, delivery)
+    except BaseException:
+        forget_once(*seen)  # nothing was started: the sender may try again
+        raise
+
+
+def _started(trigger: Trigger, body: Any, delivery: str) -> tuple[WorkflowRun, bool]:
+    origin = RunOrigin(via=WorkflowRun.Via.WEBHOOK, trigger=trigger, delivery=delivery)
+    opening = _build_opening(trigger, origin)
+    began = time.monotonic()
+    try:
+        _admit(trigger, opening)
+        inputs = _check_delivery(trigger, body, opening, began)
+        run, is_new = _start_run(trigger, inputs, origin)
+    except Problem as problem:
+        _save_last_delivery(trigger, problem.code)
+        raise
+    _save_last_delivery(trigger)
+    return run, is_new
+
+
+def build_inputs(trigger: Trigger, body: Any) -> dict[str, Any]:
+    """Return the inputs of a run: the trigger's, filled from what was sent, or that itself."""
+    found: Any = fill_references(trigger.inputs, {"body": body}) if trigger.inputs else body
+    if isinstance(found, dict):
+        return found
+    raise InvalidInput(
+        "The body is no JSON object.",
+        field="body",
+        remedy="Send the workflow's inputs as one object, or let the trigger say what they are.",
+    )
+
+
+def build_trigger_starter(trigger: Trigger) -> Mapping[str, str]:
+    """Return who is behind the runs of a trigger, as sessions keep it."""
+    who = build_trigger_actor(trigger)
+    return {"started_by_kind": who.kind, "started_by_id": who.id, "started_by": who.label}
+
+
+def build_trigger_actor(trigger: Trigger) -> Actor:
+    """Return who starts the runs of a trigger, as the audit names it."""
+    return Actor("system", str(trigger.pk), trigger.label)
+
+
+def _check_delivery(trigger: Trigger, body: Any, opening: Opening, began: float) -> dict[str, Any]:
+    """Return the inputs of a run that can begin, and close the delivery's row either way.
+
+    It is closed before there is a session: who takes that up closes what is open of it.
+    """
+    code = InternalError.code
+    try:
+        if not trigger.enabled:
+            raise Conflict(
+                "This webhook is switched off.",
+                code="trigger_disabled",
+                remedy="An operator or owner can switch it on.",
+            )
+        inputs = build_inputs(trigger, body)
+        require_startable(trigger.workflow, inputs)
+        code = ""
+    except Problem as problem:
+        code = problem.code
+        raise
+    finally:
+        _settle(opening, began, code)
+    return inputs
+
+
+def _start_run(
+    trigger: Trigger, inputs: dict[str, Any], origin: RunOrigin
+) -> tuple[WorkflowRun, bool]:
+    workflow, starter = trigger.workflow, build_trigger_starter(trigger)
+    try:
+        found = begin(workflow, inputs, starter, actor=build_trigger_actor(trigger), origin=origin)
+    except IntegrityError:
+        # The same delivery came twice at once; the other one was first.
+        if run := _find_earlier_run(trigger, origin.delivery):
+            return run, False
+        raise
+    return found, True
+
+
+def _find_earlier_run(trigger: Trigger, delivery: str) -> WorkflowRun | None:
+    rows = WorkflowRun.objects.filter(trigger=trigger, delivery=delivery)
+    found: WorkflowRun | None = rows.select_related("session").first() if delivery else None
+    return found
+
+
+def _build_opening(trigger: Trigger, origin: RunOrigin) -> Opening:
+    return Opening(
+        call_id=origin.session_id,
+        organization_id=trigger.organization_id,
+        action="webhook_received",
+        event_type="connection",
+        resource_type="trigger",
+        resource_id=str(trigger.pk),
+        resource_name=trigger.name,
+        actor=build_trigger_actor(trigger),
+        decision="allow",
+        agent_id=trigger.workflow.agent_id,
+        tool_name=trigger.label,
+        session_id=origin.session_id,
+        details={
+            "workflow": trigger.workflow.name,
+            "delivery": origin.delivery,
+            "labels": [str(label) for label in LABELS],
+        },
+    )
+
+
+def _admit(trigger: Trigger, opening: Opening) -> None:
+    session = build_flow_key(trigger.organization_id, "session", opening.call_id)
+    admission = Admission(
+        opening=opening,
+        charges=(charge(trigger.organization_id, "trigger", trigger.pk, trigger.per_minute),),
+        flows=(FlowLabelEffect(session, adds=encode_labels(LABELS)),),
+    )
+    try:
+        get_writer().admit(admission).result()
+    except Refusal as refusal:
+        _record_refusal(opening, refusal)
+        raise
+
+
+def _record_refusal(opening: Opening, refusal: Refusal) -> None:
+    if refusal.code == "audit_unavailable":
+        return
+    # Of a flood the first one is written, and the others are counted.
+    told = replace(opening, decision="deny", code=refusal.code, rule=refusal.rule)
+    get_writer().refuse(told).result()
+
+
+def _settle(opening: Opening, began: float, code: str) -> None:
+    settlement = Settlement(
+        call_id=opening.call_id,
+        organization_id=opening.organization_id,
+        outcome="error" if code else "ok",
+        duration_ms=int((time.monotonic() - began) * 1000),
+        code=code,
+        kind="trigger",
+    )
+    get_writer().settle(settlement).result()
+
+
+def _save_last_delivery(trigger: Trigger, code: str = "") -> None:
+    Trigger.objects.filter(pk=trigger.pk).update(last_at=timezone.now(), last_code=code[:64])

@@ -1,0 +1,56 @@
+"""The workflow_… tool.
+
+It runs in a session of its own, as the agent that it runs as; the root of the tree pays.
+"""
+
+import json
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from agents.builtin_tools.types import BuiltinTool, BuiltinToolContext, BuiltinToolHints
+from agents.models import Session, Workflow, WorkflowRun
+from agents.sessions import child_sessions
+from agents.sessions.ask_agent_tool import build_tool_name, get_parent_session_id
+from agents.workflows.definitions import read_workflow
+from agents.workflows.services import RunOrigin, add_run, check_run_inputs
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.runtime import get_runtime
+from mcp_servers.flow_labels import FlowLabel
+
+
+def build_workflow_tool(workflow: Workflow) -> BuiltinTool:
+    """Return the tool that runs a workflow."""
+    text = read_workflow(workflow.definition)
+    return BuiltinTool(
+        name=build_tool_name("workflow", workflow.name),
+        description=text.description
+        or format_message("Run the workflow {name}.", name=workflow.name),
+        input_schema=dict(text.inputs),
+        run=partial(_run, workflow.pk),
+        labels=(FlowLabel.REPEATABLE,),
+        hints=BuiltinToolHints(
+            read_only=False, destructive=True, idempotent=False, open_world=True
+        ),
+    )
+
+
+async def _run(workflow_id: UUID, context: BuiltinToolContext, arguments: dict[str, Any]) -> str:
+    parent_id = get_parent_session_id(context)
+    child_id = await get_runtime().orm(_start_run, workflow_id, parent_id, context, arguments)
+    await child_sessions.wait_for_child(child_id)
+    return await get_runtime().orm(child_sessions.answer_of, child_id)
+
+
+def _start_run(
+    workflow_id: UUID, parent_id: UUID, context: BuiltinToolContext, arguments: dict[str, Any]
+) -> UUID:
+    workflow = Workflow.objects.get(pk=workflow_id, organization_id=context.organization_id)
+    check_run_inputs(workflow, arguments)
+
+    def follow(child: Session) -> None:
+        add_run(child, workflow, arguments, RunOrigin(via=WorkflowRun.Via.AGENT))
+
+    said = f"{workflow.name} {json.dumps(arguments, ensure_ascii=False)[:500]}"
+    principal, call_id = context.principal, context.call_id
+    return child_sessions.begin(principal, parent_id, call_id, workflow.agent_id, said, follow)

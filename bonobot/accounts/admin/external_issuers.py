@@ -1,0 +1,163 @@
+"""External issuers of tokens."""
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from django import forms
+from django.contrib import messages
+from django.db.models import Model, QuerySet
+from django.http import HttpRequest, HttpResponseRedirect
+from django.urls import reverse
+from django.utils.safestring import SafeString
+from django.utils.text import format_lazy
+from django.utils.translation import gettext as _t
+from django.utils.translation import gettext_lazy as _
+
+from bonobot.accounts.admin_base.scoped_admin import ServiceFormAdmin
+from bonobot.accounts.external_issuers import services as external_issuers
+from bonobot.accounts.external_issuers.jwt_validation import OF_GATEWAY
+from bonobot.accounts.models.organizations import Issuer
+from bonobot.accounts.principals import Principal
+from bonobot.accounts.role_labels import SCOPE_MEANS
+from bonobot.accounts.roles import Action
+from bonobot.accounts.templatetags.display import badge_html
+from bonobot.core.admin.theme import Textarea, action, display, register
+from bonobot.core.i18n.localization import localize_text
+from bonobot.core.problems import Problem
+
+WHO = ("name", "url", "audience", "enabled", "announced")
+CLAIMS = ("subject_claim", "label_claim", "role_claim", "roles", "role", "scope_claim")
+BOUNDS = ("scopes", "agents", "calls_per_minute")
+TRUST = ("any_type", "allow_private")
+
+
+class IssuerForm(forms.ModelForm):
+    """What is believed of an issuer's tokens, and what they may do at most."""
+
+    roles = forms.JSONField(
+        label=_("Roles by value"),
+        required=False,
+        initial=dict,
+        widget=Textarea(attrs={"rows": 3, "spellcheck": "false"}),
+        help_text=_('Like {"bonobot-operators": "operator"}; the first role of the table counts.'),
+    )
+    scopes = forms.MultipleChoiceField(
+        label=_("Scopes"),
+        required=False,
+        choices=[
+            (scope.value, format_lazy("{} – {}", scope, SCOPE_MEANS[scope])) for scope in OF_GATEWAY
+        ],
+        widget=forms.CheckboxSelectMultiple,
+        help_text=_("What tokens may have at most; none: all of these."),
+    )
+    agents = forms.MultipleChoiceField(
+        label=_("Only for agents"),
+        required=False,
+        widget=forms.CheckboxSelectMultiple,
+        help_text=_("Its tokens reach these agents and their tools, and nothing else."),
+    )
+
+    class Meta:
+        model = Issuer
+        fields = (
+            *(name for name in (*WHO, *CLAIMS, *TRUST) if name != "roles"),
+            "calls_per_minute",
+        )
+        help_texts = {"calls_per_minute": _("Of each subject; empty: the usual limit.")}
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """Show the lists of an issuer that there is."""
+        super().__init__(*args, **kwargs)
+        row = self.instance
+        if not row._state.adding:
+            self.initial = dict(self.initial) | {
+                "roles": row.roles,
+                "scopes": row.scopes,
+                "agents": row.agent_ids,
+            }
+
+    def validate_unique(self) -> None:
+        """Leave it to the operation, which says whose the issuer is not."""
+
+    def said(self) -> dict[str, Any]:
+        """Return what was said, as the operations take it."""
+        said = dict(self.cleaned_data)
+        return said | {"agent_ids": said.pop("agents"), "roles": said["roles"] or {}}
+
+
+@register(Issuer)
+class IssuerAdmin(ServiceFormAdmin):
+    """The active organization's issuers; `agents_of` is filled by the room of agents."""
+
+    needs_to_view = (Action.MANAGE_ISSUERS,)
+    needs_to_change = Action.MANAGE_ISSUERS
+    removing = _("Its tokens open nothing here any more.")
+    agents_of: ClassVar[Callable[[Principal], list[tuple[str, str]]]] = staticmethod(lambda _: [])
+    form = IssuerForm
+    list_display = ("name", "url", "role", "state")
+    search_fields = ("name", "url")
+    empty_icon = "passkey"
+    empty_text = _(
+        "Programs come with tokens that are made here. Add an issuer to take its tokens, too: "
+        "people then sign in where they do for everything else."
+    )
+    actions = ("check_chosen",)
+    problem_fields = {"agent_ids": "agents"}
+    fieldsets = (
+        (None, {"fields": WHO}),
+        (_("What its tokens say"), {"fields": CLAIMS}),
+        (_("Bounds"), {"fields": BOUNDS}),
+        (_("Trust"), {"fields": TRUST}),
+    )
+
+    def get_form(
+        self, request: HttpRequest, obj: Model | None = None, change: bool = False, **kwargs: Any
+    ) -> type[forms.ModelForm]:
+        """Offer the organization's agents, and those that the issuer names but that are gone."""
+        form: Any = super().get_form(request, obj, change=change, **kwargs)
+        if "agents" in form.base_fields:
+            agents = type(self).agents_of(self.principal(request))
+            gone = set(getattr(obj, "agent_ids", ())) - {pk for pk, _name in agents}
+            removed = [(pk, _t("removed: %s") % pk) for pk in sorted(gone)]
+            form.base_fields["agents"].choices = [*agents, *removed]
+        return form
+
+    @display(description=_("state"))
+    def state(self, issuer: Issuer) -> SafeString:
+        """Return whether its tokens are taken."""
+        if not issuer.enabled:
+            return badge_html("disabled", _t("off"))
+        return badge_html("usable", _t("taken"))
+
+    def save_form(self, request: HttpRequest, form: Any, change: bool) -> Issuer:
+        """Add or change it by the operation."""
+        principal = self.principal(request)
+        if not change:
+            return external_issuers.add(principal, **form.said())
+        issuer: Issuer = Issuer.objects.get(pk=form.instance.pk)
+        external_issuers.update_issuer(principal, issuer, **form.said())
+        return issuer
+
+    def delete_model(self, request: HttpRequest, obj: Issuer) -> None:
+        """Remove by the operation."""
+        external_issuers.remove(self.principal(request), obj)
+
+    def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Issuer]) -> None:
+        """Remove each by the operation."""
+        for issuer in queryset:
+            external_issuers.remove(self.principal(request), issuer)
+
+    @action(description=_("Read the keys now"), permissions=["change"])
+    def check_chosen(
+        self, request: HttpRequest, queryset: QuerySet[Issuer]
+    ) -> HttpResponseRedirect:
+        """Ask the chosen issuers for their keys, and tell what came."""
+        for issuer in queryset[:10]:
+            try:
+                keys = external_issuers.check(self.principal(request), issuer)
+            except Problem as problem:
+                messages.error(request, f"{issuer.name}: {localize_text(problem)}")
+            else:
+                told = _t("%(name)s publishes %(n)d keys.") % {"name": issuer.name, "n": keys}
+                messages.success(request, told)
+        return HttpResponseRedirect(reverse("admin:tenancy_issuer_changelist"))

@@ -1,0 +1,173 @@
+"""Identity providers for sign-on."""
+
+from typing import Any
+
+from django import forms
+from django.contrib import messages
+from django.db.models import Model, QuerySet
+from django.http import HttpRequest, HttpResponseRedirect
+from django.urls import reverse
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _t
+from django.utils.translation import gettext_lazy as _
+
+from bonobot.accounts import email as account_email
+from bonobot.accounts.admin_base.scoped_admin import ServiceFormAdmin
+from bonobot.accounts.models.organizations import Provider
+from bonobot.accounts.roles import Action
+from bonobot.accounts.sso import services as sso
+from bonobot.accounts.templatetags.display import badge_html
+from bonobot.core.admin.theme import SecretInput, Textarea, TextInput, action, display, register
+from bonobot.core.i18n.localization import localize_text
+from bonobot.core.problems import Problem
+from bonobot.core.text.masking import MASK
+
+WHERE = ("name", "url", "client_id", "secret", "redirect_address")
+PEOPLE = ("domains", "trusts_email", "creates")
+ROLES = ("role", "role_claim", "roles")
+SIGN_IN = ("enabled", "announced", "entry_address", "second_factor", "allow_private")
+ADDRESS = '<span style="overflow-wrap: anywhere">{}</span>'
+SHOWN = ("redirect_address", "entry_address")
+
+
+class IdentityProviderForm(forms.ModelForm):
+    """Who we are at a provider, whom of its people we take, and as what."""
+
+    secret = forms.CharField(label=_("Client secret"), required=False, widget=SecretInput())
+    domains = forms.CharField(
+        label=_("E-mail domains"),
+        required=False,
+        widget=TextInput(attrs={"spellcheck": "false", "autocomplete": "off"}),
+        help_text=_("With spaces between them; only people with such addresses come in."),
+    )
+    roles = forms.JSONField(
+        label=_("Roles by value"),
+        required=False,
+        initial=dict,
+        widget=Textarea(attrs={"rows": 3, "spellcheck": "false"}),
+        help_text=_('Like {"bonobot-operators": "operator"}; the first role of the table counts.'),
+    )
+
+    class Meta:
+        model = Provider
+        fields = tuple(
+            name
+            for name in (*WHERE, *PEOPLE, *ROLES, *SIGN_IN)
+            if name not in (*SHOWN, "secret", "domains", "roles")
+        )
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """Show the lists of a provider that there is."""
+        super().__init__(*args, **kwargs)
+        row = self.instance
+        if not row._state.adding:
+            told = {"domains": " ".join(row.domains), "roles": row.roles}
+            told |= {"secret": MASK if row.client_secret else ""}
+            self.initial = dict(self.initial) | told
+
+    def validate_unique(self) -> None:
+        """Leave it to the operation, which says what to do."""
+
+    def said(self) -> dict[str, Any]:
+        """Return what was said, as the operations take it."""
+        said = dict(self.cleaned_data)
+        secret = said.pop("secret")
+        lists = {"domains": said["domains"].split(), "roles": said["roles"] or {}}
+        return said | lists | {"client_secret": secret}
+
+
+@register(Provider)
+class IdentityProviderAdmin(ServiceFormAdmin):
+    """The active organization's identity providers."""
+
+    needs_to_view = (Action.MANAGE_ORGANIZATION,)
+    needs_to_change = Action.MANAGE_ORGANIZATION
+    removing = _("Nobody signs in by it any more; accounts stay.")
+    form = IdentityProviderForm
+    list_display = ("name", "url", "role", "state")
+    search_fields = ("name", "url")
+    readonly_fields = SHOWN
+    empty_icon = "login"
+    empty_text = _(
+        "People sign in by name and password. Add your identity provider, and they sign in where "
+        "they do for everything else."
+    )
+    actions = ("check_chosen",)
+    problem_fields = {"client_secret": "secret"}
+    fieldsets = (
+        (None, {"fields": WHERE}),
+        (_("Whom it lets in"), {"fields": PEOPLE}),
+        (_("As what"), {"fields": ROLES}),
+        (_("Sign-in"), {"fields": SIGN_IN}),
+    )
+
+    @display(description=_("redirect address"))
+    def redirect_address(self, provider: Provider) -> SafeString:
+        """Return where the provider has to be told that people are sent back to."""
+        return format_html(ADDRESS, sso.redirect_uri(provider.organization_id))
+
+    @display(description=_("address of the sign-in"))
+    def entry_address(self, provider: Provider) -> SafeString | str:
+        """Return where people begin whom the sign-in page doesn't show it."""
+        if provider._state.adding:
+            return "-"
+        return format_html(
+            ADDRESS, account_email.build_url(reverse("account_sso", args=[provider.pk]))
+        )
+
+    @display(description=_("state"))
+    def state(self, provider: Provider) -> SafeString:
+        """Return whether people sign in there."""
+        if not provider.enabled:
+            return badge_html("disabled", _t("off"))
+        return badge_html("usable", _t("on"))
+
+    def get_form(
+        self, request: HttpRequest, obj: Model | None = None, change: bool = False, **kwargs: Any
+    ) -> type[forms.ModelForm]:
+        """Begin a new one in the organization, which its redirect address names."""
+        form: Any = super().get_form(request, obj, change=change, **kwargs)
+        if obj is None:
+            here = self.principal(request).organization_id
+
+            class Begun(form):
+                def __init__(self, *args: Any, **kwargs: Any) -> None:
+                    super().__init__(*args, **kwargs)
+                    self.instance.organization_id = here
+
+            return Begun
+        return form
+
+    def save_form(self, request: HttpRequest, form: Any, change: bool) -> Provider:
+        """Add or change it by the operation."""
+        principal = self.principal(request)
+        if not change:
+            return sso.add(principal, **form.said())
+        provider: Provider = Provider.objects.get(pk=form.instance.pk)
+        sso.update_provider(principal, provider, **form.said())
+        return provider
+
+    def delete_model(self, request: HttpRequest, obj: Provider) -> None:
+        """Remove by the operation."""
+        sso.remove(self.principal(request), obj)
+
+    def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Provider]) -> None:
+        """Remove each by the operation."""
+        for provider in queryset:
+            sso.remove(self.principal(request), provider)
+
+    @action(description=_("Ask it for its keys"), permissions=["change"])
+    def check_chosen(
+        self, request: HttpRequest, queryset: QuerySet[Provider]
+    ) -> HttpResponseRedirect:
+        """Ask the chosen providers for metadata and keys, and tell what came."""
+        for provider in queryset[:10]:
+            try:
+                keys = sso.check(self.principal(request), provider)
+            except Problem as problem:
+                messages.error(request, f"{provider.name}: {localize_text(problem)}")
+            else:
+                told = _t("%(name)s publishes %(n)d keys.") % {"name": provider.name, "n": keys}
+                messages.success(request, told)
+        return HttpResponseRedirect(reverse("admin:tenancy_provider_changelist"))

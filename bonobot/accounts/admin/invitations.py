@@ -1,0 +1,199 @@
+"""Invitations."""
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from django import forms
+from django.contrib import messages
+from django.db.models import Model, QuerySet
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http.response import HttpResponseBase
+from django.urls import URLPattern, path, reverse
+from django.utils import timezone
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _t
+from django.utils.translation import gettext_lazy as _
+from django.views.decorators.http import require_POST
+
+from bonobot.accounts import invitations
+from bonobot.accounts.admin_base.responses import format_problem, render_screen
+from bonobot.accounts.admin_base.scoped_admin import ServiceFormAdmin
+from bonobot.accounts.invitations import SentInvitation
+from bonobot.accounts.models.organizations import Invitation
+from bonobot.accounts.principals import Principal
+from bonobot.accounts.roles import Action, Role
+from bonobot.accounts.templatetags.display import ago, badge_html
+from bonobot.core.admin.theme import display, register
+
+
+class InvitationForm(forms.ModelForm):
+    """Who is asked to join, as what, and for which agents."""
+
+    agents = forms.MultipleChoiceField(
+        label=_("Agents"),
+        required=False,
+        widget=forms.CheckboxSelectMultiple,
+        help_text=_("Those that they may run from the start; for the role member."),
+    )
+
+    class Meta:
+        model = Invitation
+        fields = ("email", "role")
+
+    def validate_unique(self) -> None:
+        """Leave it to the operation, which says what to do."""
+
+
+@register(Invitation)
+class InvitationAdmin(ServiceFormAdmin):
+    """Who was asked to join the active organization.
+
+    `agents_of` is filled by the room of agents, which lies above: it lists (id, name).
+    """
+
+    needs_to_view = (Action.MANAGE_MEMBERS,)
+    needs_to_change = Action.MANAGE_MEMBERS
+    agents_of: ClassVar[Callable[[Principal], list[tuple[str, str]]]] = staticmethod(lambda _: [])
+    form = InvitationForm
+    fields = ("email", "role", "agents")
+    list_display = ("email", "role", "state", "invited_by", "until", "made_at")
+    list_filter = ("role",)
+    search_fields = ("email",)
+    empty_icon = "mail"
+    empty_text = _("Ask people to join by their e-mail address: they get a link to use once.")
+    change_form_template = "admin/people/invitation.html"
+
+    def get_form(
+        self, request: HttpRequest, obj: Model | None = None, change: bool = False, **kwargs: Any
+    ) -> type[forms.ModelForm]:
+        """Offer the organization's agents."""
+        form: Any = super().get_form(request, obj, change=change, **kwargs)
+        if "agents" in form.base_fields:
+            offered = type(self).agents_of(self.principal(request))
+            form.base_fields["agents"].choices = offered
+        return form
+
+    def get_fields(self, request: HttpRequest, obj: Model | None = None) -> Any:
+        """Show what became of an invitation that there is."""
+        return (
+            ("email", "role", "state", "invited_by", "mailed", "until", "accepter")
+            if obj
+            else self.fields
+        )
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Model | None = None) -> Any:
+        """Change none: another role is another invitation."""
+        return self.get_fields(request, obj) if obj else ()
+
+    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        """Never: it is sent again, or revoked."""
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        """Never: it is revoked, so that it stays readable."""
+        return False
+
+    @display(description=_("state"))
+    def state(self, invitation: Invitation) -> SafeString:
+        """Return what became of it."""
+        return render_state_badge(invitation)
+
+    @display(description=_("mailed"))
+    def mailed(self, invitation: Invitation) -> SafeString | str:
+        """Return when its letter went out."""
+        return ago(invitation.mailed_at)
+
+    @display(description=_("accepted by"))
+    def accepter(self, invitation: Invitation) -> str:
+        """Return who accepted it."""
+        return str(invitation.accepted_by or "–")
+
+    @display(description=_("expires"), ordering="expires_at")
+    def until(self, invitation: Invitation) -> SafeString | str:
+        """Return until when it can be accepted."""
+        return ago(invitation.expires_at)
+
+    def save_form(self, request: HttpRequest, form: Any, change: bool) -> Invitation:
+        """Invite; what came of sending it is kept on this request, for the answer."""
+        said = form.cleaned_data
+        posted = invitations.invite(
+            self.principal(request), said["email"], Role(said["role"]), agent_ids=said["agents"]
+        )
+        request.posted = posted  # type: ignore[attr-defined]
+        return posted.invitation
+
+    def response_add(
+        self, request: HttpRequest, obj: Invitation, post_url_continue: str | None = None
+    ) -> HttpResponse:
+        """Say that it was sent, or show its link, once, in the answer itself."""
+        posted: SentInvitation = request.posted  # type: ignore[attr-defined]
+        return self._posted(request, posted)
+
+    def get_urls(self) -> list[URLPattern]:
+        """Return the addresses, those of the deeds among them."""
+        own = [
+            path(
+                f"<path:pk>/{name}/",
+                self.admin_site.admin_view(require_POST(deed)),
+                name=f"{PLACE}_{name}",
+            )
+            for name, deed in (("send", self.send_view), ("revoke", self.revoke_view))
+        ]
+        return [*own, *super().get_urls()]
+
+    def send_view(self, request: HttpRequest, pk: str) -> HttpResponseBase:
+        """Make a new link and send it."""
+        invitation = self._named(request, pk)
+        return self._posted(request, invitations.send_again(self.principal(request), invitation))
+
+    def revoke_view(self, request: HttpRequest, pk: str) -> HttpResponseBase:
+        """End it."""
+        invitations.revoke(self.principal(request), self._named(request, pk))
+        messages.success(request, _t("The invitation was revoked."))
+        return _redirect_to_members()
+
+    def _named(self, request: HttpRequest, pk: str) -> Invitation:
+        principal = self.principal(request)
+        principal.require(Action.MANAGE_MEMBERS)
+        found: Invitation = Invitation.objects.get_or_404(principal.organization_id, pk=pk)
+        return found
+
+    def _posted(self, request: HttpRequest, posted: SentInvitation) -> HttpResponse:
+        if not posted.link:
+            said = _t("An invitation was sent to %(email)s.") % {"email": posted.invitation.email}
+            messages.success(request, said)
+            return _redirect_to_members()
+        return render_screen(
+            request,
+            "people/invited.html",
+            title=posted.invitation.email,
+            object=posted.invitation,
+            opts=self.opts,
+            link=posted.link,
+            problem=format_problem(posted.problem) if posted.problem else "",
+        )
+
+
+PLACE = "tenancy_invitation"
+
+
+def render_state_badge(invitation: Invitation) -> SafeString:
+    """Return what became of an invitation, as a badge."""
+    if invitation.accepted_at is not None:
+        return badge_html("done", _t("accepted"))
+    if invitation.revoked_at is not None:
+        return badge_html("revoked", _t("revoked"))
+    if invitation.expires_at <= timezone.now():
+        return badge_html("waiting", _t("expired"))
+    return badge_html("pending", _t("invited"))
+
+
+def open_invitations(principal: Principal) -> QuerySet[Invitation]:
+    """Return who was invited and hasn't joined yet."""
+    here = Invitation.objects.for_organization(principal.organization_id)
+    found: QuerySet[Invitation] = here.open()
+    return found
+
+
+def _redirect_to_members() -> HttpResponseRedirect:
+    return HttpResponseRedirect(reverse("admin:tenancy_membership_changelist"))

@@ -1,0 +1,249 @@
+"""Users, organizations, members with roles."""
+
+from typing import Any
+
+from allauth.mfa.models import Authenticator
+from django import forms
+from django.contrib import messages
+from django.contrib.auth.admin import UserAdmin as DjangoUserAdmin
+from django.db.models import Count, Exists, Model, OuterRef, QuerySet
+from django.http import HttpRequest, HttpResponseRedirect
+from django.http.response import HttpResponseBase
+from django.urls import reverse
+from django.utils.translation import gettext as _t
+from django.utils.translation import gettext_lazy as _
+
+from bonobot.accounts import services as accounts
+from bonobot.accounts.admin.invitations import open_invitations, render_state_badge
+from bonobot.accounts.admin_base.responses import render_screen
+from bonobot.accounts.admin_base.scoped_admin import ScopedAdmin, ServiceFormAdmin
+from bonobot.accounts.models.organizations import ROLE_CHOICES, Membership, Organization, User
+from bonobot.accounts.password_reset import send_reset_link
+from bonobot.accounts.roles import Action, Role
+from bonobot.accounts.second_factor import STRONG, reset_second_factor
+from bonobot.core.admin.theme import (
+    AdminPasswordChangeForm,
+    Select,
+    TextInput,
+    UserChangeForm,
+    UserCreationForm,
+    action,
+    display,
+    register,
+)
+
+INVITED_SHOWN = 50
+
+
+@register(User)
+class UserAdmin(DjangoUserAdmin, ScopedAdmin):  # type: ignore[misc]  # both are model admins
+    """People who can sign in; made by platform administrators."""
+
+    platform_only = True
+    needs_to_change = Action.MANAGE_ORGANIZATION
+    form = UserChangeForm
+    add_form = UserCreationForm
+    change_password_form = AdminPasswordChangeForm
+    list_display = ("username", "full_name", "roles", "is_superuser", "is_active", "last_login")
+    list_filter = ("is_active", "is_superuser")
+    search_fields = ("username", "first_name", "last_name", "email")
+    filter_horizontal = ()
+    fieldsets = (
+        (None, {"fields": ("username", "password")}),
+        (_("Person"), {"fields": ("first_name", "last_name", "email", "language", "time_zone")}),
+        (_("Access"), {"fields": ("is_active", "is_superuser")}),
+    )
+    add_fieldsets = (
+        (None, {"classes": ("wide",), "fields": ("username", "password1", "password2")}),
+    )
+    readonly_fields = ("last_login",)
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[User]:
+        """Return users with their memberships, which the list shows."""
+        return super().get_queryset(request).prefetch_related("memberships__organization")
+
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        """Never: a person is switched off, so that their name stays readable."""
+        return False
+
+    @display(description=_("name"))
+    def full_name(self, user: User) -> str:
+        """Return the first and last name."""
+        return user.get_full_name() or "-"
+
+    @display(description=_("roles"))
+    def roles(self, user: User) -> str:
+        """Return the role in each organization."""
+        mine = user.memberships.all()
+        found = [f"{member.organization.name}: {member.get_role_display()}" for member in mine]
+        return ", ".join(found) or "-"
+
+    def save_model(self, request: HttpRequest, obj: User, form: Any, change: bool) -> None:
+        """Save by the operation."""
+        accounts.save_user(self.principal(request), obj, form.changed_data, adding=not change)
+
+
+@register(Organization)
+class OrganizationAdmin(ScopedAdmin):
+    """The tenants: a platform administrator sees all, an owner their own."""
+
+    needs_to_change = Action.MANAGE_ORGANIZATION
+    list_display = ("name", "slug", "member_count", "made_at")
+    search_fields = ("name", "slug")
+    fieldsets = (
+        (None, {"fields": ("name", "slug")}),
+        (_("Approvals of calls"), {"fields": ("four_eyes", "approval_hours")}),
+        (_("Rate"), {"fields": ("calls_per_minute",)}),
+        (_("Sign-in"), {"fields": ("second_factor", "single_sign_on")}),
+        (_("Audit"), {"fields": ("audit_days",)}),
+    )
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Model | None = None) -> Any:
+        """Keep the slug of an organization that exists: folders are named after it."""
+        return ("slug",) if obj else ()
+
+    def get_prepopulated_fields(self, request: HttpRequest, obj: Model | None = None) -> Any:
+        """Derive the slug from the name while the organization is made."""
+        return {} if obj else {"slug": ("name",)}
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Organization]:
+        """Return the organizations that the person belongs to."""
+        principal = self.principal(request)
+        rows = Organization.objects.annotate(member_count=Count("memberships"))
+        return rows if principal.platform_admin else rows.filter(pk=principal.organization_id)
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        """Only platform administrators make organizations."""
+        return self.may(request, self.needs_to_change) and self.principal(request).platform_admin
+
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        """Never here: its audit must outlive a slip of the hand."""
+        return False
+
+    @display(description=_("members"), ordering="member_count")
+    def member_count(self, organization: Any) -> int:
+        """Return how many members it has."""
+        return int(organization.member_count)
+
+    def save_model(self, request: HttpRequest, obj: Organization, form: Any, change: bool) -> None:
+        """Save by the operation."""
+        accounts.save_organization(self.principal(request), obj, adding=not change)
+
+
+class MembershipForm(forms.ModelForm):
+    """A name to sign in with, and a role: users of other organizations are never listed."""
+
+    username = forms.CharField(
+        label=_("User name"),
+        widget=TextInput(attrs={"autocomplete": "off"}),
+        help_text=_("The name that the person signs in with."),
+    )
+
+    class Meta:
+        model = Membership
+        fields = ("role",)
+        widgets = {"role": Select(choices=ROLE_CHOICES)}
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if not self.instance._state.adding:
+            field = self.fields["username"]
+            field.initial, field.disabled = self.instance.user.get_username(), True
+
+
+@register(Membership)
+class MembershipAdmin(ServiceFormAdmin):
+    """Who belongs to the active organization, and in which role."""
+
+    needs_to_change = Action.MANAGE_MEMBERS
+    removing = _("They see nothing of this organization any more; the account stays.")
+    form = MembershipForm
+    fields = ("username", "role")
+    list_display = ("person", "full_name", "role", "has_factor", "made_at")
+    actions = ("offer_chosen", "reset_chosen")
+    list_filter = ("role",)
+    list_select_related = ("user",)
+    search_fields = ("user__username", "user__first_name", "user__last_name", "user__email")
+    change_list_template = "admin/people/members.html"
+
+    @display(description=_("person"), ordering="user__username")
+    def person(self, member: Membership) -> str:
+        """Return who it is."""
+        return member.user.get_username()
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        """Only platform administrators know all accounts; others invite."""
+        return super().has_add_permission(request) and self.principal(request).platform_admin
+
+    def changelist_view(
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> Any:
+        """Show who was invited above who belongs to it."""
+        context = extra_context or {}
+        if self.may(request, self.needs_to_change):
+            rows = open_invitations(self.principal(request))[:INVITED_SHOWN]
+            context |= {"invited": [{"row": row, "badge": render_state_badge(row)} for row in rows]}
+        return super().changelist_view(request, context)
+
+    @action(description=_("Reset the second factor"), permissions=["change"])
+    def reset_chosen(
+        self, request: HttpRequest, queryset: QuerySet[Membership]
+    ) -> HttpResponseRedirect:
+        """Take the second factors of the chosen away; they are signed out everywhere."""
+        chosen = list(queryset.select_related("user"))
+        for member in chosen:
+            reset_second_factor(self.principal(request), member.user)
+        told = _t("%(n)d people sign in by password alone now.") % {"n": len(chosen)}
+        messages.success(request, told)
+        return HttpResponseRedirect(reverse("admin:tenancy_membership_changelist"))
+
+    @action(description=_("Send a link for a new password"), permissions=["change"])
+    def offer_chosen(
+        self, request: HttpRequest, queryset: QuerySet[Membership]
+    ) -> HttpResponseBase:
+        """Mail the chosen a link; one that can't be mailed is shown to platform administrators."""
+        chosen = [member.user for member in queryset.select_related("user")]
+        links = [(user, send_reset_link(self.principal(request), user)) for user in chosen]
+        if handed := [(user, link) for user, link in links if link]:
+            return render_screen(
+                request,
+                "people/handed.html",
+                title=_("Links for new passwords"),
+                handed=handed,
+                opts=self.opts,
+            )
+        messages.success(request, _t("%(n)d links were sent.") % {"n": len(links)})
+        return HttpResponseRedirect(reverse("admin:tenancy_membership_changelist"))
+
+    @display(description=_("second factor"), boolean=True)
+    def has_factor(self, member: Any) -> bool:
+        """Return whether the person is asked for more than a password."""
+        return bool(member.has_factor)
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Membership]:
+        """Return the members with whether they have a second factor."""
+        factors = Authenticator.objects.filter(user=OuterRef("user"), type__in=STRONG)
+        return super().get_queryset(request).annotate(has_factor=Exists(factors))
+
+    @display(description=_("name"), ordering="user__last_name")
+    def full_name(self, member: Membership) -> str:
+        """Return the person's full name."""
+        return member.user.get_full_name() or "-"
+
+    def save_form(self, request: HttpRequest, form: Any, change: bool) -> Membership:
+        """Write by the operation, which knows what may be."""
+        principal, role = self.principal(request), Role(form.cleaned_data["role"])
+        if not change:
+            return accounts.add_member(principal, form.cleaned_data["username"], role)
+        member = Membership.objects.get(pk=form.instance.pk)
+        accounts.update_member_role(principal, member, role)
+        return member
+
+    def delete_model(self, request: HttpRequest, obj: Membership) -> None:
+        """Remove by the operation."""
+        accounts.remove_member(self.principal(request), obj)
+
+    def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Membership]) -> None:
+        """Remove each by the operation."""
+        for member in queryset.select_related("user"):
+            accounts.remove_member(self.principal(request), member)

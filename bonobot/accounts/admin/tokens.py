@@ -1,0 +1,252 @@
+"""Tokens."""
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any, ClassVar
+
+from django import forms
+from django.contrib import messages
+from django.contrib.admin import EmptyFieldListFilter
+from django.db.models import Exists, Model, OuterRef, QuerySet
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import reverse
+from django.utils import timezone
+from django.utils.safestring import SafeString
+from django.utils.text import format_lazy
+from django.utils.translation import gettext as _t
+from django.utils.translation import gettext_lazy as _
+
+from bonobot.accounts.admin_base.responses import render_screen
+from bonobot.accounts.admin_base.scoped_admin import ServiceFormAdmin
+from bonobot.accounts.models.organizations import Token
+from bonobot.accounts.principals import Principal
+from bonobot.accounts.role_labels import SCOPE_MEANS
+from bonobot.accounts.roles import Action, Role, TokenScope
+from bonobot.accounts.templatetags.display import ago, badge_html
+from bonobot.accounts.tokens import services as tokens
+from bonobot.core.admin.theme import Select, Textarea, TextInput, action, display, register
+
+KEPT = "kept"
+LASTING = (("30", _("30 days")), ("90", _("90 days")), ("365", _("a year")), ("", _("for ever")))
+BOUNDS = ("scopes", "agents", "networks", "calls_per_minute")
+
+
+class TokenForm(forms.ModelForm):
+    """What a token may do, for what, from where and for how long."""
+
+    lasting = forms.ChoiceField(
+        label=_("Usable"), choices=LASTING, required=False, initial="90", widget=Select
+    )
+    scopes = forms.MultipleChoiceField(
+        label=_("Scopes"),
+        required=False,
+        choices=[
+            (scope.value, format_lazy("{} – {}", scope, SCOPE_MEANS[scope])) for scope in TokenScope
+        ],
+        widget=forms.CheckboxSelectMultiple,
+        help_text=_("A part of what its role may do; none: all of it."),
+    )
+    agents = forms.MultipleChoiceField(
+        label=_("Only for agents"),
+        required=False,
+        widget=forms.CheckboxSelectMultiple,
+        help_text=_("Such a token reaches these agents and their tools, and nothing else."),
+    )
+    networks = forms.CharField(
+        label=_("Only from networks"),
+        required=False,
+        widget=Textarea(attrs={"rows": 2, "spellcheck": "false"}),
+        help_text=_("Addresses or ranges, one a line, like 10.1.0.0/16; empty: from anywhere."),
+    )
+
+    class Meta:
+        model = Token
+        fields = ("name", "role", "client", "calls_per_minute")
+        widgets = {"client": TextInput}
+        help_texts = {
+            "name": _("What it is for; the audit shows this name."),
+            "role": _("What the program may do here. Give the least that it needs."),
+            "client": _("Which program has it, like claude-code; only a note."),
+            "calls_per_minute": _("Empty: the usual limit."),
+        }
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """Show the lists of a token that there is; its role was said for good."""
+        super().__init__(*args, **kwargs)
+        if self.instance.kind == "grant":
+            for name in ("lasting", "scopes", "agents"):
+                self.fields[name].disabled = True
+        if self.instance.pk and not self.instance._state.adding:
+            self.fields["lasting"].choices = [(KEPT, _t("as it is")), *LASTING]  # type: ignore[attr-defined]
+            self.initial = dict(self.initial) | {
+                "lasting": KEPT,
+                "scopes": self.instance.scopes,
+                "agents": self.instance.agent_ids,
+                "networks": "\n".join(self.instance.networks),
+            }
+
+    def terms(self) -> dict[str, Any]:
+        """Return what was said, as the operations take it."""
+        said = self.cleaned_data
+        if self.instance.kind == "grant":
+            bounds = {name: said[name] for name in ("name", "calls_per_minute")}
+            return bounds | {"networks": said["networks"].split()}
+        terms = {name: said[name] for name in ("name", "client", "calls_per_minute", "scopes")}
+        if said["lasting"] != KEPT:
+            terms["expires_at"] = _end(said["lasting"])
+        return terms | {"agent_ids": said["agents"], "networks": said["networks"].split()}
+
+
+@register(Token)
+class TokenAdmin(ServiceFormAdmin):
+    """The active organization's tokens.
+
+    `agents_of` is filled by the room of agents, which lies above: it lists (id, name). So is
+    `programs_of` by the gateway: what programs are told to come with a new token.
+    """
+
+    needs_to_view = (Action.MANAGE_TOKENS,)
+    needs_to_change = Action.MANAGE_TOKENS
+    agents_of: ClassVar[Callable[[Principal], list[tuple[str, str]]]] = staticmethod(lambda _: [])
+    programs_of: ClassVar[Callable[[Token, str], dict[str, Any]]] = staticmethod(lambda *_: {})
+    form = TokenForm
+    list_display = ("name", "key", "role", "giver", "state", "used", "until", "made_at")
+    list_filter = ("role", ("user", EmptyFieldListFilter))
+    search_fields = ("name", "key", "user__username")
+    empty_icon = "key"
+    empty_text = _(
+        "A token lets a program in: over REST, or over MCP to the tools of an agent or a server. "
+        "It is shown once, when it is made."
+    )
+    actions = ("revoke_chosen",)
+    problem_fields = {"agent_ids": "agents", "expires_at": "lasting"}
+    add_fieldsets = (
+        (None, {"fields": ("name", "role", "client", "lasting")}),
+        (_("Bounds"), {"fields": BOUNDS}),
+    )
+    fieldsets = (
+        (None, {"fields": ("name", "key", "role", "client", "lasting")}),
+        (_("Bounds"), {"fields": BOUNDS}),
+        (
+            _("What became of it"),
+            {"fields": ("state", "used", "until", "ended", "made_at")},
+        ),
+    )
+    readonly_fields = (
+        *("state", "used", "until", "ended", "made_at", "key"),
+        *("user", "client_id", "resource"),
+    )
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Token]:
+        """Return the tokens with who gave them, and whether that person still may."""
+        lives = Token.objects.living().filter(pk=OuterRef("pk"))
+        found: QuerySet[Token] = super().get_queryset(request)
+        return found.select_related("user").annotate(lives=Exists(lives))
+
+    def get_fieldsets(self, request: HttpRequest, obj: Model | None = None) -> Any:
+        """Show of a grant whose it is, and which program has it at which address."""
+        found = super().get_fieldsets(request, obj)
+        if not isinstance(obj, Token) or obj.kind == "token":
+            return found
+        given = (_("Let in by a person"), {"fields": ("user", "client_id", "resource")})
+        return (found[0], given, *found[1:])
+
+    def get_form(
+        self, request: HttpRequest, obj: Model | None = None, change: bool = False, **kwargs: Any
+    ) -> type[forms.ModelForm]:
+        """Offer the organization's agents, and those that the token names but that are gone."""
+        form: Any = super().get_form(request, obj, change=change, **kwargs)
+        if "agents" in form.base_fields:
+            agents = type(self).agents_of(self.principal(request))
+            gone = set(getattr(obj, "agent_ids", ())) - {pk for pk, _name in agents}
+            removed = [(pk, _t("removed: %s") % pk) for pk in sorted(gone)]
+            form.base_fields["agents"].choices = [*agents, *removed]
+        return form
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Model | None = None) -> Any:
+        """Keep the role of a token that exists: another one makes another token.
+
+        What a person gave is theirs to say.
+        """
+        fixed = ("client",) if isinstance(obj, Token) and obj.kind == "grant" else ()
+        return (*self.readonly_fields, *fixed, "role") if obj else ()
+
+    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        """Allow it while the token lives."""
+        ended = isinstance(obj, Token) and obj.revoked_at is not None
+        return not ended and super().has_change_permission(request, obj)
+
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        """Never: a token is revoked, so that the audit can name it."""
+        return False
+
+    @display(description=_("state"))
+    def state(self, token: Token) -> SafeString:
+        """Return whether it can be used."""
+        if token.revoked_at is not None:
+            return badge_html("revoked", _t("revoked"))
+        if token.expires_at is not None and token.expires_at <= timezone.now():
+            return badge_html("waiting", _t("expired"))
+        if not getattr(token, "lives", True):
+            return badge_html("waiting", _t("ended: its person may not give it any more"))
+        return badge_html("usable", _t("usable"))
+
+    @display(description=_("given by"), ordering="user__username")
+    def giver(self, token: Token) -> str:
+        """Return the person who let a program in; a dash for a token that was issued."""
+        return token.user.get_username() if token.user else "–"
+
+    @display(description=_("last used"), ordering="last_used_at")
+    def used(self, token: Token) -> SafeString | str:
+        """Return when a program came with it last."""
+        return ago(token.last_used_at)
+
+    @display(description=_("revoked"), ordering="revoked_at")
+    def ended(self, token: Token) -> SafeString | str:
+        """Return when it was revoked."""
+        return ago(token.revoked_at)
+
+    @display(description=_("expires"), ordering="expires_at")
+    def until(self, token: Token) -> SafeString | str:
+        """Return until when it can be used."""
+        return ago(token.expires_at)
+
+    def save_form(self, request: HttpRequest, form: Any, change: bool) -> Token:
+        """Make or change the token; a new one's text is kept on this request, for the answer."""
+        principal, said = self.principal(request), form.terms()
+        if change:
+            token: Token = Token.objects.get(pk=form.instance.pk)
+            tokens.update_token(principal, token, **said)
+            return token
+        role = Role(form.cleaned_data["role"])
+        token, request.token_text = tokens.issue(principal, role=role, **said)  # type: ignore[attr-defined]
+        return token
+
+    def response_add(
+        self, request: HttpRequest, obj: Token, post_url_continue: str | None = None
+    ) -> HttpResponse:
+        """Show the token's text, once, in the answer itself: it is stored nowhere."""
+        return render_screen(
+            request,
+            "tokens/made.html",
+            title=obj.name,
+            object=obj,
+            opts=self.opts,
+            text=request.token_text,  # type: ignore[attr-defined]
+            panel=type(self).programs_of(obj, request.token_text),  # type: ignore[attr-defined]
+        )
+
+    @action(description=_("Revoke"), permissions=["change"])
+    def revoke_chosen(
+        self, request: HttpRequest, queryset: QuerySet[Token]
+    ) -> HttpResponseRedirect:
+        """End the chosen tokens at once."""
+        chosen = list(queryset.filter(revoked_at=None))
+        for token in chosen:
+            tokens.revoke(self.principal(request), token)
+        messages.success(request, _t("%(n)d tokens were revoked.") % {"n": len(chosen)})
+        return HttpResponseRedirect(reverse("admin:tenancy_token_changelist"))
+
+
+def _end(days: str) -> datetime | None:
+    return timezone.now() + timedelta(days=int(days)) if days else None

@@ -1,0 +1,37 @@
+"""What every screen of the admin stands on: one organization's rows, roles, pages, answers.
+
+It registers nothing, so that the site itself can be built upon it.
+"""
+
+from bonobot.accounts.admin_base.responses import (
+    add_problem_message,
+    add_problem_to_form,
+    format_problem,
+    redirect_back,
+    render_fragment,
+    render_screen,
+)
+from bonobot.accounts.admin_base.scoped_admin import ScopedAdmin, ServiceFormAdmin
+from bonobot.accounts.admin_base.tabbed_admin import (
+    ObjectAction,
+    ObjectPage,
+    ObjectRequest,
+    TabbedAdmin,
+    redirect_to_page,
+)
+
+__all__ = [
+    "ObjectAction",
+    "ObjectPage",
+    "ObjectRequest",
+    "ScopedAdmin",
+    "ServiceFormAdmin",
+    "TabbedAdmin",
+    "add_problem_message",
+    "add_problem_to_form",
+    "format_problem",
+    "redirect_back",
+    "redirect_to_page",
+    "render_fragment",
+    "render_screen",
+]

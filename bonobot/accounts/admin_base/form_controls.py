@@ -1,0 +1,208 @@
+"""What a page's forms hold: their controls with the values that a browser would send unchanged.
+
+It reads the HTML of our own pages, so that each form is covered alike, whatever it is made of.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from html import unescape
+from typing import Any
+from urllib.parse import urlsplit
+
+from bonobot.core.text.canonical_json import compute_digest, to_canonical_json
+
+FIELD = "_version"
+# Hidden inputs that differ from page to page.
+_NOT_STATE = frozenset({"csrfmiddlewaretoken", FIELD})
+_BUTTONS = frozenset({"submit", "button", "reset", "image", "file"})
+_TICKED = frozenset({"checkbox", "radio"})
+_ATTRIBUTES = r"""(?:[^>"']|"[^"]*"|'[^']*')*"""
+_KINDS = {"password": "secret", "textarea": "lines", "select": "choice", "radio": "radio"} | {
+    "checkbox": "choice"
+}
+# A longer text, or one with longer lines, is prose: it is changed as a whole.
+MOST_LINES, LONGEST_LINE = 200, 600
+_FORM = re.compile(rf"<form\b({_ATTRIBUTES})>(.*?)</form>", re.I | re.S)
+_TAG = re.compile(rf"<(/?)(input|select|option|textarea|fieldset|label)\b({_ATTRIBUTES})>", re.I)
+_ATTRIBUTE = re.compile(r"""([^\s=>"'/]+)(?:\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s>"']+)))?""")
+_MARKUP = re.compile(r"<[^>]*>")
+
+
+@dataclass
+class Control:
+    """A named control of a form; `values` are those of all inputs of this name.
+
+    Kinds: `text`, `secret`, `choice` and `radio` (one of several), `set` (any of several), `lines`
+    (a text of several lines).
+    """
+
+    kind: str
+    label: str = ""
+    values: list[str] = field(default_factory=list)
+    inputs: int = 0
+
+    def elements(self, values: list[str]) -> list[str]:
+        """Return what can be added and taken one by one: chosen values, or lines of a list."""
+        if self.kind == "set":
+            return values
+        lines = values[0].split("\n") if self.kind == "lines" and len(values) == 1 else []
+        is_list = len(lines) <= MOST_LINES and all(len(one) <= LONGEST_LINE for one in lines)
+        return [one for one in lines if one.strip()] if is_list else []
+
+
+@dataclass
+class Form:
+    """A form that posts to its own page; `at` is where in the page hidden inputs are added."""
+
+    at: int
+    key: str
+    controls: dict[str, Control]
+
+    def parts(self) -> dict[str, Any]:
+        """Return what the form's version is of: values by the controls' names, and elements."""
+        parts: dict[str, Any] = {name: control.values for name, control in self.controls.items()}
+        for name, control in self.controls.items():
+            parts |= {element_part(name, one): True for one in control.elements(control.values)}
+        return parts
+
+
+def element_part(name: str, element: str) -> str:
+    """Return the name of the part that says that a control has an element."""
+    return f"{name}\n{element}"
+
+
+def forms_of(html: str, path: str) -> list[Form]:
+    """Return the forms of a page at `path` that edit something there.
+
+    A piece of a page without a form of its own is one: it becomes part of another.
+    """
+    if "<html" not in html[:1000] and "<form" not in html:
+        first = _TAG.search(html)
+        found = [_form_of(html, first.start())] if first else []
+        return [form for form in found if form.controls]
+    found = []
+    seen: dict[str, int] = {}
+    for match in _FORM.finditer(html):
+        attributes = _attributes(match[1])
+        if not _posts_here(attributes, path):
+            continue
+        form = _form_of(match[2], match.start(2))
+        if "data-versioned" in attributes:
+            form.key = ""  # what its hidden inputs say is compared where it is posted
+        if form.controls:
+            seen[form.key] = number = seen.get(form.key, -1) + 1
+            form.key += f".{number}"
+            found.append(form)
+    return found
+
+
+def normalized(values: list[str]) -> list[str]:
+    """Return posted values as they are compared: browsers send line ends of their own."""
+    return [value.replace("\r\n", "\n").replace("\r", "\n") for value in values]
+
+
+def _posts_here(attributes: Mapping[str, str], path: str) -> bool:
+    action = urlsplit(attributes.get("action", "")).path
+    return (
+        attributes.get("method", "").lower() == "post"
+        and action in ("", path)
+        and ("data-unguarded" not in attributes or "data-versioned" in attributes)
+        and attributes.get("id") != "changelist-form"
+    )
+
+
+def _form_of(html: str, at: int) -> Form:
+    hidden: list[tuple[str, str]] = []
+    controls: dict[str, Control] = {}
+    labels: dict[str, str] = {}
+    named: dict[str, str] = {}
+    for tag, attributes, content in _tags(html):
+        name = attributes.get("name", "")
+        kind = attributes.get("type", "text").lower() if tag == "input" else tag
+        if tag == "label":
+            labels.setdefault(attributes.get("for", ""), content)
+        elif not name or "disabled" in attributes or kind in _BUTTONS:
+            continue
+        elif kind == "hidden":
+            hidden.append((name, attributes.get("value", "")))
+        else:
+            _add(controls, name, kind, attributes, content)
+            named.setdefault(attributes.get("id", ""), name)
+    for identifier, text in labels.items():
+        if identifier in named:
+            controls[named[identifier]].label = text or controls[named[identifier]].label
+    state = sorted(pair for pair in hidden if pair[0] not in _NOT_STATE)
+    return Form(at, compute_digest(to_canonical_json(state))[:12], controls)
+
+
+def _add(
+    controls: dict[str, Control], name: str, kind: str, attributes: Mapping[str, str], content: str
+) -> None:
+    means = _KINDS.get(kind, "text")
+    if kind == "select" and "multiple" in attributes:
+        means = "set"
+    control = controls.setdefault(name, Control(means, attributes.get("aria-label", "")))
+    control.inputs += 1
+    if kind == "checkbox" and control.inputs > 1:
+        control.kind = "set"
+    if kind == "select":
+        control.values += [unescape(one) for one in content.split("\0") if one != "\1"]
+    elif kind in _TICKED:
+        if "checked" in attributes:
+            control.values.append(attributes.get("value", "on"))
+    else:
+        value = content if kind == "textarea" else attributes.get("value", "")
+        control.values += normalized([value])
+
+
+def _tags(html: str) -> Iterator[tuple[str, dict[str, str], str]]:
+    """Yield the controls and labels of a form that aren't disabled, with what is in them.
+
+    Of a select that is the values of its chosen options, with NUL between them.
+    """
+    disabled = 0
+    at = 0
+    while match := _TAG.search(html, at):
+        at = match.end()
+        closes, tag, attributes = match[1], match[2].lower(), _attributes(match[3])
+        if tag == "fieldset":
+            if closes:
+                disabled = max(0, disabled - 1)
+            elif disabled or "disabled" in attributes:
+                disabled += 1
+            continue
+        if closes or tag == "option":
+            continue
+        content = ""
+        if tag in ("textarea", "select", "label"):
+            end = html.find(f"</{tag}", at)
+            end = len(html) if end < 0 else end
+            inner, at = html[at:end], at if tag == "label" else end
+            content = _content(tag, inner, attributes)
+        if not disabled or tag == "label":
+            yield tag, attributes, content
+
+
+def _content(tag: str, inner: str, attributes: Mapping[str, str]) -> str:
+    if tag == "textarea":
+        return unescape(inner.removeprefix("\r\n").removeprefix("\n"))
+    if tag == "label":
+        return " ".join(unescape(_MARKUP.sub(" ", inner)).split())
+    options = [
+        (_attributes(match[3]), inner[match.end() :].partition("<")[0])
+        for match in _TAG.finditer(inner)
+        if match[2].lower() == "option" and not match[1]
+    ]
+    chosen = [one for one in options if "selected" in one[0]]
+    if not chosen and "multiple" not in attributes:
+        chosen = [one for one in options if "disabled" not in one[0]][:1]
+    values = [one.get("value", " ".join(text.split())) for one, text in chosen]
+    return "\0".join(values) if values else "\1"
+
+
+def _attributes(text: str) -> dict[str, str]:
+    return {
+        match[1].lower(): unescape(match[2] or match[3] or match[4] or "")
+        for match in _ATTRIBUTE.finditer(text)
+    }

@@ -1,0 +1,381 @@
+"""Versions of forms: a form of the admin writes only what its person changed.
+
+Each form that posts to its own page carries what was read: a short digest of each control, signed,
+without any value. When it is posted, the page is read again for the same person. Where something of
+it differs by now, nothing is written: the page comes back (409) with the present values, the
+person's own changes over them, and says what changed. The same is checked once more where the
+change begins, in its transaction, so that of two saves only one passes.
+"""
+
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial, wraps
+from typing import Any
+
+from django.contrib import messages
+from django.contrib.messages.storage.base import BaseStorage
+from django.core import signing
+from django.http import HttpRequest, HttpResponse, QueryDict
+from django.http.response import HttpResponseBase
+from django.template.response import SimpleTemplateResponse
+from django.urls import resolve
+from django.utils.datastructures import MultiValueDict
+from django.utils.html import format_html
+from django.utils.translation import gettext as _t
+
+from bonobot.accounts.admin_base.form_controls import (
+    FIELD,
+    Control,
+    Form,
+    element_part,
+    forms_of,
+    normalized,
+)
+from bonobot.accounts.current_organization import resolve_principal
+from bonobot.accounts.models.organizations import Organization
+from bonobot.core.db import preconditions
+from bonobot.core.db.object_version import (
+    VersionConflict,
+    compute_version,
+    has_part,
+    is_same_part,
+    secret_marks,
+)
+from bonobot.core.db.transactions import lock
+from bonobot.core.text.masked_values import MASK
+from bonobot.core.text.untrusted_text import make_visible
+from bonobot.ledger.models import AuditRow
+
+View = Callable[..., HttpResponseBase]
+SALT = "bonobot.form_version"
+SECRET = "secret:"  # noqa: S105  # before the names of stored secrets, which no control shows
+MOST_TOKENS = 200
+SHOWN, VALUE_SHOWN = 12, 80
+# Beginnings of inputs that make rows, and ends of those that make pairs, even where there is one.
+ROWS, PAIRS = ("budget", "when", "p"), ("name", "value")
+
+
+@dataclass
+class Read:
+    """A form as it was read: the page, which of its forms, and the version of its controls."""
+
+    page: str
+    key: str
+    version: str
+
+
+@dataclass
+class Page:
+    """A page as it is now."""
+
+    forms: list[Form] = field(default_factory=list)
+    shown_object: Any = None
+    status: int = 200
+
+    def secrets(self) -> dict[str, str]:
+        """Return the marks of the secrets of what the page is of."""
+        return {f"{SECRET}{name}": mark for name, mark in secret_marks(self.shown_object).items()}
+
+
+@dataclass
+class Difference:
+    """A control whose value isn't the one that was read; `yours` where the person changed it."""
+
+    control: Control
+    name: str
+    yours: list[str] | None = None
+
+
+class Unheard(BaseStorage):
+    """Messages of a page that nobody sees."""
+
+    def _get(self, *args: Any, **kwargs: Any) -> tuple[list[Any], bool]:
+        return [], True
+
+    def _store(self, messages: Any, response: Any, *args: Any, **kwargs: Any) -> list[Any]:
+        return []
+
+
+def versioned(view: View) -> View:
+    """Have the forms of a page carry versions, and compare those that are posted."""
+
+    @wraps(view)
+    def compared(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        show = partial(view, request, *args, **kwargs)
+        if getattr(request, "reads_versions", False):
+            return show()
+        if request.method != "POST":
+            shown_object = lambda: getattr(request, "shown_object", None)  # noqa: E731
+            return _with_versions(request, show(), shown_object)
+        read = list(_tokens(request))
+        # A form that is sent elsewhere, such as to preview it, isn't saved there.
+        here = any(one.page.partition("?")[0] == request.path for one in read)
+        return _save(request, show, read if here else [])
+
+    return compared
+
+
+def _save(request: HttpRequest, show: Callable[[], Any], read: list[Read]) -> HttpResponseBase:
+    found = list(_differences(request, read))
+    if not found:
+        stale: list[VersionConflict] = []
+        with preconditions.scope():
+            if read:
+                preconditions.require(partial(_compare_locked, request, read, stale))
+            response = show()
+        if not stale:
+            return _again(request, response)
+        found = list(_differences(request, read))
+    return _refuse(request, show, read, found)
+
+
+def _refuse(
+    request: HttpRequest, show: Callable[[], Any], read: list[Read], found: list[Difference]
+) -> HttpResponseBase:
+    """Show the form again, the person's changes over what is there now; nothing is written."""
+    text = _told(request, found)
+    posted: Any = request.POST
+    request.POST = _merged(posted, request, read)  # type: ignore[assignment]  # it has a setter
+    heard: Any = getattr(request, "_messages", None)
+    request._messages = Unheard(request)  # type: ignore[attr-defined]
+    with preconditions.scope():
+        preconditions.require(_never)
+        try:
+            response = show()
+        except VersionConflict:
+            response = None
+    if response is None or response.status_code not in (200, 400, 409):
+        reading = _reading(request, request.get_full_path())
+        response = _response(reading)
+        reading._messages = heard
+    request._messages = heard  # type: ignore[attr-defined]
+    messages.error(request, text)
+    response.status_code = VersionConflict.status
+    return _again(request, response)
+
+
+def _never() -> None:
+    raise VersionConflict({}, "")
+
+
+def _compare_locked(request: HttpRequest, read: list[Read], stale: list[VersionConflict]) -> None:
+    """Raise `VersionConflict` where what was read isn't what is there now, its row locked."""
+    row = getattr(request, "shown_object", None)
+    if row is None:  # of the organization itself, or of the person
+        lock(Organization.objects.filter(pk=resolve_principal(request).organization_id))
+    else:
+        lock(type(row)._base_manager.filter(pk=row.pk))
+    if found := list(_differences(request, read)):
+        stale.append(VersionConflict({one.name: None for one in found}, ""))
+        raise stale[0]
+
+
+# -- What is read, and what differs ----------------------------------------------------------------
+
+
+def _tokens(request: HttpRequest) -> Iterator[Read]:
+    """Yield what the posted form says that was read; what we didn't sign says nothing."""
+    for text in request.POST.getlist(FIELD)[:MOST_TOKENS]:
+        try:
+            page, key, version = signing.loads(text, salt=SALT)
+        except (signing.BadSignature, ValueError, TypeError):
+            continue
+        yield Read(page, key, version)
+
+
+def _differences(request: HttpRequest, read: list[Read]) -> Iterator[Difference]:
+    """Yield what isn't as it was read; nothing of a page that can't be shown any more."""
+    pages = {one.page: _page(request, one.page) for one in read}
+    for one in read:
+        page = pages[one.page]
+        if page.status != 200:
+            continue
+        form = next((form for form in page.forms if form.key == one.key), None)
+        if form is None:
+            yield Difference(Control("choice", _t("The page")), "")
+            continue
+        for name, mark in page.secrets().items():
+            if not is_same_part(name, mark, one.version):
+                yield Difference(Control("secret", name.removeprefix(SECRET)), name)
+        for name, control in form.controls.items():
+            if has_part(name, one.version) and not is_same_part(name, control.values, one.version):
+                yours = normalized(request.POST.getlist(name))
+                changed = not is_same_part(name, yours, one.version) and yours != control.values
+                yield Difference(control, name, yours if changed else None)
+
+
+def _merged(posted: Any, request: HttpRequest, read: list[Read]) -> QueryDict:
+    """Return the person's own changes over what is there now.
+
+    Where both changed a list, what either added or took is added or taken; a text is the person's.
+    A choice, and rows of inputs that belong together, are as they are now, to be made again.
+    """
+    merged = posted.copy()
+    for one in read:
+        page = _page(request, one.page)
+        form = next((form for form in page.forms if form.key == one.key), None)
+        if form is None:
+            continue
+        changed = {
+            name
+            for name, control in form.controls.items()
+            if not is_same_part(name, control.values, one.version)
+        }
+        rows = {_row(name, form.controls[name]) for name in changed} - {""}
+        for name, control in form.controls.items():
+            values = normalized(posted.getlist(name))
+            own = not is_same_part(name, values, one.version)
+            theirs = name in changed and control.kind in ("choice", "radio")
+            if not own or theirs or _row(name, control) in rows:
+                merged.setlist(name, control.values)
+            elif name in changed and control.kind in ("set", "lines"):
+                merged.setlist(name, _united(control, name, values, one.version))
+    return merged
+
+
+def _united(control: Control, name: str, yours: list[str], version: str) -> list[str]:
+    """Return what is there now, with what the person added, and without what they took away."""
+    now, posted = control.elements(control.values), control.elements(yours)
+    if not now and not posted:
+        return yours  # prose
+
+    def was_there(one: str) -> bool:
+        return is_same_part(element_part(name, one), True, version)
+
+    added = [one for one in posted if one not in now and not was_there(one)]
+    kept = [one for one in now if one in posted or not was_there(one)]
+    return ["\n".join(kept + added)] if control.kind == "lines" else kept + added
+
+
+def _row(name: str, control: Control) -> str:
+    """Return what inputs of one row have in common, blank for a control that stands alone."""
+    row, _dash, column = name.rpartition("-")
+    several = control.inputs > 1 and control.kind in ("text", "choice", "lines")
+    first = name.partition("-")[0]
+    return first if first in ROWS else row if several or column in PAIRS else ""
+
+
+# -- Pages -----------------------------------------------------------------------------------------
+
+
+def _with_versions(
+    request: HttpRequest, response: HttpResponseBase, shown_object: Callable[[], Any]
+) -> HttpResponseBase:
+    """Add to each form what was read, once the page is rendered."""
+
+    def add(rendered: Any) -> None:
+        html = rendered.content.decode()
+        page = Page(forms_of(html, request.path), shown_object())
+        rendered.content = _inserted(html, page.forms, page, request.get_full_path())
+
+    return _rendered(response, add)
+
+
+def _again(request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
+    """Give the forms of a page that a POST answers the versions of what is there now."""
+
+    def add(rendered: Any) -> None:
+        html = rendered.content.decode()
+        if forms := forms_of(html, request.path):
+            here = request.get_full_path()
+            page = _page(request, here)
+            if page.status == 200:
+                rendered.content = _inserted(html, forms, page, here)
+
+    return _rendered(response, add)
+
+
+def _rendered(response: HttpResponseBase, add: Callable[[Any], None]) -> HttpResponseBase:
+    if response.streaming or not response.get("Content-Type", "").startswith("text/html"):
+        return response
+    if isinstance(response, SimpleTemplateResponse):
+        response.add_post_render_callback(add)
+    elif isinstance(response, HttpResponse):
+        add(response)
+    return response
+
+
+def _inserted(html: str, forms: list[Form], page: Page, path: str) -> str:
+    known = {form.key: form for form in page.forms}
+    for form in reversed(forms):
+        if (read := known.get(form.key)) is not None:
+            version = compute_version(read.parts() | page.secrets())
+            text = signing.dumps([path, form.key, version], salt=SALT)
+            hidden = format_html('<input type="hidden" name="{}" value="{}">', FIELD, text)
+            html = f"{html[: form.at]}{hidden}{html[form.at :]}"
+    return html
+
+
+def _page(request: HttpRequest, page: str) -> Page:
+    """Read a page for the same person, as it is now."""
+    reading = _reading(request, page)
+    response = _response(reading)
+    if isinstance(response, SimpleTemplateResponse) and not response.is_rendered:
+        response.render()
+    shown_object = getattr(reading, "shown_object", None)
+    if response.status_code != 200 or response.streaming:
+        return Page(status=response.status_code or 500)
+    return Page(forms_of(response.content.decode(), reading.path), shown_object)
+
+
+def _reading(request: HttpRequest, page: str) -> Any:
+    reading: Any = copy.copy(request)
+    reading.method, reading.reads_versions, reading.shown_object = "GET", True, None
+    path, _mark, query = page.partition("?")
+    reading.META = request.META | {"REQUEST_METHOD": "GET", "QUERY_STRING": query}
+    reading.path = reading.path_info = path
+    reading.GET = QueryDict(query)
+    reading.POST, reading._files = QueryDict(), MultiValueDict()
+    reading._messages = Unheard(reading)
+    return reading
+
+
+def _response(reading: Any) -> Any:
+    match = resolve(reading.path_info)
+    reading.resolver_match = match
+    return match.func(reading, *match.args, **match.kwargs)
+
+
+# -- What is told ----------------------------------------------------------------------------------
+
+
+def _told(request: HttpRequest, found: list[Difference]) -> str:
+    changes = "; ".join(_change(one) for one in found[:SHOWN]) or _t("the page")
+    if who := _who(request):
+        text = _t(
+            "Not saved: %(who)s changed this in the meantime. Now: %(changes)s. Your other changes "
+            "are in the form; check them and save again. (%(code)s)"
+        )
+    else:
+        text = _t(
+            "Not saved: this was changed in the meantime. Now: %(changes)s. Your other changes are "
+            "in the form; check them and save again. (%(code)s)"
+        )
+    return text % {"who": who, "changes": changes, "code": VersionConflict.code}
+
+
+def _change(one: Difference) -> str:
+    label = make_visible(one.control.label or one.name, VALUE_SHOWN)
+    if one.control.kind == "secret":
+        return f"{label}: {MASK}"
+    now = make_visible(", ".join(one.control.values), VALUE_SHOWN) or "–"
+    if one.yours is None:
+        return f"{label}: {now}"
+    yours = make_visible(", ".join(one.yours), VALUE_SHOWN) or "–"
+    return _t("%(label)s: %(now)s (yours: %(yours)s)") % {
+        "label": label,
+        "now": now,
+        "yours": yours,
+    }
+
+
+def _who(request: HttpRequest) -> str:
+    """Return who last changed what the page is of, blank where the audit doesn't say."""
+    row = getattr(request, "shown_object", None)
+    if row is None:
+        return ""
+    organization_id = resolve_principal(request).organization_id
+    rows = AuditRow.objects.of(organization_id).filter(resource_id=str(row.pk))
+    last = rows.filter(event_type="change").order_by("-seq").first()
+    return make_visible(last.actor_label, VALUE_SHOWN) if last else ""

@@ -1,0 +1,124 @@
+"""Screens: our own pages within the admin, and how problems are told there."""
+
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import Any
+from urllib.parse import urlsplit
+
+from django import forms
+from django.contrib import messages
+from django.core.exceptions import ValidationError
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http.response import HttpResponseBase
+from django.shortcuts import render
+from django.template.response import TemplateResponse
+from django.urls import reverse
+from django.utils.http import url_has_allowed_host_and_scheme
+
+from bonobot.accounts.current_organization import resolve_principal
+from bonobot.accounts.principals import Principal
+from bonobot.accounts.roles import Action
+from bonobot.core.admin.theme import site
+from bonobot.core.i18n.localization import localize_problem, localize_text
+from bonobot.core.problems import Forbidden, Problem
+from bonobot.core.text.syntax_highlighting import render_sentence as as_sentence
+
+# Our own script asks for a piece of a page with this header, and gets a piece back, also of errors.
+FRAGMENT = "Bonobot-Fragment"
+
+View = Callable[..., HttpResponseBase]
+
+
+def render_screen(
+    request: HttpRequest, template: str, *, title: Any, status: int = 200, **context: Any
+) -> TemplateResponse:
+    """Return a page of the admin, with its navigation, from `templates/admin/…`."""
+    request.current_app = site.name
+    whole = {**site.each_context(request), "title": title, **context}
+    return TemplateResponse(request, f"admin/{template}", whole, status=status)
+
+
+def render_fragment(
+    request: HttpRequest, template: str, *, status: int = 200, **context: Any
+) -> HttpResponse:
+    """Return a piece of a page, without navigation, from `templates/admin/…`."""
+    principal = resolve_principal(request)
+    context |= {"principal": principal, "may": build_permissions(principal)}
+    return render(request, f"admin/{template}", context, status=status)
+
+
+def build_permissions(principal: Principal) -> dict[str, bool]:
+    """Return what a person may do, by the actions' names, for templates."""
+    return {action.value: principal.may(action) for action in Action}
+
+
+def add_problem_message(request: HttpRequest, problem: Problem) -> None:
+    """Add the problem to the page's messages: what happened, what to do, and its code."""
+    messages.error(request, as_sentence(format_problem(problem)))
+
+
+def format_problem(problem: Problem) -> str:
+    """Return what happened, what to do next, and the code to look for."""
+    return f"{localize_problem(problem)} ({problem.code})"
+
+
+def add_problem_to_form(
+    form: forms.BaseForm, problem: Problem, fields: Mapping[str, str] | None = None
+) -> None:
+    """Add the problem to the form, at its field where there is one.
+
+    `fields` names the form's fields for the problem's (`endpoint_config.url` → `url`).
+    """
+    spot = (fields or {}).get(problem.field) or problem.field
+    parts = [spot, *spot.split(".")[::-1]]
+    field = next((part for part in parts if part in form.fields), None)
+    form.add_error(field, ValidationError(format_problem(problem), code=problem.code))
+
+
+def redirect_back(request: HttpRequest, default: str = "") -> HttpResponseRedirect:
+    """Return to the page that the request came from, if it is one of ours."""
+    return HttpResponseRedirect(_read_referrer_path(request) or default or reverse("admin:index"))
+
+
+def _read_referrer_path(request: HttpRequest) -> str:
+    """Return the path of the page that the request came from; blank if it isn't one of ours."""
+    came_from = request.headers.get("Referer", "")
+    ours = url_has_allowed_host_and_scheme(
+        came_from, allowed_hosts={request.get_host()}, require_https=request.is_secure()
+    )
+    parts = urlsplit(came_from)
+    target = f"{parts.path}?{parts.query}" if parts.query else parts.path
+    return target if ours else ""
+
+
+def handle_problems(view: View) -> View:
+    """Make a view answer problems as a person expects: with a message and a way on, never a 500."""
+
+    @wraps(view)
+    def answered(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        try:
+            return view(request, *args, **kwargs)
+        except Problem as problem:
+            return _answer(request, problem)
+
+    return answered
+
+
+def _answer(request: HttpRequest, problem: Problem) -> HttpResponseBase:
+    if FRAGMENT in request.headers:
+        return render_fragment(
+            request, "parts/problem.html", status=problem.status, problem=problem
+        )
+    # What a person may never do or see is a page of its own, so that its status tells it too.
+    final = isinstance(problem, Forbidden) or problem.status == 404
+    if request.method == "POST" and not final:
+        add_problem_message(request, problem)
+        return redirect_back(request)
+    return render_screen(
+        request,
+        "problem.html",
+        title=localize_text(problem.title),
+        status=problem.status,
+        problem=problem,
+        came_from=_read_referrer_path(request),
+    )

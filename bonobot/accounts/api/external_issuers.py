@@ -1,0 +1,179 @@
+"""External issuers."""
+
+from typing import Any
+
+from drf_spectacular.utils import OpenApiExample, extend_schema_serializer
+from rest_framework import serializers
+from rest_framework.response import Response
+
+from bonobot.accounts.api.openapi_schema import describe_operation
+from bonobot.accounts.api.resource_view import ResourceView, set_not_found_field
+from bonobot.accounts.api.tokens import ROLES, build_terms
+from bonobot.accounts.external_issuers import services as external_issuers
+from bonobot.accounts.external_issuers.jwt_validation import OF_GATEWAY
+from bonobot.accounts.external_issuers.services import LONGEST_CLAIM, LONGEST_URL
+from bonobot.accounts.models.organizations import Issuer
+from bonobot.accounts.roles import Action
+from bonobot.accounts.tokens.constraints import MOST_AGENTS, MOST_CALLS
+from bonobot.core.api.serializers import StrictSerializer, VersionedBody, VersionedShape
+
+CLAIM: dict[str, Any] = {"required": False, "max_length": LONGEST_CLAIM}
+RULE = Action.MANAGE_ISSUERS
+
+
+@extend_schema_serializer(
+    examples=[
+        OpenApiExample(
+            "A company's login",
+            {
+                "name": "Login",
+                "url": "https://login.example.com",
+                "label_claim": "email",
+                "role_claim": "groups",
+                "roles": {"bonobot-operators": "operator"},
+            },
+            request_only=True,
+        )
+    ]
+)
+class IssuerBody(VersionedBody):
+    """What can be said of an issuer; an empty list is no bound."""
+
+    name = serializers.CharField(max_length=255)
+    url = serializers.CharField(
+        max_length=LONGEST_URL, help_text="Letter by letter as its tokens have it in `iss`."
+    )
+    audience = serializers.CharField(
+        required=False,
+        allow_blank=True,
+        max_length=LONGEST_URL,
+        help_text="What `aud` must contain; empty: the very address that a token is used at.",
+    )
+    subject_claim = serializers.CharField(**CLAIM)
+    label_claim = serializers.CharField(allow_blank=True, **CLAIM)
+    role = serializers.ChoiceField(
+        ROLES, required=False, allow_blank=True, help_text="Of whoever no claim gives one."
+    )
+    role_claim = serializers.CharField(allow_blank=True, **CLAIM)
+    roles = serializers.DictField(
+        child=serializers.ChoiceField(ROLES), required=False, help_text="Roles by value."
+    )
+    scope_claim = serializers.CharField(allow_blank=True, **CLAIM)
+    scopes = serializers.ListField(
+        child=serializers.CharField(max_length=32),
+        required=False,
+        max_length=len(OF_GATEWAY),
+        help_text=f"What its tokens may have at most, of {', '.join(OF_GATEWAY)}; empty: all.",
+    )
+    agents = serializers.ListField(
+        child=serializers.CharField(max_length=64),
+        required=False,
+        max_length=MOST_AGENTS,
+        help_text="Ids or slugs of the only agents that its tokens reach.",
+    )
+    calls_per_minute = serializers.IntegerField(
+        required=False, allow_null=True, min_value=1, max_value=MOST_CALLS
+    )
+    any_type = serializers.BooleanField(
+        required=False, help_text="Takes the type `JWT` too, not only `at+jwt`."
+    )
+    allow_private = serializers.BooleanField(required=False)
+    announced = serializers.BooleanField(required=False)
+    enabled = serializers.BooleanField(required=False)
+
+
+class IssuerSerializer(VersionedShape):
+    """An issuer as it is read."""
+
+    written_as = (IssuerBody,)
+
+    id = serializers.UUIDField()
+    name = serializers.CharField()
+    url = serializers.CharField()
+    audience = serializers.CharField()
+    subject_claim = serializers.CharField()
+    label_claim = serializers.CharField()
+    role = serializers.CharField()
+    role_claim = serializers.CharField()
+    roles = serializers.DictField(child=serializers.CharField())
+    scope_claim = serializers.CharField()
+    scopes = serializers.ListField(child=serializers.CharField())
+    agents = serializers.ListField(child=serializers.UUIDField(), source="agent_ids")
+    calls_per_minute = serializers.IntegerField(allow_null=True)
+    any_type = serializers.BooleanField()
+    allow_private = serializers.BooleanField()
+    announced = serializers.BooleanField()
+    enabled = serializers.BooleanField()
+    created_at = serializers.DateTimeField()
+
+
+class IssuerKeysSerializer(StrictSerializer):
+    """What was found at an issuer."""
+
+    keys = serializers.IntegerField(help_text="How many keys it publishes.")
+
+
+class IssuerListView(ResourceView):
+    """All issuers of the organization."""
+
+    rules = {"GET": RULE, "POST": RULE}
+    orderings = ("name", "created_at")
+
+    @describe_operation("list_token_issuers", answer=IssuerSerializer(many=True))
+    def get(self, request: object) -> Response:
+        """List the issuers whose tokens are taken over MCP beside our own."""
+        return self.listed(Issuer.objects.for_organization(self.organization_id), IssuerSerializer)
+
+    @describe_operation("add_token_issuer", body=IssuerBody, answer=IssuerSerializer, status=201)
+    def post(self, request: object) -> Response:
+        """Take the tokens of an issuer; platform administrators alone may."""
+        said = build_terms(self.principal, self.read(IssuerBody))
+        return self.shown(
+            external_issuers.add(self.principal, **said), IssuerSerializer, status=201
+        )
+
+
+class IssuerView(ResourceView):
+    """A resource below one issuer."""
+
+    def issuer(self, issuer_id: str) -> Issuer:
+        """Return the issuer; raises `NotFound`."""
+        with set_not_found_field("issuer_id"):
+            found: Issuer = Issuer.objects.get_or_404(self.organization_id, pk=issuer_id)
+        return found
+
+
+class IssuerDetailView(IssuerView):
+    """One issuer."""
+
+    rules = {"GET": RULE, "PATCH": RULE, "DELETE": RULE}
+
+    @describe_operation("get_token_issuer", answer=IssuerSerializer)
+    def get(self, request: object, issuer_id: str) -> Response:
+        """Show an issuer."""
+        return self.shown(self.issuer(issuer_id), IssuerSerializer)
+
+    @describe_operation("change_token_issuer", body=IssuerBody, answer=IssuerSerializer)
+    def patch(self, request: object, issuer_id: str) -> Response:
+        """Change what is said of an issuer; it holds on the next call of each of its tokens."""
+        issuer = self.issuer(issuer_id)
+        said = build_terms(self.principal, self.read(IssuerBody, partial=True))
+        external_issuers.update_issuer(self.principal, issuer, **said)
+        return self.shown(issuer, IssuerSerializer)
+
+    @describe_operation("remove_token_issuer", status=204)
+    def delete(self, request: object, issuer_id: str) -> Response:
+        """Take the issuer's tokens no longer."""
+        external_issuers.remove(self.principal, self.issuer(issuer_id))
+        return Response(status=204)
+
+
+class CheckIssuerView(IssuerView):
+    """Whether an issuer can be asked."""
+
+    rules = {"POST": RULE}
+
+    @describe_operation("check_token_issuer", answer=IssuerKeysSerializer, asks=True)
+    def post(self, request: object, issuer_id: str) -> Response:
+        """Read the issuer's keys now."""
+        return Response({"keys": external_issuers.check(self.principal, self.issuer(issuer_id))})

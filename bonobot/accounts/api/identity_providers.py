@@ -1,0 +1,192 @@
+"""Identity providers."""
+
+from typing import Any
+
+from drf_spectacular.utils import OpenApiExample, extend_schema_serializer
+from rest_framework import serializers
+from rest_framework.response import Response
+
+from bonobot.accounts.api.openapi_schema import describe_operation
+from bonobot.accounts.api.resource_view import ResourceView, set_not_found_field
+from bonobot.accounts.external_issuers.services import LONGEST_CLAIM, LONGEST_URL
+from bonobot.accounts.models.organizations import Provider
+from bonobot.accounts.roles import Action, Role
+from bonobot.accounts.sso import services as sso
+from bonobot.core.api.serializers import StrictSerializer, VersionedBody, VersionedShape
+
+ROLES = [role.value for role in Role]
+RULE = Action.MANAGE_ORGANIZATION
+
+
+@extend_schema_serializer(
+    examples=[
+        OpenApiExample(
+            "A company's login",
+            {
+                "name": "Acme",
+                "url": "https://login.example.com",
+                "client_id": "bonobot",
+                "client_secret": "…",
+                "domains": ["example.com"],
+                "creates": True,
+                "role_claim": "groups",
+                "roles": {"bonobot-operators": "operator"},
+            },
+            request_only=True,
+        )
+    ]
+)
+class IdentityProviderBody(VersionedBody):
+    """What can be said of an identity provider."""
+
+    name = serializers.CharField(max_length=255, help_text="As the sign-in shows it.")
+    url = serializers.CharField(
+        max_length=LONGEST_URL, help_text="Letter by letter as its tokens have it in `iss`."
+    )
+    client_id = serializers.CharField(max_length=LONGEST_CLAIM)
+    client_secret = serializers.CharField(
+        required=False,
+        allow_blank=True,
+        max_length=sso.LONGEST_SECRET,
+        help_text="Sealed; left out or `********`: what is stored stays.",
+    )
+    domains = serializers.ListField(
+        child=serializers.CharField(max_length=254),
+        required=False,
+        max_length=sso.MOST_DOMAINS,
+        help_text="Only people with addresses of these come in; empty: all whom it knows.",
+    )
+    trusts_email = serializers.BooleanField(
+        required=False, help_text="Its addresses are proved without `email_verified`."
+    )
+    creates = serializers.BooleanField(
+        required=False, help_text="Whoever it knows joins at their first sign-in."
+    )
+    role = serializers.ChoiceField(
+        ROLES, required=False, allow_blank=True, help_text="Of whoever no claim gives one."
+    )
+    role_claim = serializers.CharField(required=False, allow_blank=True, max_length=LONGEST_CLAIM)
+    roles = serializers.DictField(
+        child=serializers.ChoiceField(ROLES), required=False, help_text="Roles by value."
+    )
+    second_factor = serializers.BooleanField(
+        required=False, help_text="Our second factor is asked for as well."
+    )
+    announced = serializers.BooleanField(required=False, help_text="On the sign-in page.")
+    allow_private = serializers.BooleanField(
+        required=False, help_text="Platform administrators alone."
+    )
+    enabled = serializers.BooleanField(required=False)
+
+
+class IdentityProviderSerializer(VersionedShape):
+    """An identity provider as it is read."""
+
+    written_as = (IdentityProviderBody,)
+
+    id = serializers.UUIDField()
+    name = serializers.CharField()
+    url = serializers.CharField()
+    client_id = serializers.CharField()
+    client_secret = serializers.SerializerMethodField(help_text="`********`, or blank.")
+    redirect_uri = serializers.SerializerMethodField(help_text="What the provider has to know.")
+    domains = serializers.ListField(child=serializers.CharField())
+    trusts_email = serializers.BooleanField()
+    creates = serializers.BooleanField()
+    role = serializers.CharField()
+    role_claim = serializers.CharField()
+    roles = serializers.DictField(child=serializers.CharField())
+    second_factor = serializers.BooleanField()
+    announced = serializers.BooleanField()
+    allow_private = serializers.BooleanField()
+    enabled = serializers.BooleanField()
+    created_at = serializers.DateTimeField()
+
+    def get_client_secret(self, provider: Provider) -> str:
+        """Return the mask, where there is one."""
+        return str(provider.client_secret or "")
+
+    def get_redirect_uri(self, provider: Provider) -> str:
+        """Return where people are sent back to."""
+        return sso.redirect_uri(provider.organization_id)
+
+
+class IdentityProviderCheckSerializer(StrictSerializer):
+    """What was found at a provider."""
+
+    keys = serializers.IntegerField(help_text="How many keys it publishes.")
+
+
+class IdentityProviderListView(ResourceView):
+    """All identity providers of the organization."""
+
+    rules = {"GET": RULE, "POST": RULE}
+    orderings = ("name", "created_at")
+
+    @describe_operation("list_identity_providers", answer=IdentityProviderSerializer(many=True))
+    def get(self, request: object) -> Response:
+        """List where the organization's people may sign in."""
+        return self.listed(
+            Provider.objects.for_organization(self.organization_id), IdentityProviderSerializer
+        )
+
+    @describe_operation(
+        "add_identity_provider",
+        body=IdentityProviderBody,
+        answer=IdentityProviderSerializer,
+        status=201,
+    )
+    def post(self, request: object) -> Response:
+        """Let people sign in at an OpenID provider."""
+        made = sso.add(self.principal, **self.read(IdentityProviderBody))
+        return self.shown(made, IdentityProviderSerializer, status=201)
+
+
+class IdentityProviderView(ResourceView):
+    """A resource below one provider."""
+
+    def provider(self, provider_id: str) -> Provider:
+        """Return the provider; raises `NotFound`."""
+        with set_not_found_field("provider_id"):
+            found: Provider = Provider.objects.get_or_404(self.organization_id, pk=provider_id)
+        return found
+
+
+class IdentityProviderDetailView(IdentityProviderView):
+    """One identity provider."""
+
+    rules = {"GET": RULE, "PATCH": RULE, "DELETE": RULE}
+
+    @describe_operation("get_identity_provider", answer=IdentityProviderSerializer)
+    def get(self, request: object, provider_id: str) -> Response:
+        """Show an identity provider."""
+        return self.shown(self.provider(provider_id), IdentityProviderSerializer)
+
+    @describe_operation(
+        "change_identity_provider", body=IdentityProviderBody, answer=IdentityProviderSerializer
+    )
+    def patch(self, request: object, provider_id: str) -> Response:
+        """Change an identity provider; sessions that began there end with `enabled`."""
+        provider = self.provider(provider_id)
+        said: dict[str, Any] = self.read(IdentityProviderBody, partial=True)
+        sso.update_provider(self.principal, provider, **said)
+        return self.shown(provider, IdentityProviderSerializer)
+
+    @describe_operation("remove_identity_provider", status=204)
+    def delete(self, request: object, provider_id: str) -> Response:
+        """Let nobody sign in there any more; accounts stay."""
+        sso.remove(self.principal, self.provider(provider_id))
+        return Response(status=204)
+
+
+class CheckIdentityProviderView(IdentityProviderView):
+    """Whether a provider can be asked."""
+
+    rules = {"POST": RULE}
+
+    @describe_operation(
+        "check_identity_provider", answer=IdentityProviderCheckSerializer, asks=True
+    )
+    def post(self, request: object, provider_id: str) -> Response:
+        """Ask the provider for its metadata and keys now."""
+        return Response({"keys": sso.check(self.principal, self.provider(provider_id))})

@@ -1,0 +1,141 @@
+"""Own token, person, sessions."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from drf_spectacular.utils import OpenApiExample, extend_schema_serializer
+from rest_framework import serializers
+from rest_framework.response import Response
+
+from bonobot.accounts import profiles
+from bonobot.accounts.api.openapi_schema import describe_operation
+from bonobot.accounts.api.resource_view import READ_OR_RUN, ResourceView
+from bonobot.accounts.models.organizations import Organization, User
+from bonobot.accounts.roles import Role
+from bonobot.core.api.serializers import StrictSerializer, VersionedBody, VersionedShape
+from bonobot.core.i18n import localization
+from bonobot.core.problems import Forbidden
+
+LANGUAGES = ["", "en", "de"]
+
+
+class ProfileSerializer(StrictSerializer):
+    """A person's profile."""
+
+    username = serializers.CharField()
+    first_name = serializers.CharField()
+    last_name = serializers.CharField()
+    email = serializers.CharField()
+    language = serializers.ChoiceField(LANGUAGES)
+    time_zone = serializers.CharField(help_text="Of what screens show; times here are UTC.")
+
+
+SAID = ("first_name", "last_name", "language", "time_zone")
+
+
+class MeSerializer(VersionedShape):
+    """Who asks, and in which organization."""
+
+    kind = serializers.ChoiceField([("user", "a person's session"), ("token", "a token")])
+    id = serializers.UUIDField()
+    name = serializers.CharField(help_text="That a person signs in with, or of the token.")
+    organization = serializers.CharField(help_text="Its slug.")
+    role = serializers.ChoiceField([role.value for role in Role])
+    platform_admin = serializers.BooleanField()
+    person = ProfileSerializer(allow_null=True, help_text="null: a token.")
+
+    def parts_of(self, instance: Any, shown: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what people say of themselves; a token says nothing."""
+        return {name: (shown["person"] or {}).get(name, "") for name in SAID}
+
+
+@extend_schema_serializer(
+    examples=[
+        OpenApiExample(
+            "In German", {"language": "de", "time_zone": "Europe/Berlin"}, request_only=True
+        )
+    ]
+)
+class MeBody(VersionedBody):
+    """What people say of themselves."""
+
+    first_name = serializers.CharField(max_length=150, allow_blank=True, required=False)
+    last_name = serializers.CharField(max_length=150, allow_blank=True, required=False)
+    language = serializers.ChoiceField(LANGUAGES, required=False, help_text="Empty: the browser's.")
+    time_zone = serializers.CharField(
+        max_length=localization.MAX_ZONE_NAME,
+        allow_blank=True,
+        required=False,
+        help_text="An IANA name such as Europe/Berlin; empty: UTC.",
+    )
+
+
+class SignedOutSessionsSerializer(StrictSerializer):
+    """What came of signing out elsewhere."""
+
+    ended = serializers.IntegerField(help_text="Sessions.")
+
+
+class CurrentPrincipalView(ResourceView):
+    """What has to do with whoever asks."""
+
+    def person(self) -> User:
+        """Return the person; raises `Forbidden` (code `not_a_person`) for tokens."""
+        user: Any = self.request.user
+        if self.principal.kind != "user":
+            raise Forbidden(
+                "A token has no profile and no sessions.",
+                code="not_a_person",
+                rule="person",
+                remedy="Sign in as the person.",
+            )
+        return User.objects.get(pk=user.pk)
+
+    def told(self) -> dict[str, Any]:
+        """Return who asks."""
+        principal = self.principal
+        return {
+            "kind": principal.kind,
+            "id": principal.id,
+            "name": principal.label,
+            "organization": Organization.objects.get(pk=principal.organization_id).slug,
+            "role": principal.role,
+            "platform_admin": principal.platform_admin,
+            "person": self.person() if principal.kind == "user" else None,
+        }
+
+
+class MeView(CurrentPrincipalView):
+    """Whoever asks."""
+
+    rules = {"GET": READ_OR_RUN, "PATCH": READ_OR_RUN}
+    narrowed = ("GET",)
+
+    @describe_operation("get_me", answer=MeSerializer)
+    def get(self, request: object) -> Response:
+        """Show who asks: a person, or a token."""
+        return self._answer()
+
+    @describe_operation("change_me", body=MeBody, answer=MeSerializer)
+    def patch(self, request: object) -> Response:
+        """Change one's own profile; people only. The address is changed in the admin."""
+        person = self.person()
+        profiles.update_own_profile(person, **self.read(MeBody, partial=True))
+        return self._answer()
+
+    def _answer(self) -> Response:
+        told = self.told()
+        return self.shown(told, MeSerializer, owner=told["person"])
+
+
+class MySessionsView(CurrentPrincipalView):
+    """Where one is signed in."""
+
+    rules = {"DELETE": READ_OR_RUN}
+
+    @describe_operation("sign_out_elsewhere", answer=SignedOutSessionsSerializer)
+    def delete(self, request: object) -> Response:
+        """End one's sessions but the one that asks; people only."""
+        here = self.request.session.session_key or ""
+        ended = profiles.sign_out_elsewhere(self.person(), here=here)
+        return self.shown({"ended": ended}, SignedOutSessionsSerializer)

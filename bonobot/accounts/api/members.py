@@ -1,0 +1,121 @@
+"""Members, roles, second factor, password reset."""
+
+from django.db.models import F
+from drf_spectacular.utils import OpenApiExample, extend_schema_serializer
+from rest_framework import serializers
+from rest_framework.response import Response
+
+from bonobot.accounts.api.openapi_schema import describe_operation
+from bonobot.accounts.api.resource_view import READ, ResourceView, set_not_found_field
+from bonobot.accounts.models.organizations import Membership
+from bonobot.accounts.password_reset import send_reset_link
+from bonobot.accounts.roles import Action, Role
+from bonobot.accounts.second_factor import reset_second_factor
+from bonobot.accounts.services import remove_member, update_member_role
+from bonobot.core.api.serializers import StrictSerializer, VersionedBody, VersionedShape
+
+
+class MemberSerializer(VersionedShape):
+    """A person in this organization."""
+
+    id = serializers.UUIDField(help_text="Id of the membership.")
+    user_id = serializers.UUIDField()
+    username = serializers.CharField(source="user.username")
+    name = serializers.CharField(source="user.get_full_name")
+    email = serializers.CharField(source="user.email")
+    role = serializers.ChoiceField([role.value for role in Role])
+    created_at = serializers.DateTimeField()
+
+
+class MemberListView(ResourceView):
+    """Who belongs to the organization."""
+
+    rules = {"GET": READ}
+    orderings = ("username", "role", "created_at")
+
+    @describe_operation("list_members", answer=MemberSerializer(many=True))
+    def get(self, request: object) -> Response:
+        """List the members with their roles."""
+        rows = Membership.objects.for_organization(self.organization_id).select_related("user")
+        return self.listed(rows.annotate(username=F("user__username")), MemberSerializer)
+
+
+@extend_schema_serializer(
+    examples=[OpenApiExample("Another role", {"role": "operator"}, request_only=True)]
+)
+class MemberRoleBody(VersionedBody):
+    """What can be said of a member."""
+
+    role = serializers.ChoiceField([role.value for role in Role])
+
+
+MemberSerializer.written_as = (MemberRoleBody,)
+
+
+class MemberView(ResourceView):
+    """What has to do with one member."""
+
+    def member(self, member_id: str) -> Membership:
+        """Return the membership; raises `NotFound`."""
+        rows = Membership.objects.select_related("user")
+        with set_not_found_field("member_id"):
+            found: Membership = rows.get_or_404(self.organization_id, pk=member_id)
+        return found
+
+
+class MemberDetailView(MemberView):
+    """One member."""
+
+    rules = {"GET": READ, "PATCH": Action.MANAGE_MEMBERS, "DELETE": Action.MANAGE_MEMBERS}
+
+    @describe_operation("get_member", answer=MemberSerializer)
+    def get(self, request: object, member_id: str) -> Response:
+        """Show a member."""
+        return self.shown(self.member(member_id), MemberSerializer)
+
+    @describe_operation("change_member", body=MemberRoleBody, answer=MemberSerializer)
+    def patch(self, request: object, member_id: str) -> Response:
+        """Give a member another role; it holds on their very next request."""
+        member = self.member(member_id)
+        update_member_role(self.principal, member, Role(self.read(MemberRoleBody)["role"]))
+        return self.shown(member, MemberSerializer)
+
+    @describe_operation("remove_member", status=204)
+    def delete(self, request: object, member_id: str) -> Response:
+        """End a membership; the account stays."""
+        remove_member(self.principal, self.member(member_id))
+        return Response(status=204)
+
+
+class MemberSecondFactorView(MemberView):
+    """A member's second factor."""
+
+    rules = {"DELETE": Action.MANAGE_MEMBERS}
+
+    @describe_operation("reset_second_factor", status=204)
+    def delete(self, request: object, member_id: str) -> Response:
+        """Take a member's second factor away, who has lost it, and end their sessions."""
+        reset_second_factor(self.principal, self.member(member_id).user)
+        return Response(status=204)
+
+
+class PasswordResetLinkSerializer(StrictSerializer):
+    """What came of sending a link for a new password."""
+
+    link = serializers.CharField(
+        help_text="Blank where it was mailed; else for the platform administrator to hand over."
+    )
+
+
+class MemberPasswordView(MemberView):
+    """A new password for a member."""
+
+    rules = {"POST": Action.MANAGE_MEMBERS}
+
+    @describe_operation("offer_password_reset", answer=PasswordResetLinkSerializer)
+    def post(self, request: object, member_id: str) -> Response:
+        """Send a member a link to choose a new password."""
+        link = send_reset_link(self.principal, self.member(member_id).user)
+        answer = self.shown({"link": link}, PasswordResetLinkSerializer)
+        answer["Cache-Control"] = "no-store"
+        return answer

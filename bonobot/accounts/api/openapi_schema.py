@@ -1,0 +1,270 @@
+"""How operations describe themselves in OpenAPI.
+
+A method's docstring is its summary and description, the rule of the method names the roles, and
+every operation lists the problems that it can answer with.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from drf_spectacular.extensions import OpenApiAuthenticationExtension
+from drf_spectacular.openapi import AutoSchema
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+
+from bonobot.accounts.roles import WHO_MAY
+from bonobot.core.api import serializers as api_serializers
+from bonobot.core.api.pagination import StableCursorPagination
+from bonobot.core.api.serializers import ProblemDetailsSerializer, StrictSerializer
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+# Answers as they look, by the name of their schema.
+ANSWERS = Path(__file__).with_name("answers.json")
+_PAGES = re.compile("Paginated(.+)List")
+WRITES = ("POST", "PUT", "PATCH", "DELETE")
+PROBLEMS = {
+    400: "What was sent can't be used; `field` and `errors` say what, `remedy` what to do.",
+    401: "Not signed in, or the token is unknown, revoked or expired.",
+    403: "The role, a policy or a rule doesn't allow it; `rule` says which.",
+    404: "There is no such thing here; another organization's things answer the same.",
+    409: "It clashes with what is there, or with what happened meanwhile.",
+    412: "The version in `If-Match` isn't the object's any more; `changed` says what is new.",
+    422: "The idempotency key was used for another request.",
+    429: "Too many; `retry_after` says how long to wait.",
+    502: "What had to be asked elsewhere failed; `code` says how.",
+    503: "Something that is needed doesn't answer now.",
+}
+EXAMPLES: dict[int, dict[str, Any]] = {
+    400: {"code": "unknown_transport", "detail": "There is no transport 'ftp'."}
+    | {"field": "transport_type", "remedy": "Use `stdio` for a local program, or `http`."},
+    401: {"code": "not_authenticated", "detail": "You are not signed in."}
+    | {"remedy": "Send `Authorization: Bearer …`, or sign in."},
+    403: {"code": "forbidden", "detail": "The role `auditor` may not do this here."}
+    | {"rule": "role:manage_servers", "remedy": "Ask someone who may: owner, operator."},
+    404: {"code": "not_found", "detail": "There is no MCP server 'b1c8…' here.", "field": "pk"},
+    409: {"code": "name_taken", "detail": "There is a server named like 'time' already."}
+    | {"field": "name", "remedy": "Choose another name."},
+    412: {"code": "precondition_failed", "field": "If-Match"}
+    | {"detail": "It was changed in the meantime. Nothing was saved."}
+    | {"changed": {"enabled": False}, "version": "x3Jk…"},
+    422: {"code": "idempotency_mismatch"}
+    | {"detail": "This idempotency key was used for another request."},
+    429: {"code": "rate_limited", "detail": "Too many calls.", "retry_after": 4.2},
+    502: {"code": "document_unreachable", "field": "endpoint_config.document_url"}
+    | {"detail": "The OpenAPI document could not be fetched: api.example.com does not resolve."},
+    503: {"code": "audit_unavailable", "detail": "The call could not be written to the audit."},
+}
+ORGANIZATION = OpenApiParameter(
+    "Bonobot-Organization",
+    str,
+    OpenApiParameter.HEADER,
+    description="Slug of the organization to work in, for people who belong to several.",
+)
+IDEMPOTENCY_KEY = OpenApiParameter(
+    "Idempotency-Key",
+    {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[\\x21-\\x7e]+$"},
+    OpenApiParameter.HEADER,
+    description="Sent twice within a day, the write has one effect and one answer.",
+)
+
+IF_MATCH = OpenApiParameter(
+    "If-Match",
+    str,
+    OpenApiParameter.HEADER,
+    description="The `ETag` that was read: the write is made only where it still is the object's.",
+)
+CHECKED = ("PUT", "PATCH", "DELETE")
+
+
+def describe_operation(
+    operation_id: str,
+    *,
+    body: Any = None,
+    answer: Any = None,
+    status: int | tuple[int, ...] = 200,
+    parameters: Any = None,
+    examples: Any = None,
+    calls: bool = False,
+    asks: bool = False,
+) -> Callable[[F], F]:
+    """Describe a method: its name for clients, the shapes of its body and answer.
+
+    `calls` says that a call is made through the door, which can be refused by limits; `asks` that
+    another host is asked, which may fail.
+    """
+
+    statuses = status if isinstance(status, tuple) else (status,)
+
+    def decorate(method: F) -> F:
+        described: Any = extend_schema(
+            operation_id=operation_id,
+            request=body,
+            responses=answer if isinstance(answer, dict) else dict.fromkeys(statuses, answer),
+            parameters=parameters,
+            examples=examples,
+        )(method)
+        described.answer = answer
+        described.makes_calls = calls
+        described.asks_others = asks or calls
+        return cast(F, described)
+
+    return decorate
+
+
+class ResourceViewSchema(AutoSchema):
+    """Describes a `Resource`."""
+
+    view: Any
+
+    def get_summary(self) -> str:
+        """Return the first line of the method's docstring."""
+        return self._docstring().partition("\n")[0].rstrip(".")
+
+    def get_description(self) -> str:  # type: ignore[override]  # as drf-spectacular has it
+        """Return the rest of it, and who may."""
+        rest = self._docstring().partition("\n")[2].strip()
+        roles = f"Roles: {self._roles()}."
+        return f"{rest}\n\n{roles}" if rest else roles
+
+    def get_override_parameters(self) -> list[Any]:
+        """Return the headers that belong to every operation."""
+        if self.method in WRITES:
+            matched = [IF_MATCH] if self.method in CHECKED else []
+            return [ORGANIZATION, IDEMPOTENCY_KEY, *matched]
+        names = api_serializers.list_selectable_fields(self.view, self.method)
+        return [ORGANIZATION, _build_fields_parameter(names)] if names else [ORGANIZATION]
+
+    def get_filter_backends(self) -> list[Any]:
+        """Return what reads the query; a filter narrows what is exported, too."""
+        return list(self.view.filter_backends) if self._is_filtered() else []
+
+    def _get_serializer_name(
+        self, serializer: Any, direction: Any, bypass_extensions: bool = False
+    ) -> str:
+        # Clients see `Server` and `ServerRequest`; that they are shapes is our own affair.
+        name: str = super()._get_serializer_name(serializer, direction, bypass_extensions)
+        return name.replace("Shape", "").replace("Body", "")
+
+    def _map_basic_serializer(self, serializer: Any, direction: Any) -> Any:
+        # A body with a member that isn't declared is refused; answers may get more of them.
+        found = super()._map_basic_serializer(serializer, direction)
+        if direction == "request" and isinstance(serializer, StrictSerializer):
+            found["additionalProperties"] = False
+        return found
+
+    def _get_response_bodies(self, direction: Any = "response") -> Any:
+        found = super()._get_response_bodies(direction)
+        for code, answer in found.items():
+            content = answer.get("content", {}).get("application/json", {})
+            around = getattr(self.view, "pagination_class", StableCursorPagination).nothing_more
+            example = find_example(content.get("schema", {}).get("$ref", ""), around)
+            if code.startswith("2") and example is not None:
+                content.setdefault("examples", {"answer": {"value": example}})
+        if names := api_serializers.list_selectable_fields(self.view, self.method):
+            found["200"]["content"][api_serializers.PART_JSON] = {
+                "schema": _build_partial_schema(
+                    names, self.view.paginator if self._is_list_view() else None
+                )
+            }
+        ref = self.resolve_serializer(ProblemDetailsSerializer, "response").ref
+        for status in self._problem_statuses():
+            example = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status}
+            found[str(status)] = {
+                "description": PROBLEMS[status],
+                "content": {
+                    "application/problem+json": {
+                        "schema": ref,
+                        "examples": {"problem": {"value": example | EXAMPLES[status]}},
+                    }
+                },
+            }
+        return found
+
+    def _problem_statuses(self) -> Iterator[int]:
+        write = self.method in WRITES
+        method = getattr(self.view, self.method.lower())
+        common = {ORGANIZATION, IDEMPOTENCY_KEY, IF_MATCH}
+        asks = self._is_list_view() or self._is_filtered()
+        # Without an id in the path, the organization may have to be named.
+        if write or asks or "{" not in self.path or set(self.get_override_parameters()) - common:
+            yield 400
+        yield from (401, 403, 404)
+        if write:
+            yield 409
+            if self.method in CHECKED:
+                yield 412
+            yield 422
+        if getattr(method, "makes_calls", False):
+            yield 429
+        if getattr(method, "asks_others", False):
+            yield 502
+        yield 503
+
+    def _is_filtered(self) -> bool:
+        return self.method == "GET" and hasattr(self.view, "filterset_class")
+
+    def _docstring(self) -> str:
+        text = getattr(self.view, self.method.lower()).__doc__ or ""
+        lines = [line.removeprefix("        ").rstrip() for line in text.strip().splitlines()]
+        return "\n".join(lines)
+
+    def _roles(self) -> str:
+        rule = self.view.rules.get(self.method, ())
+        actions = rule if isinstance(rule, tuple) else (rule,)
+        roles = [role for action in actions for role in WHO_MAY[action].split(", ")]
+        return ", ".join(dict.fromkeys(roles)) or "nobody"
+
+
+class BearerTokenScheme(OpenApiAuthenticationExtension):
+    """Tells OpenAPI how programs sign in."""
+
+    target_class = "bonobot.accounts.api.authentication.TokenAuthentication"
+    name = "token"
+
+    def get_security_definition(self, auto_schema: Any) -> dict[str, Any]:
+        """Return the scheme."""
+        return {
+            "type": "http",
+            "scheme": "bearer",
+            "description": "A token made by an owner: `bnb_…`.",
+        }
+
+
+def find_example(ref: str, around: Mapping[str, Any]) -> Any:
+    """Return an example of the answer that a schema's address names, None where there is none.
+
+    `around` is what stands beside the rows of a page.
+    """
+    name = ref.rpartition("/")[2]
+    if rows := _PAGES.fullmatch(name):
+        row = _read_example_answers().get(rows[1])
+        return None if row is None else {"results": [row], **around}
+    return _read_example_answers().get(name)
+
+
+@cache
+def _read_example_answers() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(ANSWERS.read_text(encoding="utf-8"))
+    return found
+
+
+def _build_fields_parameter(names: tuple[str, ...]) -> OpenApiParameter:
+    return OpenApiParameter(
+        api_serializers.PARAMETER,
+        {"type": "string", "pattern": api_serializers.build_list_pattern(names)},
+        description="The members that are wanted of each object, with commas between; the answer "
+        f"is then `{api_serializers.PART_JSON}`.",
+    )
+
+
+def _build_partial_schema(names: tuple[str, ...], pages: Any | None) -> dict[str, Any]:
+    part = {"type": "object", "propertyNames": {"enum": list(names)}, "additionalProperties": True}
+    if pages is None:
+        return part
+    found: dict[str, Any] = pages.get_paginated_response_schema({"type": "array", "items": part})
+    return found

@@ -1,0 +1,279 @@
+"""Resource: parent of every REST view.
+
+A view declares for each method which role's action it takes, and a method without a rule is closed.
+Objects of another organization answer like missing ones. Writes may carry an `Idempotency-Key`.
+"""
+
+import json
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from http import HTTPStatus
+from typing import Any, ClassVar, TypeVar
+from uuid import UUID
+
+from django.db import DatabaseError
+from django.db.models import Model
+from rest_framework.generics import GenericAPIView
+from rest_framework.negotiation import BaseContentNegotiation
+from rest_framework.permissions import SAFE_METHODS
+from rest_framework.renderers import JSONRenderer
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from bonobot.accounts.api import idempotency_keys, object_versions
+from bonobot.accounts.api.openapi_schema import ResourceViewSchema
+from bonobot.accounts.current_organization import resolve_principal
+from bonobot.accounts.models.organizations import KeptAnswer, Organization
+from bonobot.accounts.principals import Principal
+from bonobot.accounts.roles import WHO_MAY, Action, TokenScope
+from bonobot.core.api import serializers as api_serializers
+from bonobot.core.api.pagination import StableCursorPagination
+from bonobot.core.api.parsers import BoundedJSONParser
+from bonobot.core.api.serializers import StrictSerializer, VersionedShape
+from bonobot.core.db import preconditions
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import Forbidden, InvalidInput, NotFound
+
+logger = logging.getLogger(__name__)
+
+PROBLEM_JSON = "application/problem+json"
+# Any one of these actions opens a method.
+Rule = Action | tuple[Action, ...]
+READ: Rule = Action.VIEW
+READ_OR_RUN: Rule = (Action.VIEW, Action.RUN_AGENTS)
+
+Row = TypeVar("Row")
+
+
+class JSONContentNegotiation(BaseContentNegotiation):
+    """Answers are JSON, whatever `Accept` says (problems and event streams name themselves)."""
+
+    def select_parser(self, request: Request, parsers: Any) -> Any:
+        """Return the parser of the body's content type."""
+        given = request.content_type.partition(";")[0].strip().lower()
+        return next((parser for parser in parsers if parser.media_type == given), None)
+
+    def select_renderer(
+        self, request: Request, renderers: Any, format_suffix: str | None = None
+    ) -> tuple[Any, str]:
+        """Return the one renderer."""
+        return renderers[0], renderers[0].media_type
+
+
+class ResourceView(GenericAPIView):
+    """A REST resource with its rules; see the module."""
+
+    rules: ClassVar[Mapping[str, Rule]] = {}
+    # Methods that a token for some agents may use: they read and run, on their objects only.
+    narrowed: ClassVar[tuple[str, ...]] = ()
+    ordering: ClassVar[tuple[str, ...]] = ()
+    # Members that a list may be ordered by: columns that are never null, so that cursors work.
+    orderings: ClassVar[tuple[str, ...]] = ()
+    # What a token needs to come here; None where another surface that it may use performs it.
+    scope: ClassVar[TokenScope | None] = TokenScope.API
+
+    schema = ResourceViewSchema()
+    parser_classes = (BoundedJSONParser,)
+    renderer_classes = (JSONRenderer,)
+    content_negotiation_class = JSONContentNegotiation
+    pagination_class = StableCursorPagination
+    metadata_class = None
+    http_method_names = ["get", "head", "post", "put", "patch", "delete"]
+    request: Request
+    _claimed: KeptAnswer | None = None
+    _wanted: frozenset[str] | None = None  # members of a sparse answer; None: all
+    # The object that was last shown: its row, which writers lock, and what its version is of.
+    shown_row: Any = None
+    shown_parts: Mapping[str, Any] | None = None
+
+    @property
+    def principal(self) -> Principal:
+        """Who asks."""
+        return resolve_principal(self.request)
+
+    @property
+    def organization_id(self) -> UUID:
+        """The organization that is worked in."""
+        return self.principal.organization_id
+
+    def read(self, shape: type[StrictSerializer], *, partial: bool = False) -> dict[str, Any]:
+        """Return the body's members; raises ValidationError for what doesn't fit the shape."""
+        found = shape(data=self.request.data, partial=partial, context={"view": self})
+        found.is_valid(raise_exception=True)
+        body = dict(found.validated_data)
+        body.pop(
+            object_versions.MEMBER, None
+        )  # checked before anything else, and as the write begins
+        return body
+
+    def members(self) -> set[str]:
+        """Return the names that the body has, before any shape is asked of it."""
+        return set(self.request.data) if isinstance(self.request.data, Mapping) else set()
+
+    def listed(self, rows: Any, shape: type[Any], **context: Any) -> Response:
+        """Answer one page of `rows`, filtered as the query says."""
+        page = self.paginate_queryset(self.filter_queryset(rows))
+        context = {"view": self, "request": self.request, **context}
+        rows = api_serializers.limit_serializer_fields(
+            shape(page, many=True, context=context), self._wanted
+        )
+        return self.get_paginated_response(rows.data)
+
+    def shown(
+        self, row: Any, shape: type[Any], *, status: int = 200, owner: Any = None, **context: Any
+    ) -> Response:
+        """Answer one row, or what `owner` (a row) has of something."""
+        context = {"view": self, "request": self.request, **context}
+        serializer = api_serializers.limit_serializer_fields(
+            shape(row, context=context), self._wanted
+        )
+        data = serializer.data
+        if isinstance(serializer, VersionedShape):
+            self.shown_row, self.shown_parts = owner or row, serializer.parts
+        return Response(data, status=status)
+
+    def rows_to_lock(self) -> Any:
+        """Return the rows that are locked while the version of what was shown is compared."""
+        row = self.shown_row
+        if isinstance(row, Model):
+            return type(row)._base_manager.filter(pk=row.pk)
+        return Organization.objects.filter(pk=self.organization_id)
+
+    def filter_queryset(self, queryset: Any) -> Any:
+        """Apply the view's filters; raises `Invalid` for a parameter that there isn't."""
+        self.check_parameters()
+        return super().filter_queryset(queryset)
+
+    def check_parameters(self) -> None:
+        """Raise `Invalid` (code `unknown_parameter`) where the query has one that there isn't."""
+        filters = getattr(self, "filterset_class", None)
+        known = {"cursor", "limit", *(filters.base_filters if filters else ())}
+        known |= {"ordering"} if self.orderings else set()
+        known |= (
+            {api_serializers.PARAMETER}
+            if api_serializers.list_selectable_fields(self, "GET")
+            else set()
+        )
+        if strange := sorted(set(self.request.query_params) - known):
+            raise InvalidInput(
+                format_message("There is no parameter {strange!r}.", strange=strange[0]),
+                code="unknown_parameter",
+                field=strange[0],
+                remedy=format_message("Parameters: {known}.", known=", ".join(sorted(known))),
+            )
+
+    # -- around each request -------------------------------------------------------------------
+
+    def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> Any:
+        """Answer a request; what it requires holds for its own changes alone."""
+        with preconditions.scope():
+            return super().dispatch(request, *args, **kwargs)
+
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        """Sign in, apply the rule of the method, and claim the idempotency key."""
+        super().initial(request, *args, **kwargs)
+        if any("\x00" in str(part) for part in kwargs.values()):
+            raise NotFound("There is nothing of this name.")  # PostgreSQL can't even look for it
+        method = "GET" if request.method == "HEAD" else str(request.method)
+        if not hasattr(self, method.lower()):
+            return  # 405, whoever asks
+        self._authorize(method)
+        self._wanted = api_serializers.parse_selected_fields(
+            request.query_params, api_serializers.list_selectable_fields(self, method)
+        )
+        key = request.headers.get(idempotency_keys.HEADER)
+        if key is not None and method not in SAFE_METHODS:
+            asked = {"method": method, "path": request.get_full_path(), "body": request.data}
+            self._claimed = idempotency_keys.claim(self.principal, key, asked)
+        object_versions.require_version(self, method)
+
+    def handle_exception(self, exc: Exception) -> Response:
+        """Answer a problem; a replay isn't one."""
+        if not isinstance(exc, idempotency_keys.IdempotentReplay):
+            return super().handle_exception(exc)
+        return Response(
+            json.loads(exc.body) if exc.body else None,
+            status=exc.status,
+            headers={idempotency_keys.REPLAYED: "true"},
+            content_type=PROBLEM_JSON if exc.status >= 400 else None,
+        )
+
+    def finalize_response(self, request: Any, response: Any, *args: Any, **kwargs: Any) -> Any:
+        """Mark a sparse answer, and keep the answer to a claimed key."""
+        if self._wanted is not None and response.status_code == HTTPStatus.OK:
+            response.data = api_serializers.select_fields(response.data, self._wanted)
+            response.content_type = api_serializers.PART_JSON
+        if tag := object_versions.tag_of(self, response):
+            response["ETag"] = tag
+        response = super().finalize_response(request, response, *args, **kwargs)
+        if self._claimed is not None and isinstance(response, Response):
+            body = "" if response.data is None else JSONRenderer().render(response.data).decode()
+            try:
+                idempotency_keys.keep(self._claimed, response.status_code, body)
+            except DatabaseError:
+                # The work is done and must be answered; the claim stays, so nothing repeats it.
+                logger.exception("The answer to an idempotent write could not be kept")
+        return response
+
+    @classmethod
+    def is_open_to(cls, principal: Principal, method: str) -> bool:
+        """Tell whether a principal may use a method at all, whatever it is used on."""
+        if principal.agent_ids and method not in cls.narrowed:
+            return False
+        return any(principal.may(action) for action in list_required_actions(cls.rules.get(method)))
+
+    def _authorize(self, method: str) -> None:
+        principal = self.principal
+        if self.scope is not None:
+            principal.require_scope(self.scope)
+        if self.is_open_to(principal, method):
+            return
+        if principal.agent_ids and method not in self.narrowed:
+            raise Forbidden(
+                "This token reads and runs its agents, and nothing else.",
+                rule="token:agent",
+                remedy="Use a token of the organization for this.",
+            )
+        actions = list_required_actions(self.rules.get(method))
+        raise Forbidden(
+            format_message("The role `{role}` may not do this here.", role=principal.role),
+            rule=f"role:{actions[0]}" if actions else "role",
+            remedy=format_message(
+                "Ask someone who may: {who_may}.", who_may=format_allowed_roles(actions)
+            ),
+        )
+
+
+def list_required_actions(rule: Rule | None) -> tuple[Action, ...]:
+    """Return the actions of which one is needed."""
+    if rule is None:
+        return ()
+    return rule if isinstance(rule, tuple) else (rule,)
+
+
+def format_allowed_roles(actions: tuple[Action, ...]) -> str:
+    """Name the roles that may do one of these actions."""
+    roles = [role for action in actions for role in WHO_MAY[action].split(", ")]
+    return ", ".join(dict.fromkeys(roles)) or "nobody"
+
+
+def require_row(row: Row | None, what: str, name: object, *, field: str = "") -> Row:
+    """Return `row`; raises `NotFound` where there is none, in the words of `get_or_404`."""
+    if row is not None:
+        return row
+    raise NotFound(
+        format_message("There is no {what} {name!r} here.", what=what, name=str(name)),
+        field=field,
+        remedy="Check the id or name, and the organization that you are working in.",
+    )
+
+
+@contextmanager
+def set_not_found_field(field: str) -> Iterator[None]:
+    """Name the part of the path that was not found, as clients know it."""
+    try:
+        yield
+    except NotFound as problem:
+        problem.field = field
+        raise

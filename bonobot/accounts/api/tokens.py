@@ -1,0 +1,257 @@
+"""Tokens, authorized apps."""
+
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from django.utils import timezone
+from drf_spectacular.utils import OpenApiExample, extend_schema_serializer
+from rest_framework import serializers
+from rest_framework.response import Response
+
+from agents.models import Agent
+from bonobot.accounts.api.openapi_schema import describe_operation
+from bonobot.accounts.api.resource_view import READ_OR_RUN, ResourceView, set_not_found_field
+from bonobot.accounts.models.organizations import Token, TokenQuerySet
+from bonobot.accounts.principals import Principal
+from bonobot.accounts.roles import Action, Role, TokenScope
+from bonobot.accounts.tokens.constraints import (
+    LONGEST_CLIENT,
+    MOST_AGENTS,
+    MOST_CALLS,
+    MOST_NETWORKS,
+)
+from bonobot.accounts.tokens.services import issue, revoke, update_token
+from bonobot.core.api.serializers import VersionedBody, VersionedShape
+from bonobot.core.problems import InvalidInput
+
+ROLES = [role.value for role in Role]
+SCOPES = [scope.value for scope in TokenScope]
+
+
+TERMS = {
+    "name": "release pipeline",
+    "agents": ["release-helper"],
+    "scopes": ["mcp:tools"],
+    "networks": ["192.0.2.0/24"],
+}
+
+
+@extend_schema_serializer(examples=[OpenApiExample("For one agent", TERMS, request_only=True)])
+class TokenTermsBody(VersionedBody):
+    """What can be said of a token, and changed later; an empty list is no bound."""
+
+    name = serializers.CharField(max_length=255)
+    agents = serializers.ListField(
+        child=serializers.CharField(max_length=64),
+        required=False,
+        max_length=MOST_AGENTS,
+        help_text="Ids or slugs of the agents that it is for.",
+    )
+    scopes = serializers.ListField(
+        child=serializers.ChoiceField(SCOPES),
+        required=False,
+        max_length=len(SCOPES),
+        help_text="Parts of what its role may do; REST needs `api`.",
+    )
+    networks = serializers.ListField(
+        child=serializers.CharField(max_length=64),
+        required=False,
+        max_length=MOST_NETWORKS,
+        help_text="Addresses or ranges (CIDR) that it may be used from.",
+    )
+    client = serializers.CharField(
+        required=False, allow_blank=True, max_length=LONGEST_CLIENT, help_text="For which program."
+    )
+    expires_at = serializers.DateTimeField(required=False, allow_null=True)
+    calls_per_minute = serializers.IntegerField(
+        required=False, allow_null=True, min_value=1, max_value=MOST_CALLS
+    )
+
+    def validate_expires_at(self, value: datetime | None) -> datetime | None:
+        """Refuse a time that has passed."""
+        if value is not None and value <= timezone.now():
+            raise InvalidInput(
+                "The token would have expired already.",
+                field="expires_at",
+                remedy="Choose a time that is still to come, or leave it out.",
+            )
+        return value
+
+
+@extend_schema_serializer(
+    examples=[OpenApiExample("For one agent", {**TERMS, "role": "member"}, request_only=True)]
+)
+class TokenBody(TokenTermsBody):
+    """A token as it is made."""
+
+    role = serializers.ChoiceField(ROLES)
+    agent = serializers.CharField(
+        required=False, max_length=64, help_text="One agent; `agents` takes several."
+    )
+
+
+class TokenSerializer(VersionedShape):
+    """A token as it is read; its text is known to nobody."""
+
+    written_as = (TokenTermsBody,)
+
+    id = serializers.UUIDField()
+    name = serializers.CharField()
+    key = serializers.CharField(help_text="The public part, for finding it again.")
+    kind = serializers.ChoiceField(
+        ["token", "grant"], help_text="Issued, or given to a program by a person."
+    )
+    given_by = serializers.CharField(
+        source="user.username", default=None, allow_null=True, help_text="Whose grant it is."
+    )
+    client_id = serializers.CharField(help_text="The program that a grant is for.")
+    resource = serializers.CharField(help_text="The one address of a grant; blank: all, and REST.")
+    role = serializers.ChoiceField(ROLES)
+    agents = serializers.ListField(
+        child=serializers.UUIDField(),
+        source="agent_ids",
+        help_text="Empty: all of its role, which for a member is none.",
+    )
+    agent_id = serializers.SerializerMethodField(help_text="Its agent, where it has just one.")
+    scopes = serializers.ListField(
+        child=serializers.CharField(), help_text="Empty: all that its role may."
+    )
+    networks = serializers.ListField(child=serializers.CharField(), help_text="Empty: anywhere.")
+    client = serializers.CharField()
+    calls_per_minute = serializers.IntegerField(allow_null=True)
+    expires_at = serializers.DateTimeField(allow_null=True)
+    last_used_at = serializers.DateTimeField(allow_null=True)
+    revoked_at = serializers.DateTimeField(allow_null=True)
+    created_at = serializers.DateTimeField()
+
+    def get_agent_id(self, token: Token) -> UUID | None:
+        """Return the one agent."""
+        return UUID(token.agent_ids[0]) if len(token.agent_ids) == 1 else None
+
+
+class NewTokenSerializer(TokenSerializer):
+    """A token that was just made."""
+
+    token = serializers.SerializerMethodField(help_text="Its text: keep it, it isn't shown again.")
+
+    def get_token(self, token: Token) -> str:
+        """Return the text."""
+        return str(self.context["text"])
+
+
+class TokenListView(ResourceView):
+    """All tokens."""
+
+    rules = {"GET": Action.MANAGE_TOKENS, "POST": Action.MANAGE_TOKENS}
+    orderings = ("name", "created_at")
+
+    @describe_operation("list_tokens", answer=TokenSerializer(many=True))
+    def get(self, request: object) -> Response:
+        """List the tokens, revoked and expired ones too."""
+        rows = Token.objects.for_organization(self.organization_id).select_related("user")
+        return self.listed(rows, TokenSerializer)
+
+    @describe_operation("create_token", body=TokenBody, answer=NewTokenSerializer, status=201)
+    def post(self, request: object) -> Response:
+        """Make a token; the answer is the only place where its text ever stands."""
+        body = self.read(TokenBody)
+        role = Role(body.pop("role"))
+        token, text = issue(self.principal, role=role, **build_terms(self.principal, body))
+        answer = self.shown(token, NewTokenSerializer, status=201, text=text)
+        answer["Cache-Control"] = "no-store"
+        return answer
+
+
+def build_terms(principal: Principal, body: dict[str, Any]) -> dict[str, Any]:
+    """Return a body as a token's terms: agents by their ids; raises `NotFound` for a strange one.
+
+    `agent` is how one agent was named before there could be several.
+    """
+    terms = {name: value for name, value in body.items() if name not in ("agent", "agents")}
+    if "agent" in body and "agents" in body:
+        raise InvalidInput(
+            "Both `agent` and `agents` are there.", field="agent", remedy="Leave `agent` out."
+        )
+    for field in ("agent", "agents"):
+        if field in body:
+            named = [body[field]] if field == "agent" else body[field]
+            with set_not_found_field(field):
+                terms["agent_ids"] = [Agent.objects.named(principal, one).pk for one in named]
+    return terms
+
+
+class TokenView(ResourceView):
+    """A resource below one token."""
+
+    def token(self, token_id: str) -> Token:
+        """Return the token; raises `NotFound`."""
+        with set_not_found_field("token_id"):
+            found: Token = Token.objects.get_or_404(self.organization_id, pk=token_id)
+        return found
+
+
+class TokenDetailView(TokenView):
+    """One token."""
+
+    rules = {
+        "GET": Action.MANAGE_TOKENS,
+        "PATCH": Action.MANAGE_TOKENS,
+        "DELETE": Action.MANAGE_TOKENS,
+    }
+
+    @describe_operation("get_token", answer=TokenSerializer)
+    def get(self, request: object, token_id: str) -> Response:
+        """Show a token, without its text."""
+        return self.shown(self.token(token_id), TokenSerializer)
+
+    @describe_operation("change_token", body=TokenTermsBody, answer=TokenSerializer)
+    def patch(self, request: object, token_id: str) -> Response:
+        """Change what is said of a token; it holds on its very next call."""
+        token = self.token(token_id)
+        said = self.read(TokenTermsBody, partial=True)
+        update_token(self.principal, token, **build_terms(self.principal, said))
+        return self.shown(token, TokenSerializer)
+
+    @describe_operation("revoke_token", status=204)
+    def delete(self, request: object, token_id: str) -> Response:
+        """Revoke a token at once; its row stays."""
+        revoke(self.principal, self.token(token_id))
+        return Response(status=204)
+
+
+class AuthorizedAppView(ResourceView):
+    """A resource of what the person who asks lets programs do; of a program itself, nothing."""
+
+    def mine(self) -> TokenQuerySet:
+        """Return their grants in this organization that programs can use."""
+        principal = self.principal
+        rows = Token.objects.living().for_organization(self.organization_id).select_related("user")
+        who = {"user_id": principal.id} if principal.kind == "user" else {"user_id": None}
+        return rows.filter(**who, user__isnull=False).exclude(digest="")
+
+
+class AuthorizedAppListView(AuthorizedAppView):
+    """The programs that the person who asks has let in."""
+
+    rules = {"GET": READ_OR_RUN}
+    orderings = ("name", "created_at")
+
+    @describe_operation("list_let_in", answer=TokenSerializer(many=True))
+    def get(self, request: object) -> Response:
+        """List the programs that you let in, in this organization: each with what it may do."""
+        return self.listed(self.mine(), TokenSerializer)
+
+
+class AuthorizedAppDetailView(AuthorizedAppView):
+    """One program that the person who asks has let in."""
+
+    rules = {"DELETE": READ_OR_RUN}
+
+    @describe_operation("end_let_in", status=204)
+    def delete(self, request: object, token_id: str) -> Response:
+        """End what you let a program do: its very next request is refused."""
+        with set_not_found_field("token_id"):
+            found: Token = self.mine().get_or_404(self.organization_id, pk=token_id)
+        revoke(self.principal, found)
+        return Response(status=204)

@@ -1,0 +1,23 @@
+"""App configuration, label `tenancy`."""
+
+from django.apps import AppConfig
+from django.utils.translation import gettext_lazy as _
+
+
+class AccountsConfig(AppConfig):
+    """Users, organizations, roles and tokens."""
+
+    name = "bonobot.accounts"
+    label = "tenancy"
+    verbose_name = _("People and organizations")
+    default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        """Hear from the library what people do to their second factors."""
+        from allauth.mfa import signals  # models, which need the apps
+
+        from bonobot.accounts import second_factor
+
+        signals.authenticator_added.connect(second_factor.handle_factor_added)
+        signals.authenticator_reset.connect(second_factor.handle_factor_added)
+        signals.authenticator_removed.connect(second_factor.handle_factor_removed)

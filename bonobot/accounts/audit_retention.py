@@ -1,0 +1,59 @@
+"""How long an organization's audit is kept."""
+
+import logging
+from datetime import timedelta
+from pathlib import Path
+from uuid import UUID
+
+from django.conf import settings
+from django.utils import timezone
+
+from bonobot.accounts.models.organizations import Organization
+from bonobot.ledger.audit import retention
+from bonobot.ledger.models import Head
+from bonobot.ledger.types import Actor
+
+logger = logging.getLogger(__name__)
+
+SYSTEM = Actor(kind="system", id="retention", label="retention")
+
+
+def load_retention_days() -> dict[UUID, int]:
+    """Return how many days each organization's rows stay, without those that keep them for ever.
+
+    What the organization says holds, else `BONOBOT_AUDIT_DAYS`; audits of organizations that are
+    gone follow the setting.
+    """
+    said = dict(Organization.objects.values_list("pk", "audit_days"))
+    usual: int = settings.BONOBOT_AUDIT_DAYS
+    found = {}
+    for organization_id in Head.objects.values_list("organization_id", flat=True):
+        own = said.get(organization_id)
+        found[organization_id] = usual if own is None else own
+    return {organization_id: days for organization_id, days in found.items() if days}
+
+
+def prune_old() -> int:
+    """Remove what is older than its organization keeps it; return how many rows.
+
+    With `BONOBOT_AUDIT_ARCHIVE` they are written into that folder first. Where that fails they
+    stay, and the next organization is taken.
+    """
+    return sum(
+        _prune_organization(organization_id, days)
+        for organization_id, days in load_retention_days().items()
+    )
+
+
+def _prune_organization(organization_id: UUID, days: int) -> int:
+    before = timezone.now() - timedelta(days=days)
+    folder = settings.BONOBOT_AUDIT_ARCHIVE
+    if not folder:
+        return retention.prune_entries(organization_id, before=before, actor=SYSTEM).rows
+    try:
+        return retention.prune_into(
+            organization_id, before=before, actor=SYSTEM, folder=Path(folder)
+        ).rows
+    except OSError as error:
+        logger.error("The audit of %s stays: it can't be archived (%s)", organization_id, error)
+        return 0

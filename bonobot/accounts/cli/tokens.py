@@ -1,0 +1,210 @@
+"""`tokens`."""
+
+import argparse
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+from django.utils import timezone
+
+from agents.models import Agent
+from bonobot.accounts.models.organizations import Token
+from bonobot.accounts.roles import Role, TokenScope
+from bonobot.accounts.tokens.services import issue, revoke, update_token
+from bonobot.core.cli.command_group import CommandContext, CommandVerb, build_table, parse_time
+from bonobot.core.problems import InvalidInput
+
+# Bounds that can be taken away, and the terms that they are.
+CLEARED = {"scopes": "scopes", "agents": "agent_ids", "networks": "networks"}
+
+
+def _add_terms_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--scope", action="append", choices=[scope.value for scope in TokenScope], help="repeatable"
+    )
+    parser.add_argument(
+        "--agent", action="append", metavar="SLUG", help="only for this agent; repeatable"
+    )
+    parser.add_argument(
+        "--network", action="append", metavar="CIDR", help="only from there; repeatable"
+    )
+    parser.add_argument("--client", metavar="NAME", help="which program it is for")
+    parser.add_argument("--calls-per-minute", type=int, help="0: the usual limit")
+    parser.add_argument(
+        "--expires", metavar="TIME", help="90d, 12h, a date or time in ISO 8601, or `never`"
+    )
+
+
+def _create_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME")
+    parser.add_argument("--role", required=True, choices=[role.value for role in Role])
+    _add_terms_arguments(parser)
+
+
+def _create(cli: CommandContext, options: argparse.Namespace) -> None:
+    terms = _collect_terms(cli, options) | {"name": options.name}
+    token, text = issue(cli.principal, role=Role(options.role), **terms)
+    cli.emit(as_json(token) | {"token": text})
+    cli.say(text)
+    if not cli.as_json:
+        cli.err.print("Keep it: it is not shown again.", style="dim")
+
+
+def _collect_terms(cli: CommandContext, options: argparse.Namespace) -> dict[str, Any]:
+    """Return what the options say of a token; what isn't said stays."""
+    terms: dict[str, Any] = {}
+    if options.scope is not None:
+        terms["scopes"] = options.scope
+    if options.agent is not None:
+        mine = partial(Agent.objects.get_or_404, cli.principal.organization_id)
+        terms["agent_ids"] = [mine(slug=slug).pk for slug in options.agent]
+    if options.network is not None:
+        terms["networks"] = options.network
+    if options.client is not None:
+        terms["client"] = options.client
+    if options.calls_per_minute is not None:
+        terms["calls_per_minute"] = options.calls_per_minute or None
+    if options.expires is not None:
+        terms["expires_at"] = None if options.expires == "never" else _end(options.expires)
+    return terms
+
+
+def _end(text: str) -> datetime:
+    """Return a time to come: so many days, hours or minutes from now, or a date."""
+    now = timezone.now()
+    try:
+        found = parse_time(text)
+    except ValueError:
+        raise InvalidInput(
+            f"{text!r} is no time.",
+            field="--expires",
+            remedy="Write 90d, 12h, 2027-01-31, or `never`.",
+        ) from None
+    if text[:-1].isdigit():
+        found = now + (now - found)
+    if found <= now:
+        raise InvalidInput(
+            "The token would have expired already.",
+            field="--expires",
+            remedy="Choose a time that is still to come, or revoke the token.",
+        )
+    return found
+
+
+def as_json(token: Token) -> dict[str, Any]:
+    """Return a token as programs read it; its text is known to nobody."""
+    return {
+        "id": str(token.pk),
+        "name": token.name,
+        "key": token.key,
+        "kind": token.kind,
+        "given_by": token.user.get_username() if token.user else None,
+        "client_id": token.client_id,
+        "resource": token.resource,
+        "role": token.role,
+        "scopes": token.scopes,
+        "agents": token.agent_ids,
+        "agent_id": token.agent_ids[0] if len(token.agent_ids) == 1 else None,
+        "networks": token.networks,
+        "client": token.client,
+        "calls_per_minute": token.calls_per_minute,
+        "expires_at": token.expires_at,
+        "last_used_at": token.last_used_at,
+        "revoked_at": token.revoked_at,
+    }
+
+
+def _list_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--given-by", metavar="USERNAME", help="only what this person lets programs do"
+    )
+
+
+def _list(cli: CommandContext, options: argparse.Namespace) -> None:
+    mine = Token.objects.for_organization(cli.principal.organization_id).select_related("user")
+    if options.given_by is not None:
+        mine = mine.filter(user__username=options.given_by)
+    found = [as_json(token) for token in mine]
+    rows = [
+        (
+            *(t["key"], t["name"], t["kind"], t["role"], t["last_used_at"]),
+            "revoked" if t["revoked_at"] else "",
+        )
+        for t in found
+    ]
+    empty = "No tokens yet: bonobot tokens create NAME --role operator"
+    cli.emit(
+        found, build_table("KEY", "NAME", "KIND", "ROLE", "LAST USED", "", rows=rows, empty=empty)
+    )
+
+
+def _set_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("key", metavar="KEY", help="the token's public key, as listed")
+    parser.add_argument("--name", metavar="NAME")
+    _add_terms_arguments(parser)
+    parser.add_argument(
+        "--clear",
+        action="append",
+        choices=[*CLEARED],
+        help="take these bounds away; repeatable",
+    )
+
+
+def _set(cli: CommandContext, options: argparse.Namespace) -> None:
+    token: Token = Token.objects.get_or_404(cli.principal.organization_id, key=options.key)
+    terms = {CLEARED[one]: [] for one in options.clear or ()} | _collect_terms(cli, options)
+    if options.name is not None:
+        terms["name"] = options.name
+    update_token(cli.principal, token, **terms)
+    cli.emit(as_json(token))
+    cli.say(f"{token.name} is changed.")
+
+
+def _revoke_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("key", metavar="KEY", help="the token's public key, as listed")
+
+
+def _revoke(cli: CommandContext, options: argparse.Namespace) -> None:
+    token: Token = Token.objects.get_or_404(cli.principal.organization_id, key=options.key)
+    revoke(cli.principal, token)
+    token.refresh_from_db()
+    cli.emit(as_json(token))
+    cli.say(f"{token.name} is revoked.")
+
+
+VERBS = (
+    CommandVerb(
+        "create",
+        "Make a token and print it once.",
+        _create,
+        _create_arguments,
+        (
+            "tokens create ci --role operator",
+            "tokens create ide --role member --agent demo --scope mcp:tools --expires 90d",
+        ),
+    ),
+    CommandVerb(
+        "set",
+        "Change what a token may do; it holds on its very next call.",
+        _set,
+        _set_arguments,
+        (
+            "tokens set 1a2b3c4d5e6f --scope mcp:tools --agent demo --agent helper",
+            "tokens set 1a2b3c4d5e6f --clear networks --expires 30d",
+        ),
+    ),
+    CommandVerb(
+        "list",
+        "List the tokens.",
+        _list,
+        _list_arguments,
+        ("tokens list", "tokens list --given-by anna"),
+    ),
+    CommandVerb(
+        "revoke",
+        "End a token at once.",
+        _revoke,
+        _revoke_arguments,
+        ("tokens revoke 1a2b3c4d5e6f",),
+    ),
+)

@@ -1,0 +1,59 @@
+"""E-mail with a link to one person.
+
+Header values are single lines of visible characters, and the text is plain, so nothing in a name
+adds a header or is rendered.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from smtplib import SMTPException
+
+from django.conf import settings
+from django.core.mail import EmailMessage
+from django.utils import translation
+
+from bonobot.accounts.models.organizations import User
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import ServiceUnavailable
+from bonobot.core.text.untrusted_text import make_visible
+
+LONGEST_SUBJECT = 150
+
+
+def can_send() -> bool:
+    """Tell whether a mail server is set."""
+    return bool(settings.BONOBOT_EMAIL_URL)
+
+
+def send(to: str, subject: str, paragraphs: Sequence[str]) -> None:
+    """Send a letter; raises `Unavailable` (code `mail_unavailable`)."""
+    letter = EmailMessage(
+        subject=" ".join(make_visible(subject, LONGEST_SUBJECT).split()),
+        body="\n\n".join(map(str, paragraphs)) + "\n",
+        from_email=settings.BONOBOT_EMAIL_FROM,
+        to=[to],
+        headers={"Auto-Submitted": "auto-generated"},
+    )
+    try:
+        letter.send()
+    except (SMTPException, OSError) as error:
+        raise ServiceUnavailable(
+            format_message(
+                "The mail server did not take the message ({name}).",
+                name=type(error).__name__,
+            ),
+            code="mail_unavailable",
+            remedy="Look at `BONOBOT_EMAIL_URL`, then send it again.",
+        ) from None
+
+
+@contextmanager
+def override_language(user: User) -> Iterator[None]:
+    """Speak a person's language, where they have said which, as long as the block runs."""
+    with translation.override(user.language or translation.get_language()):
+        yield
+
+
+def build_url(path: str) -> str:
+    """Return the whole address of one of our paths, as a letter has it."""
+    return f"{settings.BONOBOT_URL}{path}"

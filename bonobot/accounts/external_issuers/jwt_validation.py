@@ -1,0 +1,227 @@
+"""Read and verify a JWT; its principal.
+
+RFC 9068 says what such a token is, RFC 8725 what to beware of. Nothing in it says how it is
+checked: the algorithm is one of an asymmetric few, the key one that the issuer's own document
+publishes, and addresses in the header (`jku`, `x5u`) and keys in it (`jwk`, `x5c`) are not read.
+What comes out is a principal like that of a token of ours, bounded by the issuer's row.
+"""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeGuard
+from uuid import UUID, uuid5
+
+import jwt
+from django.db.models import OuterRef, Subquery
+from django.utils import timezone
+
+from bonobot.accounts.external_issuers.jwks import KINDS, IssuerAddress, get_jwks_cache
+from bonobot.accounts.models.organizations import Issuer, Provider
+from bonobot.accounts.principals import Principal
+from bonobot.accounts.roles import Role, TokenScope
+from bonobot.accounts.tokens.services import build_invalid_token_error
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.runtime import get_runtime
+from bonobot.core.text.untrusted_text import make_visible
+from bonobot.ledger.models import Head
+
+logger = logging.getLogger(__name__)
+
+LONGEST = 8_192
+LONGEST_KID = 255
+LONGEST_SUBJECT = 255
+LONGEST_LABEL = 200
+MOST_AUDIENCES = 50
+LEEWAY_S = 30
+# How long what was read of a token is believed before its issuer's keys are looked at again.
+BELIEVED_S = 300
+ACCESS = frozenset({"at+jwt", "application/at+jwt"})
+ANY = ACCESS | {"jwt", "application/jwt", ""}
+# What a scope of somebody else's token may give: REST is another door.
+OF_GATEWAY = (TokenScope.TOOLS, TokenScope.AGENTS, TokenScope.MANAGE)
+# What a token of a broken issuer, or of an attacker, makes the reader raise.
+UNREADABLE = (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError)
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedJwt:
+    """What a token is worth: to whom, as of which policy generation, where and until when.
+
+    It is worth something at one of `audiences` only; None: at each of our addresses.
+    """
+
+    principal: Principal
+    generation: int
+    expires_at: datetime
+    audiences: frozenset[str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class _UnverifiedJwt:
+    """What a token says before anything of it is believed."""
+
+    issuer: str
+    algorithm: str
+    kid: str | None
+    kind: str
+
+
+def is_bearer(text: str) -> bool:
+    """Tell whether a text could be a signed JWT; no token of ours is."""
+    return text.startswith("eyJ") and text.count(".") == 2
+
+
+async def read(text: str) -> VerifiedJwt:
+    """Return what a JWT is worth here; raises `BadToken`, `IssuerUnreachable`."""
+    said = _parse_unverified_jwt(text)
+    issuer = await get_runtime().orm(_find_issuer, said.issuer) if said else None
+    if said is None or issuer is None:
+        raise build_invalid_token_error()
+    if said.kind not in (ANY if issuer.any_type else ACCESS):
+        raise _build_bad_token(
+            issuer,
+            format_message("its type is {said_kind!r}", said_kind=make_visible(said.kind, 40)),
+        )
+    whose = IssuerAddress(issuer.url, issuer.allow_private)
+    key = await get_jwks_cache().key(whose, said.kid, said.algorithm)
+    if key is None:
+        raise _build_bad_token(issuer, "its key is not one of the issuer's")
+    claims = _verify_claims(text, key, said.algorithm, issuer)
+    now = timezone.now()
+    ends = min(claims["exp"] + LEEWAY_S, now.timestamp() + BELIEVED_S)
+    return VerifiedJwt(
+        principal=build_principal(issuer, claims),
+        generation=issuer.read_at or 0,
+        expires_at=datetime.fromtimestamp(ends, UTC),
+        audiences=None
+        if issuer.audience
+        else frozenset(list_claim_texts(claims["aud"])[:MOST_AUDIENCES]),
+    )
+
+
+def build_principal(issuer: Issuer, claims: Mapping[str, Any]) -> Principal:
+    """Return who a token's checked claims stand for; raises `BadToken`."""
+    subject = claim(claims, issuer.subject_claim)
+    if not _is_plain_text(subject, LONGEST_SUBJECT):
+        raise _build_bad_token(
+            issuer,
+            format_message(
+                "it has no subject in {subject_claim!r}", subject_claim=issuer.subject_claim
+            ),
+        )
+    role = find_claimed_role(issuer, claims)
+    if role is None:
+        raise _build_bad_token(issuer, "nothing in it gives a role")
+    label = claim(claims, issuer.label_claim) if issuer.label_claim else None
+    name = label if _is_plain_text(label, LONGEST) else subject
+    number = uuid5(issuer.pk, subject)
+    return Principal(
+        kind="token",
+        id=str(number),
+        label=f"{make_visible(name, LONGEST_LABEL)} ({issuer.name})"[:LONGEST_SUBJECT],
+        organization_id=issuer.organization_id,
+        role=role,
+        agent_ids=frozenset(map(UUID, issuer.agent_ids)),
+        scopes=list_allowed_scopes(issuer, claims),
+        token_id=number,
+        calls_per_minute=issuer.calls_per_minute,
+    )
+
+
+def find_claimed_role(issuer: Issuer | Provider, claims: Mapping[str, Any]) -> Role | None:
+    """Return the role: the first of the table that a claim's value stands for, or the usual."""
+    values = list_claim_texts(claim(claims, issuer.role_claim)) if issuer.role_claim else ()
+    named = {issuer.roles.get(value) for value in values}
+    found = next((role for role in Role if role in named), None)
+    return found or (Role(issuer.role) if issuer.role else None)
+
+
+def list_allowed_scopes(issuer: Issuer, claims: Mapping[str, Any]) -> frozenset[TokenScope]:
+    """Return the scopes: those that the token asks for and the issuer's row allows."""
+    allowed = frozenset(
+        scope for scope in OF_GATEWAY if not issuer.scopes or scope in issuer.scopes
+    )
+    if not issuer.scope_claim:
+        return allowed
+    said = claim(claims, issuer.scope_claim)
+    return allowed & set(said.split() if isinstance(said, str) else list_claim_texts(said))
+
+
+def claim(claims: Mapping[str, Any], name: str) -> Any:
+    """Return a claim by its name, or a member of one by a path with dots."""
+    if name in claims:
+        return claims[name]
+    found: Any = claims
+    for part in name.split("."):
+        found = found.get(part) if isinstance(found, Mapping) else None
+    return found
+
+
+def _is_plain_text(value: Any, most: int) -> TypeGuard[str]:
+    """Tell whether a value is a text with something in it, and nothing that can't be stored."""
+    return isinstance(value, str) and 0 < len(value) <= most and value.isprintable()
+
+
+def list_claim_texts(value: Any) -> tuple[str, ...]:
+    """Return what a claim holds as texts: one, or the texts of a list."""
+    values = value if isinstance(value, list) else [value]
+    return tuple(one for one in values if isinstance(one, str))
+
+
+def _parse_unverified_jwt(text: str) -> _UnverifiedJwt | None:
+    """Return what a token says of itself; None for one that isn't looked at any further."""
+    if len(text) > LONGEST:
+        return None
+    try:
+        whole = jwt.decode_complete(text, options={"verify_signature": False})
+    except UNREADABLE:
+        return None
+    header, issuer = whole["header"], whole["payload"].get("iss")
+    algorithm, kid = header.get("alg"), header.get("kid")
+    kind = header.get("typ", "")
+    known = isinstance(algorithm, str) and algorithm in KINDS
+    named = kid is None or (isinstance(kid, str) and 0 < len(kid) <= LONGEST_KID)
+    # What has to be understood (`crit`), or is no text at all (`b64`), isn't.
+    plain = "crit" not in header and "b64" not in header and isinstance(kind, str)
+    if not (known and named and plain and _is_plain_text(issuer, LONGEST)):
+        return None
+    return _UnverifiedJwt(issuer, algorithm, kid, kind.lower())
+
+
+def _find_issuer(url: str) -> Any:
+    """Return the enabled issuer and the generation that it was read at, in one statement."""
+    heads = Head.objects.filter(pk=OuterRef("organization_id")).values("generation")[:1]
+    rows: Any = Issuer.objects.enabled().annotate(read_at=Subquery(heads))
+    # Databases may compare without regard to case; identifiers of issuers are compared as they are.
+    return next((row for row in rows.filter(url=url) if row.url == url), None)
+
+
+def _verify_claims(text: str, key: Any, algorithm: str, issuer: Issuer) -> dict[str, Any]:
+    """Return the claims of a token that holds now; raises `BadToken`."""
+    options: Any = {"require": ["exp", "iat", "iss", "aud"]}
+    if not issuer.audience:
+        options["verify_aud"] = False  # it depends on the address: whoever opens the door looks
+    try:
+        claims: dict[str, Any] = jwt.decode(
+            text,
+            key,
+            algorithms=[algorithm],
+            issuer=issuer.url,
+            audience=issuer.audience or None,
+            leeway=timedelta(seconds=LEEWAY_S),
+            options=options,
+        )
+        exp = claims["exp"]
+        if isinstance(exp, bool) or not isinstance(exp, int | float):
+            raise ValueError("`exp` is no number")
+    except UNREADABLE as fault:
+        raise _build_bad_token(issuer, make_visible(str(fault), 200)) from None
+    return claims
+
+
+def _build_bad_token(issuer: Issuer, why: str) -> Exception:
+    """Return the one answer there is; why is told to whoever runs the platform only."""
+    logger.info("a token of the issuer %r was refused: %s", issuer.url, why)
+    return build_invalid_token_error()

@@ -1,0 +1,198 @@
+"""Add, change, remove, check issuers.
+
+Each change is in the audit and holds on the very next call: an issuer's row is governed, so a pass
+that was read before it is read again.
+"""
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any
+
+from bonobot.accounts.external_issuers import jwks
+from bonobot.accounts.external_issuers.jwt_validation import OF_GATEWAY
+from bonobot.accounts.models.organizations import Issuer
+from bonobot.accounts.principals import Principal
+from bonobot.accounts.roles import Action, Role
+from bonobot.accounts.tokens import constraints
+from bonobot.core.http.egress import EgressDenied
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import Conflict, InvalidInput
+from bonobot.core.runtime import get_runtime
+from bonobot.ledger.audit.admin_changes import record_change
+
+LONGEST_URL = 512
+LONGEST_CLAIM = 255
+MOST_ROLES = 100
+MOST_ANNOUNCED = 20
+OPTIONAL_CLAIMS = ("label_claim", "role_claim", "scope_claim")
+
+
+def add(principal: Principal, **said: Any) -> Issuer:
+    """Take the tokens of an issuer from now on; `name` and `url` have to be said.
+
+    Raises `Invalid`, `EgressDenied` for an address that can't be, `Conflict` (`issuer_taken`).
+    """
+    principal.require(Action.MANAGE_ISSUERS)
+    issuer = Issuer(organization_id=principal.organization_id)
+    _set(issuer, {"name": "", "url": ""} | said)
+    with _record_change(principal, issuer, "issuer_added", said):
+        issuer.save(force_insert=True)
+    return issuer
+
+
+def update_issuer(principal: Principal, issuer: Issuer, **said: Any) -> None:
+    """Change what is said of an issuer; raises as `add`."""
+    principal.require(Action.MANAGE_ISSUERS)
+    before = {name: getattr(issuer, name) for name in said if name in CHECKS}
+    _set(issuer, said)
+    changed = {name: said[name] for name in before if before[name] != getattr(issuer, name)}
+    if changed:
+        with _record_change(principal, issuer, "issuer_changed", changed):
+            issuer.save()
+
+
+def remove(principal: Principal, issuer: Issuer) -> None:
+    """Take the tokens of an issuer no longer."""
+    principal.require(Action.MANAGE_ISSUERS)
+    with _record_change(principal, issuer, "issuer_removed", {"url": issuer.url}):
+        issuer.delete()
+
+
+def check(principal: Principal, issuer: Issuer) -> int:
+    """Read the issuer's keys now and return how many there are; raises `IssuerUnreachable`."""
+    principal.require(Action.MANAGE_ISSUERS)
+    whose = jwks.IssuerAddress(issuer.url, issuer.allow_private)
+    return len(get_runtime().call(jwks.get_jwks_cache().read, whose).keys)
+
+
+def list_announced_issuers() -> tuple[str, ...]:
+    """Return the issuers that whoever asks is told of (a query)."""
+    rows = Issuer.objects.enabled().filter(announced=True).order_by("name", "url")
+    return tuple(rows.values_list("url", flat=True)[:MOST_ANNOUNCED])
+
+
+def _set(issuer: Issuer, said: Mapping[str, Any]) -> None:
+    if strange := sorted(set(said) - set(CHECKS)):
+        raise InvalidInput(
+            format_message("An issuer has no {strange!r} that could be set.", strange=strange[0]),
+            field=strange[0],
+            remedy=format_message("There are: {checks}.", checks=", ".join(sorted(CHECKS))),
+        )
+    for name, value in said.items():
+        setattr(issuer, name, CHECKS[name](name, value))
+    try:
+        jwks.check(issuer.url, allow_private=issuer.allow_private)
+    except EgressDenied as problem:
+        problem.field = "url"
+        raise
+    if not (issuer.role or issuer.role_claim):
+        raise InvalidInput(
+            "Nobody would have a role.",
+            field="role",
+            remedy="Choose a role for all, or name the claim that gives one.",
+        )
+    taken = Issuer.objects.filter(url=issuer.url).exclude(pk=issuer.pk)
+    if taken.exists():
+        raise Conflict(
+            "The tokens of this issuer are taken already: it belongs to one organization.",
+            code="issuer_taken",
+            field="url",
+            remedy="Change the issuer that there is.",
+        )
+
+
+def _build_text_cleaner(most: int, *, blank: bool) -> Callable[[str, Any], str]:
+    def checked(name: str, value: Any) -> str:
+        text = str(value or "").strip()
+        if len(text) > most or not (text or blank):
+            raise InvalidInput(
+                format_message(
+                    "`{name}` must have from {value} to {most} characters.",
+                    name=name,
+                    value=0 if blank else 1,
+                    most=most,
+                ),
+                field=name,
+                remedy="Shorten it." if text else "Say it.",
+            )
+        return text
+
+    return checked
+
+
+def _clean_role(name: str, value: Any) -> str:
+    if value and value not in set(Role):
+        raise InvalidInput(
+            format_message("There is no role {value!r}.", value=value),
+            field=name,
+            remedy=format_message("Choose among: {role}.", role=", ".join(Role)),
+        )
+    return str(value or "")
+
+
+def _clean_roles(name: str, value: Any) -> dict[str, str]:
+    if not isinstance(value or {}, Mapping) or len(value or {}) > MOST_ROLES:
+        raise InvalidInput(
+            "The roles must be an object of values and their roles.",
+            field=name,
+            remedy=format_message(
+                'Write {{"bonobot-operators": "operator"}}, {most_roles} values at most.',
+                most_roles=MOST_ROLES,
+            ),
+        )
+    return {
+        str(one)[:LONGEST_CLAIM]: _clean_role(name, role) or ""
+        for one, role in dict(value or {}).items()
+    }
+
+
+def _clean_scopes(name: str, value: Any) -> list[str]:
+    found: list[str] = constraints.clean_constraints({"scopes": value})["scopes"]
+    if strange := sorted(set(found) - set(OF_GATEWAY)):
+        raise InvalidInput(
+            format_message("{strange!r} can't be given to tokens of others.", strange=strange[0]),
+            field=name,
+            remedy=format_message(
+                "Choose among: {of_gateway}; REST takes our own tokens only.",
+                of_gateway=", ".join(OF_GATEWAY),
+            ),
+        )
+    return found
+
+
+def _as_token(name: str, value: Any) -> Any:
+    return constraints.clean_constraints({name: value})[name]
+
+
+def _clean_boolean(_name: str, value: Any) -> bool:
+    return bool(value)
+
+
+CHECKS: dict[str, Callable[[str, Any], Any]] = {
+    "name": _build_text_cleaner(constraints.LONGEST_NAME, blank=False),
+    "url": _build_text_cleaner(LONGEST_URL, blank=False),
+    "audience": _build_text_cleaner(LONGEST_URL, blank=True),
+    "subject_claim": _build_text_cleaner(LONGEST_CLAIM, blank=False),
+    **dict.fromkeys(OPTIONAL_CLAIMS, _build_text_cleaner(LONGEST_CLAIM, blank=True)),
+    "role": _clean_role,
+    "roles": _clean_roles,
+    "scopes": _clean_scopes,
+    "agent_ids": _as_token,
+    "calls_per_minute": _as_token,
+    **dict.fromkeys(("any_type", "allow_private", "announced", "enabled"), _clean_boolean),
+}
+
+
+def _record_change(
+    principal: Principal, issuer: Issuer, action: str, said: Mapping[str, Any]
+) -> AbstractContextManager[Any]:
+    told = {name: CHECKS[name](name, value) for name, value in said.items() if name != "name"}
+    return record_change(
+        organization_id=issuer.organization_id,
+        actor=principal.actor,
+        action=action,
+        resource_type="issuer",
+        resource_id=str(issuer.pk),
+        resource_name=issuer.name,
+        details=told,
+    )

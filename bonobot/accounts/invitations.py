@@ -1,0 +1,255 @@
+"""Invite, resend, revoke, accept.
+
+An invitation belongs to an e-mail address, not to an account: whoever has its link may make an
+account with it or join with the one that they have. It is good for one time, and for
+`BONOBOT_INVITATION_DAYS`. Its link is mailed, or handed over by whoever invites.
+"""
+
+import secrets
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from django.conf import settings
+from django.core.exceptions import ValidationError
+from django.core.validators import validate_email
+from django.db import IntegrityError, transaction
+from django.urls import reverse
+from django.utils import timezone, translation
+from django.utils.formats import date_format
+from django.utils.translation import gettext as _t
+
+from bonobot.accounts import email as account_email
+from bonobot.accounts.attempt_limits import INVITE_EMAIL, INVITE_ORGANIZATION, charge_attempt
+from bonobot.accounts.models.invitations import Invitation
+from bonobot.accounts.models.organizations import Membership, User
+from bonobot.accounts.principals import Principal
+from bonobot.accounts.roles import Action, Role
+from bonobot.accounts.tokens.services import generate_token_key, hash_secret, is_matching_secret
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import Conflict, InvalidInput, NotFound, Problem
+from bonobot.ledger.audit.admin_changes import record_change
+from bonobot.ledger.types import Actor
+
+MOST_AGENTS = 100
+# Called in the transaction in which a person joins; `AgentsConfig.ready` registers one.
+_JOINED_HOOKS: list[Callable[[Invitation, User], None]] = []
+
+
+def register_joined_hook(hook: Callable[[Invitation, User], None]) -> None:
+    """Register what is done for a person who joins an organization."""
+    _JOINED_HOOKS.append(hook)
+
+
+@dataclass(frozen=True)
+class SentInvitation:
+    """An invitation that was sent, or its link for whoever hands it over; `problem`: why so."""
+
+    invitation: Invitation
+    link: str = ""
+    problem: Problem | None = None
+
+
+def invite(
+    principal: Principal, email: str, role: Role, *, agent_ids: Iterable[UUID | str] = ()
+) -> SentInvitation:
+    """Ask somebody to join; raises `Invalid`, `Conflict` and `TooMany`.
+
+    Only what the organization itself knows is told: its members, and whom it asked already.
+    """
+    principal.require(Action.MANAGE_MEMBERS)
+    address = _parse_email(email)
+    agents = sorted({str(one) for one in agent_ids})
+    if agents and role != Role.MEMBER:
+        raise InvalidInput(
+            "Agents are given to members alone.",
+            field="agents",
+            remedy="Leave the agents out, or invite them as a member.",
+        )
+    _count(principal, address)
+    members = Membership.objects.for_organization(principal.organization_id)
+    if members.filter(user__email__iexact=address).exists():
+        raise _build_already_member_error()
+    invitation = Invitation(
+        organization_id=principal.organization_id,
+        email=address,
+        role=role,
+        agent_ids=agents[:MOST_AGENTS],
+    )
+    secret = _rotate_secret(principal, invitation)
+    with _record_change(principal.actor, invitation, "member_invited"):
+        try:
+            with transaction.atomic():
+                invitation.save()
+        except IntegrityError:
+            raise Conflict(
+                format_message("{address} was invited already.", address=address),
+                code="invited_already",
+                field="email",
+                remedy="Send that invitation again, or revoke it first.",
+            ) from None
+    return _post(principal, invitation, secret)
+
+
+def send_again(principal: Principal, invitation: Invitation) -> SentInvitation:
+    """Make a new link and send it; the old one ends. Raises `Conflict` (`invitation_ended`)."""
+    principal.require(Action.MANAGE_MEMBERS)
+    _count(principal, invitation.email)
+    secret = _rotate_secret(principal, invitation)
+    told = ("key", "pepper_id", "digest", "invited_by", "expires_at")
+    with _record_change(principal.actor, invitation, "invitation_renewed"):
+        row = Invitation.objects.open().filter(pk=invitation.pk)
+        if not row.update(**{name: getattr(invitation, name) for name in told}):
+            raise _build_ended_error()
+    return _post(principal, invitation, secret)
+
+
+def revoke(principal: Principal, invitation: Invitation) -> None:
+    """End an invitation that nobody has accepted yet; raises `Conflict` (`invitation_ended`)."""
+    principal.require(Action.MANAGE_MEMBERS)
+    with _record_change(principal.actor, invitation, "invitation_revoked"):
+        row = Invitation.objects.open().filter(pk=invitation.pk)
+        if not row.update(revoked_at=timezone.now()):
+            raise _build_ended_error()
+
+
+def get_invitation_by_link(text: str) -> Invitation:
+    """Return the invitation that a link's text opens; raises `NotFound`, alike for all others."""
+    key, _, secret = text.partition("_")
+    found: Invitation | None = (
+        Invitation.objects.usable().select_related("organization").filter(key=key).first()
+    )
+    if found is None or not is_matching_secret(found, secret):
+        raise NotFound(
+            "This invitation is unknown, was used, was taken back or has expired.",
+            code="invitation_ended",
+            remedy="Ask whoever invited you for a new one.",
+        )
+    return found
+
+
+def accept(text: str, user: User) -> Membership:
+    """Let a person join by a link's text; raises `NotFound` or `Conflict`, and changes nothing.
+
+    An account that isn't stored yet is stored with it.
+    """
+    invitation = get_invitation_by_link(text)
+    actor = Actor(kind="user", id=str(user.pk), label=user.get_username())
+    member = Membership(organization_id=invitation.organization_id, user=user, role=invitation.role)
+    with _record_change(actor, invitation, "invitation_accepted", membership=str(member.pk)):
+        if user._state.adding:
+            user.save()
+        said = {"accepted_at": timezone.now(), "accepted_by": user}
+        if not Invitation.objects.usable().filter(pk=invitation.pk).update(**said):
+            raise _build_ended_error()
+        try:
+            with transaction.atomic():
+                member.save()
+        except IntegrityError:
+            raise _build_already_member_error() from None
+        for hook in _JOINED_HOOKS:
+            hook(invitation, user)
+    return member
+
+
+def _parse_email(email: str) -> str:
+    address = email.strip().lower()
+    try:
+        validate_email(address)
+    except ValidationError:
+        raise InvalidInput(
+            format_message("{address!r} is no e-mail address.", address=address),
+            field="email",
+            remedy="Write it like anna@example.com.",
+        ) from None
+    return address
+
+
+def _count(principal: Principal, address: str) -> None:
+    charge_attempt(INVITE_ORGANIZATION, str(principal.organization_id))
+    charge_attempt(INVITE_EMAIL, str(principal.organization_id), address)
+
+
+def _rotate_secret(principal: Principal, invitation: Invitation) -> str:
+    """Give the invitation a new secret and term; return the secret."""
+    secret = secrets.token_urlsafe(32)
+    invitation.key = generate_token_key()
+    invitation.pepper_id, invitation.digest = hash_secret(secret)
+    invitation.invited_by = principal.label
+    invitation.expires_at = timezone.now() + timedelta(days=settings.BONOBOT_INVITATION_DAYS)
+    return secret
+
+
+def _post(principal: Principal, invitation: Invitation, secret: str) -> SentInvitation:
+    path = reverse("account_invitation", args=[f"{invitation.key}_{secret}"])
+    link = account_email.build_url(path)
+    if not account_email.can_send():
+        return SentInvitation(invitation, link)
+    try:
+        with translation.override(_choose_language(invitation)):
+            _send_email(principal, invitation, link)
+    except Problem as problem:
+        return SentInvitation(invitation, link, problem)
+    invitation.mailed_at = timezone.now()
+    Invitation.objects.filter(pk=invitation.pk).update(mailed_at=invitation.mailed_at)
+    return SentInvitation(invitation)
+
+
+def _send_email(principal: Principal, invitation: Invitation, link: str) -> None:
+    said = {
+        "who": principal.label,
+        "where": invitation.organization.name,
+        "until": date_format(invitation.expires_at, "DATETIME_FORMAT"),
+    }
+    account_email.send(
+        invitation.email,
+        _t("Join %(where)s on Bonobot") % said,
+        (
+            _t("%(who)s invites you to join %(where)s on Bonobot. Open this link:") % said,
+            link,
+            _t("It can be used once, until %(until)s (UTC).") % said,
+            _t("If you don't know what this is about, do nothing."),
+        ),
+    )
+
+
+def _choose_language(invitation: Invitation) -> str:
+    """Return what the letter speaks: its reader's own, else its writer's."""
+    known = User.objects.filter(email__iexact=invitation.email).exclude(language="")
+    own: str | None = known.values_list("language", flat=True).first()
+    return own or translation.get_language() or settings.LANGUAGE_CODE
+
+
+def _record_change(
+    actor: Actor, invitation: Invitation, action: str, **details: Any
+) -> AbstractContextManager[Any]:
+    return record_change(
+        organization_id=invitation.organization_id,
+        actor=actor,
+        action=action,
+        resource_type="invitation",
+        resource_id=str(invitation.pk),
+        resource_name=invitation.email,
+        details={"role": invitation.role, "agents": invitation.agent_ids} | details,
+        governed=False,
+    )
+
+
+def _build_ended_error() -> Conflict:
+    return Conflict(
+        "The invitation was accepted or revoked meanwhile.",
+        code="invitation_ended",
+        remedy="Invite them again.",
+    )
+
+
+def _build_already_member_error() -> Conflict:
+    return Conflict(
+        "This person is a member already.",
+        code="member_already",
+        field="email",
+        remedy="Change the role of that membership instead.",
+    )

@@ -1,0 +1,90 @@
+"""Invitation, FactorSecret, Attempts."""
+
+import uuid
+from typing import ClassVar
+
+from django.db import models
+from django.utils import timezone
+from django.utils.translation import gettext_lazy as _
+
+from bonobot.accounts.models.abstract_models import OrganizationModel, ScopedQuerySet
+from bonobot.accounts.role_labels import ROLE_CHOICES
+from bonobot.accounts.roles import Role
+from bonobot.core.crypto.encrypted_fields import SealedTextField
+
+
+class InvitationQuerySet(ScopedQuerySet):
+    """Invitations by their state."""
+
+    def open(self) -> "InvitationQuerySet":
+        """Keep those neither accepted nor revoked, expired ones too: they can be sent again."""
+        return self.filter(accepted_at=None, revoked_at=None)
+
+    def usable(self) -> "InvitationQuerySet":
+        """Keep those that can be accepted now."""
+        return self.open().filter(expires_at__gt=timezone.now())
+
+
+class Invitation(OrganizationModel):
+    """Somebody who was asked to join, by e-mail address; its link is kept as a peppered HMAC.
+
+    It names no account, so nothing of it tells whether there is one. `agent_ids` are copied ids,
+    since agents live above this room: those that they get who join as members.
+    """
+
+    email = models.EmailField(_("e-mail address"), max_length=254)
+    role = models.CharField(_("role"), max_length=16, choices=ROLE_CHOICES, default=Role.MEMBER)
+    agent_ids = models.JSONField(_("agents"), default=list, blank=True)
+    key = models.CharField(max_length=16, unique=True, editable=False)
+    pepper_id = models.PositiveSmallIntegerField(editable=False)
+    digest = models.CharField(max_length=64, editable=False)
+    invited_by = models.CharField(_("invited by"), max_length=255, editable=False)
+    expires_at = models.DateTimeField(_("expires"), editable=False)
+    mailed_at = models.DateTimeField(_("mailed"), null=True, editable=False)
+    accepted_at = models.DateTimeField(_("accepted"), null=True, editable=False)
+    accepted_by = models.ForeignKey(
+        "tenancy.User", on_delete=models.SET_NULL, null=True, related_name="+", editable=False
+    )
+    revoked_at = models.DateTimeField(_("revoked"), null=True, editable=False)
+
+    objects: ClassVar = InvitationQuerySet.as_manager()
+
+    class Meta:
+        ordering = ("-created_at",)
+        verbose_name = _("invitation")
+        verbose_name_plural = _("invitations")
+        constraints = (
+            models.UniqueConstraint(
+                fields=["organization", "email"],
+                condition=models.Q(accepted_at=None, revoked_at=None),
+                name="invitation_open_once",
+            ),
+            models.CheckConstraint(
+                condition=models.Q(role__in=[role.value for role in Role]), name="invitation_role"
+            ),
+        )
+
+    def __str__(self) -> str:
+        return self.email
+
+
+class FactorSecret(models.Model):
+    """A secret of a person's second factor: what one-time codes or recovery codes are made from."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    user = models.ForeignKey("tenancy.User", on_delete=models.CASCADE, related_name="+")
+    secret = SealedTextField(remembered=False)
+    organization_id = models.UUIDField(null=True, editable=False)  # none: people are the platform's
+
+    def __str__(self) -> str:
+        return f"of {self.user_id}"
+
+
+class Attempts(models.Model):
+    """How far something that is guessed at has used its rate up: one number (see `lib.rates`)."""
+
+    key = models.CharField(max_length=64, primary_key=True)
+    tat = models.BigIntegerField(db_index=True)  # microseconds since 1970
+
+    def __str__(self) -> str:
+        return self.key

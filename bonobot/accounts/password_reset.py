@@ -1,0 +1,93 @@
+"""Offer and mail password reset links.
+
+The link is Django's: it is made from the stored password, so a new password ends it and every
+session with it. Who asks never learns whether there is an account.
+"""
+
+from collections.abc import Iterable
+from uuid import UUID
+
+from django.conf import settings
+from django.contrib.auth.forms import PasswordResetForm
+from django.contrib.auth.tokens import default_token_generator
+from django.urls import reverse
+from django.utils.encoding import force_bytes
+from django.utils.http import urlsafe_base64_encode
+from django.utils.translation import gettext as _t
+
+from bonobot.accounts import email as account_email
+from bonobot.accounts.attempt_limits import RESET_ADDRESS, RESET_EMAIL, charge_attempt
+from bonobot.accounts.models.organizations import User
+from bonobot.accounts.principals import Principal
+from bonobot.accounts.second_factor import require_power_over
+from bonobot.core.problems import Conflict
+from bonobot.ledger.audit.admin_changes import record_change
+
+
+def list_reset_accounts(email: str, address: str) -> list[UUID]:
+    """Return the accounts that a link goes to; `address` is who asks. Raises `TooMany`."""
+    charge_attempt(RESET_ADDRESS, address)
+    charge_attempt(RESET_EMAIL, email.strip().lower())
+    return [user.pk for user in PasswordResetForm().get_users(email)]
+
+
+def send_reset_emails(accounts: Iterable[UUID | str]) -> int:
+    """Mail a link to each account that has an address; return how many that were."""
+    found = User.objects.filter(pk__in=list(accounts), is_active=True).exclude(email="")
+    for user in found:
+        with account_email.override_language(user):
+            _send_reset_email(user)
+    return len(found)
+
+
+def _send_reset_email(user: User) -> None:
+    account_email.send(
+        user.email,
+        _t("A new password for Bonobot"),
+        (
+            _t("Open this link to choose a new password for %(name)s:")
+            % {"name": user.get_username()},
+            link_of(user),
+            _t("It can be used once, within %(hours)s hours.")
+            % {"hours": settings.BONOBOT_PASSWORD_RESET_H},
+            _t("If you don't know what this is about, do nothing."),
+        ),
+    )
+
+
+def send_reset_link(principal: Principal, user: User) -> str:
+    """Send a member a link to choose a new password; return it where it can't be mailed.
+
+    A link that isn't mailed is the platform administrator's alone: whoever has it can sign in.
+    Raises `Forbidden`, `Conflict` (code `mail_unset`) and `Unavailable`.
+    """
+    require_power_over(principal, user)
+    mailed = bool(user.email) and account_email.can_send()
+    if not mailed and not principal.platform_admin:
+        raise Conflict(
+            "No message can be sent to this person.",
+            code="mail_unset",
+            remedy="Ask a platform administrator, who can hand a link over.",
+        )
+    with record_change(
+        organization_id=principal.organization_id,
+        actor=principal.actor,
+        action="password_reset_offered",
+        resource_type="user",
+        resource_id=str(user.pk),
+        resource_name=user.get_username(),
+        details={"mailed": mailed},
+        governed=False,
+    ):
+        pass
+    if not mailed:
+        return link_of(user)
+    send_reset_emails([user.pk])
+    return ""
+
+
+def link_of(user: User) -> str:
+    """Return a link that lets whoever opens it choose a new password for the account."""
+    named = urlsafe_base64_encode(force_bytes(user.pk))
+    made = default_token_generator.make_token(user)
+    return account_email.build_url(reverse("account_new_password", args=[named, made]))

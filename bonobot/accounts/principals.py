@@ -1,0 +1,149 @@
+"""Principal: who acts, where, with which role.
+
+Every surface makes one (session login, token, command line) and passes it down; nothing below a
+surface looks at a Django request or at a user.
+"""
+
+import getpass
+from dataclasses import dataclass
+from uuid import UUID
+
+from bonobot.accounts.models.organizations import Membership, Organization, Token, User
+from bonobot.accounts.roles import (
+    WHO_MAY,
+    Action,
+    Role,
+    TokenScope,
+    is_action_in_scope,
+    list_scopes_with_action,
+    may,
+)
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import Forbidden
+from bonobot.ledger.types import Actor, ActorKind
+
+
+class InsufficientScope(Forbidden):
+    """The role would do, but the token lacks the scope: one of `scopes` is needed (RFC 6750)."""
+
+    code = "insufficient_scope"
+
+    def __init__(self, *scopes: TokenScope) -> None:
+        self.scopes = scopes
+        super().__init__(
+            format_message(
+                "The token lacks a scope for this: {scopes}.", scopes=" or ".join(scopes)
+            ),
+            rule=f"scope:{scopes[0]}",
+            remedy="Use a token that has it, or have the scope added to this one.",
+            extra={"scopes": list(scopes)},
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Principal:
+    """Who asks, for which organization, and in which role.
+
+    `agent_ids` narrow a token to these agents, `scopes` to a part of what its role may do; no
+    agents and None are no bounds. `id` is the identity that limits and audit rows use;
+    `giver` is the person who let a program in, and for whom it acts (a grant).
+    """
+
+    kind: ActorKind
+    id: str
+    label: str
+    organization_id: UUID
+    role: Role
+    platform_admin: bool = False
+    agent_ids: frozenset[UUID] = frozenset()
+    scopes: frozenset[TokenScope] | None = None
+    token_id: UUID | None = None
+    giver: UUID | None = None
+    calls_per_minute: int | None = None
+
+    def may(self, action: Action) -> bool:
+        """Tell whether this principal may do `action`."""
+        return is_action_in_scope(self.scopes, action) and self.has_role_for(action)
+
+    def has_role_for(self, action: Action) -> bool:
+        """Tell whether the role alone may do `action`, whatever the scopes say."""
+        return self.platform_admin or may(self.role, action)
+
+    def reaches(self, agent_id: UUID | None) -> bool:
+        """Tell whether this principal isn't narrowed to other agents than this one."""
+        return not self.agent_ids or agent_id in self.agent_ids
+
+    def require(self, action: Action) -> None:
+        """Raise `Forbidden`, or `InsufficientScope`, unless this principal may do `action`."""
+        if not self.has_role_for(action):
+            raise Forbidden(
+                format_message(
+                    "The role `{role}` may not do `{action}` here.", role=self.role, action=action
+                ),
+                rule=f"role:{action}",
+                remedy=format_message("Ask someone who may: {who_may}.", who_may=WHO_MAY[action]),
+            )
+        if not is_action_in_scope(self.scopes, action):
+            raise InsufficientScope(*list_scopes_with_action(action))
+
+    def require_scope(self, scope: TokenScope) -> None:
+        """Raise `InsufficientScope` unless this principal has `scope`."""
+        if self.scopes is not None and scope not in self.scopes:
+            raise InsufficientScope(scope)
+
+    @property
+    def actor(self) -> Actor:
+        """The same identity as the audit writes it."""
+        return Actor(kind=self.kind, id=self.id, label=self.label)
+
+
+def build_user_principal(user: User, organization: Organization) -> Principal:
+    """Make the principal of a signed-in person; raises `Forbidden` for a stranger."""
+    membership = Membership.objects.filter(user=user, organization=organization).first()
+    if membership is None and not user.is_superuser:
+        raise Forbidden(
+            format_message(
+                "You are not a member of the organization {organization_slug!r}.",
+                organization_slug=organization.slug,
+            ),
+            rule="membership",
+            remedy="Ask one of its owners for an invitation.",
+        )
+    return Principal(
+        kind="user",
+        id=str(user.pk),
+        label=user.get_username(),
+        organization_id=organization.pk,
+        role=Role(membership.role) if membership else Role.OWNER,
+        platform_admin=user.is_superuser,
+    )
+
+
+def build_token_principal(token: Token) -> Principal:
+    """Make the principal of a token that was already checked (`tokens.authenticate`)."""
+    return Principal(
+        kind="token",
+        id=str(token.pk),
+        label=token.name,
+        organization_id=token.organization_id,
+        role=Role(token.role),
+        agent_ids=frozenset(map(UUID, token.agent_ids)),
+        # A scope that there isn't any more gives nothing; no scope at all is no bounds.
+        scopes=frozenset(TokenScope) & set(token.scopes) if token.scopes else None,
+        token_id=token.pk,
+        giver=token.user_id,
+        calls_per_minute=token.calls_per_minute,
+    )
+
+
+def build_cli_principal(organization: Organization) -> Principal:
+    """Make the command line's principal: the platform administrator on this host."""
+    name = f"cli:{getpass.getuser()}"
+    return Principal(
+        kind="cli",
+        id=name,
+        label=name,
+        organization_id=organization.pk,
+        role=Role.OWNER,
+        platform_admin=True,
+    )

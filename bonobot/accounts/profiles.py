@@ -1,0 +1,181 @@
+"""Own name, address, sessions.
+
+The account is the person's own, so no role is needed. An e-mail address is another matter: links
+for new passwords go there, so a new one holds when a link that was mailed to it has been opened.
+"""
+
+from datetime import timedelta
+from typing import Any
+
+from allauth.usersessions.models import UserSession
+from django.conf import settings
+from django.core import signing
+from django.core.exceptions import ValidationError
+from django.core.validators import validate_email
+from django.urls import reverse
+from django.utils.translation import gettext as _t
+
+from bonobot.accounts import email as account_email
+from bonobot.accounts.attempt_limits import RESET_ADDRESS, RESET_EMAIL, charge_attempt
+from bonobot.accounts.models.organizations import User
+from bonobot.accounts.principals import Principal
+from bonobot.accounts.second_factor import end_sessions, record_own, require_power_over
+from bonobot.accounts.services import save_user
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import Conflict, InvalidInput, NotFound
+from bonobot.ledger.audit.admin_changes import record_changes_at_end
+
+OWN = ("first_name", "last_name", "language", "time_zone")
+OTHERS = (*OWN, "email")
+SALT = "profiles: e-mail"
+SESSIONS_SHOWN = 50
+
+
+def update_own_profile(user: User, **said: Any) -> None:
+    """Change what a person says about themselves (`OWN`); raises `Invalid`."""
+    if changed := _set(user, said, OWN):
+        with (
+            record_changes_at_end()
+        ):  # what the request requires is checked before anything is written
+            user.save(update_fields=changed)
+            record_own("profile_changed", user, changed=changed)
+
+
+def update_profile(principal: Principal, user: User, **said: Any) -> None:
+    """Change another's profile, the address too; platform administrators. Raises `Invalid`."""
+    if changed := _set(user, said, OTHERS):
+        save_user(principal, user, changed, adding=False)
+
+
+def ask_for_address(user: User, email: str, came_from: str) -> str:
+    """Mail a link to a new address and return the address; nothing changes before it is opened.
+
+    `came_from` is the network address that asks. Raises `Invalid`, `TooMany`, `Unavailable` and
+    `Conflict` (code `mail_unset`).
+    """
+    address = _parse_email(email)
+    if address == user.email:
+        raise InvalidInput(
+            "That is your address already.", field="email", remedy="Write another one."
+        )
+    if not account_email.can_send():
+        raise Conflict(
+            "This installation sends no e-mail, so that a new address can't be proved.",
+            code="mail_unset",
+            field="email",
+            remedy="Ask a platform administrator to change it.",
+        )
+    charge_attempt(RESET_ADDRESS, came_from)
+    charge_attempt(RESET_EMAIL, address)
+    text = signing.dumps({"user": str(user.pk), "from": user.email, "to": address}, salt=SALT)
+    with account_email.override_language(user):
+        account_email.send(
+            address,
+            _t("Your address on Bonobot"),
+            (
+                _t("Open this link to make this the address of %(name)s:")
+                % {"name": user.get_username()},
+                account_email.build_url(reverse("admin:profile_proof", args=[text])),
+                _t("It can be used once, within %(hours)s hours.")
+                % {"hours": settings.BONOBOT_PASSWORD_RESET_H},
+                _t("If you don't know what this is about, do nothing."),
+            ),
+        )
+    return address
+
+
+def verify_email_link(user: User, text: str) -> str:
+    """Return the new address that a link proves for this person; raises `NotFound`."""
+    try:
+        term = timedelta(hours=settings.BONOBOT_PASSWORD_RESET_H)
+        said = signing.loads(text, salt=SALT, max_age=term)
+    except signing.BadSignature:
+        said = {}
+    if said.get("user") != str(user.pk) or said.get("from") != user.email:
+        raise NotFound(
+            "This link was used, has expired or belongs to another account.",
+            code="link_ended",
+            remedy="Sign in with the account that it is for, or ask for another link.",
+        )
+    return str(said["to"])
+
+
+def take_address(user: User, text: str) -> str:
+    """Give a person the address that a link proves, and return it; raises `NotFound`.
+
+    The address before is told, so that nobody loses theirs without hearing of it.
+    """
+    before, user.email = user.email, verify_email_link(user, text)
+    if not User.objects.filter(pk=user.pk, email=before).update(email=user.email):
+        user.email = before
+        return verify_email_link(user, "")
+    record_own("email_changed", user)
+    if before and account_email.can_send():
+        with account_email.override_language(user):
+            account_email.send(
+                before,
+                _t("Your address on Bonobot"),
+                (
+                    _t("The account %(name)s has another address now.")
+                    % {"name": user.get_username()},
+                    _t("If that wasn't you, tell an administrator at once."),
+                ),
+            )
+    return user.email
+
+
+def list_sessions(user: User) -> list[UserSession]:
+    """Return where a person is signed in, the newest first; those that ended are forgotten."""
+    found = UserSession.objects.purge_and_list(user)
+    return sorted(found, key=lambda one: one.created_at, reverse=True)
+
+
+def sign_out_elsewhere(user: User, *, here: str) -> int:
+    """End a person's sessions but this one (its key); return how many ended."""
+    ended = sum(one.session_key != here for one in list_sessions(user))
+    end_sessions(user, but=here)
+    record_own("signed_out_elsewhere", user, sessions=ended)
+    return ended
+
+
+def sign_out(principal: Principal, user: User) -> int:
+    """End all sessions of another person; return how many. Raises `Forbidden`."""
+    require_power_over(principal, user)
+    ended = len(list_sessions(user))
+    end_sessions(user)
+    record_own("signed_out", user, sessions=ended, by=principal.label)
+    return ended
+
+
+def _set(user: User, said: dict[str, Any], allowed: tuple[str, ...]) -> list[str]:
+    """Set what is said and return the names of what differs; raises `Invalid`."""
+    before = {name: getattr(user, name) for name in allowed}
+    for name, value in said.items():
+        if name not in allowed:
+            raise InvalidInput(
+                format_message("{name!r} can't be set here.", name=name),
+                field=name,
+                remedy=format_message("There are: {allowed}.", allowed=", ".join(allowed)),
+            )
+        given = _parse_email(value) if name == "email" else value.strip()
+        setattr(user, name, "" if (name, given) == ("time_zone", "UTC") else given)
+    changed = [name for name, value in before.items() if getattr(user, name) != value]
+    try:
+        user.clean_fields(exclude={field.name for field in user._meta.fields} - set(changed))
+    except ValidationError as error:
+        field, messages = next(iter(error.message_dict.items()))
+        raise InvalidInput(messages[0], field=field, remedy="Change this value.") from None
+    return changed
+
+
+def _parse_email(email: str) -> str:
+    address = email.strip().lower()
+    try:
+        validate_email(address)
+    except ValidationError:
+        raise InvalidInput(
+            format_message("{address!r} is no e-mail address.", address=address),
+            field="email",
+            remedy="Write it like anna@example.com.",
+        ) from None
+    return address

@@ -1,0 +1,133 @@
+"""Role × action table, token scopes; pure.
+
+The table is the rule; the documentation and the tests are made from it. A platform administrator
+(Django superuser) may do everything in every organization, and alone may touch what `PLATFORM_ONLY`
+names: whoever can set a command line can run code on the host.
+
+A program's token may have scopes beside its role; it may do what both allow.
+"""
+
+from collections.abc import Collection
+from enum import StrEnum
+
+
+class Role(StrEnum):
+    """A person's or token's part in one organization."""
+
+    OWNER = "owner"
+    OPERATOR = "operator"
+    REVIEWER = "reviewer"
+    AUDITOR = "auditor"
+    MEMBER = "member"
+
+
+class Action(StrEnum):
+    """Something that a role may do."""
+
+    VIEW = "view"
+    VIEW_AUDIT = "view_audit"
+    MANAGE_SERVERS = "manage_servers"
+    MANAGE_AGENTS = "manage_agents"
+    MANAGE_WORKFLOWS = "manage_workflows"
+    APPROVE_DEFINITIONS = "approve_definitions"
+    APPROVE_CALLS = "approve_calls"
+    CALL_TOOLS = "call_tools"
+    USE_TOOLS = "use_tools"
+    RUN_AGENTS = "run_agents"
+    MANAGE_TOKENS = "manage_tokens"
+    MANAGE_MEMBERS = "manage_members"
+    MANAGE_NOTICES = "manage_notices"
+    MANAGE_ORGANIZATION = "manage_organization"
+    MANAGE_ISSUERS = "manage_issuers"
+    MANAGE_LAUNCHERS = "manage_launchers"
+    ALLOW_PRIVATE_ADDRESS = "allow_private_address"
+    TRUST_ALL_CHANGES = "trust_all_changes"
+    GRANT_HOST_ACCESS = "grant_host_access"
+
+
+PLATFORM_ONLY = frozenset(
+    {
+        Action.MANAGE_ISSUERS,
+        Action.MANAGE_LAUNCHERS,
+        Action.ALLOW_PRIVATE_ADDRESS,
+        Action.TRUST_ALL_CHANGES,
+        Action.GRANT_HOST_ACCESS,
+    }
+)
+
+TABLE: dict[Role, frozenset[Action]] = {
+    Role.OWNER: frozenset(Action) - PLATFORM_ONLY,
+    Role.OPERATOR: frozenset(
+        {
+            Action.VIEW,
+            Action.VIEW_AUDIT,
+            Action.MANAGE_SERVERS,
+            Action.MANAGE_AGENTS,
+            Action.MANAGE_WORKFLOWS,
+            Action.CALL_TOOLS,
+            Action.USE_TOOLS,
+            Action.RUN_AGENTS,
+        }
+    ),
+    Role.REVIEWER: frozenset(
+        {Action.VIEW, Action.VIEW_AUDIT, Action.APPROVE_DEFINITIONS, Action.APPROVE_CALLS}
+    ),
+    Role.AUDITOR: frozenset({Action.VIEW, Action.VIEW_AUDIT}),
+    Role.MEMBER: frozenset({Action.USE_TOOLS, Action.RUN_AGENTS}),
+}
+
+WHO_MAY: dict[Action, str] = {
+    action: ", ".join(role for role in Role if action in TABLE[role]) or "platform administrator"
+    for action in Action
+}
+
+
+class TokenScope(StrEnum):
+    """A part of what a role may do, as a token is given it and as OAuth names it."""
+
+    TOOLS = "mcp:tools"
+    AGENTS = "mcp:agents"
+    MANAGE = "mcp:manage"
+    API = "api"
+
+
+# Answering what waits for a person is in no scope of MCP: there a model would say yes to itself.
+SCOPES: dict[TokenScope, frozenset[Action]] = {
+    TokenScope.TOOLS: frozenset({Action.VIEW, Action.CALL_TOOLS, Action.USE_TOOLS}),
+    TokenScope.AGENTS: frozenset({Action.VIEW, Action.RUN_AGENTS}),
+    TokenScope.MANAGE: frozenset(
+        {
+            Action.VIEW,
+            Action.VIEW_AUDIT,
+            Action.MANAGE_SERVERS,
+            Action.MANAGE_AGENTS,
+            Action.MANAGE_WORKFLOWS,
+        }
+    ),
+    TokenScope.API: frozenset(Action),
+}
+
+
+def may(role: Role, action: Action) -> bool:
+    """Tell whether `role` may do `action` in its organization."""
+    return action in TABLE[role]
+
+
+def list_roles_within(role: Role) -> tuple[Role, ...]:
+    """Return the roles that may do nothing but what `role` may, the least first."""
+    return tuple(
+        sorted(
+            (one for one in Role if TABLE[one] <= TABLE[role]),
+            key=lambda one: (len(TABLE[one]), one),
+        )
+    )
+
+
+def is_action_in_scope(scopes: Collection[TokenScope] | None, action: Action) -> bool:
+    """Tell whether one of the scopes has `action`; None are no bounds at all."""
+    return scopes is None or any(action in SCOPES[scope] for scope in scopes)
+
+
+def list_scopes_with_action(action: Action) -> tuple[TokenScope, ...]:
+    """Return the scopes that have `action`, the narrowest first."""
+    return tuple(scope for scope in TokenScope if action in SCOPES[scope])

@@ -1,0 +1,200 @@
+"""Create and change users, organizations, memberships.
+
+Users belong to the whole platform, so only a platform administrator makes them by hand; who belongs
+to an organization is its owners' business, who invite people (`invitations`).
+"""
+
+from contextlib import AbstractContextManager
+from typing import Any
+from uuid import UUID
+
+from django.core.exceptions import ValidationError
+from django.db import IntegrityError, transaction
+
+from bonobot.accounts.models.organizations import Membership, Organization, User
+from bonobot.accounts.principals import Principal
+from bonobot.accounts.roles import Action, Role
+from bonobot.accounts.sso.services import require_tried
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import Conflict, Forbidden, InvalidInput, NotFound
+from bonobot.ledger.audit.admin_changes import record_change
+
+
+def add_member(principal: Principal, username: str, role: Role) -> Membership:
+    """Give an account a role in the principal's organization; raises `NotFound`, `Conflict`.
+
+    Platform administrators alone: whoever else could ask for names would learn which there are.
+    """
+    principal.require(Action.MANAGE_MEMBERS)
+    _require_platform(principal)
+    user = User.objects.filter(username=username.strip(), is_active=True).first()
+    if user is None:
+        raise NotFound(
+            format_message("There is no user {username!r}.", username=username),
+            field="username",
+            remedy="Write the name that they sign in with, or invite them by e-mail.",
+            status=400,
+        )
+    member = Membership(organization_id=principal.organization_id, user=user, role=role)
+    with _record_change(principal, member, "member_added", role=role):
+        try:
+            with transaction.atomic():
+                member.save()
+        except IntegrityError:
+            raise Conflict(
+                format_message("{user} is a member already.", user=user),
+                field="username",
+                remedy="Change the role of that membership instead.",
+            ) from None
+    return member
+
+
+def update_member_role(principal: Principal, member: Membership, role: Role) -> None:
+    """Give a member another role; the last owner stays one (code `last_owner`)."""
+    principal.require(Action.MANAGE_MEMBERS)
+    with _record_change(principal, member, "member_changed", role=role):
+        member.role = role
+        member.save()
+        _require_owner(member)
+
+
+def remove_member(principal: Principal, member: Membership) -> None:
+    """End a membership; the last owner can't leave (code `last_owner`)."""
+    principal.require(Action.MANAGE_MEMBERS)
+    with _record_change(principal, member, "member_removed", role=member.role):
+        member.delete()
+        _require_owner(member)
+
+
+def save_organization(principal: Principal, organization: Organization, *, adding: bool) -> None:
+    """Make an organization (platform administrators), or change one's own; raises `Invalid`.
+
+    Folders on the hosts are named after slugs and after identifiers of organizations. So a slug
+    stays as it was made (`slug_fixed`), and none looks like an identifier (`slug_not_allowed`):
+    by another slug, an organization would come to another's files.
+    """
+    if adding:
+        _require_platform(principal)
+    else:
+        principal.require(Action.MANAGE_ORGANIZATION)
+    try:
+        organization.full_clean()
+    except ValidationError as error:
+        field, messages = next(iter(error.message_dict.items()))
+        raise InvalidInput(messages[0], field=field, remedy="Change this value.") from None
+    _require_slug(organization, adding=adding)
+    required = Organization.objects.filter(pk=organization.pk, single_sign_on=True)
+    if organization.single_sign_on and not required.exists():
+        require_tried(organization)
+    action = "organization_created" if adding else "organization_changed"
+    with record_change(
+        organization_id=organization.pk,
+        actor=principal.actor,
+        action=action,
+        resource_type="organization",
+        resource_id=str(organization.pk),
+        resource_name=organization.name,
+        details={
+            "slug": organization.slug,
+            "four_eyes": organization.four_eyes,
+            "approval_hours": organization.approval_hours,
+            "calls_per_minute": organization.calls_per_minute,
+            "second_factor": organization.second_factor,
+            "single_sign_on": organization.single_sign_on,
+            "audit_days": organization.audit_days,
+        },
+    ):
+        organization.save()
+
+
+def _require_slug(organization: Organization, *, adding: bool) -> None:
+    if adding and _is_identifier(organization.slug):
+        raise InvalidInput(
+            format_message("The slug {slug!r} looks like an identifier.", slug=organization.slug),
+            code="slug_not_allowed",
+            field="slug",
+            remedy="Choose a slug made of words.",
+        )
+    if adding:
+        return
+    kept = Organization.objects.values_list("slug", flat=True).get(pk=organization.pk)
+    if organization.slug != kept:
+        raise InvalidInput(
+            format_message(
+                "The slug of an organization can't be changed: it is {slug!r}.", slug=kept
+            ),
+            code="slug_fixed",
+            field="slug",
+            remedy="Change the name instead.",
+        )
+
+
+def _is_identifier(slug: str) -> bool:
+    try:
+        UUID(slug)
+    except ValueError:
+        return False
+    return True
+
+
+def save_user(principal: Principal, user: User, changed: list[str], *, adding: bool) -> None:
+    """Make or change a user; one that is switched off can't sign in any more."""
+    _require_platform(principal)
+    if str(user.pk) == principal.id and not (user.is_active and user.is_superuser):
+        raise Conflict(
+            "You can't take your own way in.",
+            code="own_account",
+            field="is_active" if not user.is_active else "is_superuser",
+            remedy="Ask another platform administrator.",
+        )
+    with record_change(
+        organization_id=principal.organization_id,
+        actor=principal.actor,
+        action="user_added" if adding else "user_changed",
+        resource_type="user",
+        resource_id=str(user.pk),
+        resource_name=user.get_username(),
+        details={"changed": changed},
+    ):
+        user.save()
+
+
+def _require_platform(principal: Principal) -> None:
+    if not principal.platform_admin:
+        raise Forbidden(
+            "Only a platform administrator may do this.",
+            rule="platform_admin",
+            remedy="Ask a platform administrator.",
+        )
+
+
+def has_other_owner(member: Membership) -> bool:
+    """Tell whether the member's organization has an owner beside them."""
+    owners = Membership.objects.filter(organization=member.organization_id, role=Role.OWNER)
+    return bool(owners.exclude(pk=member.pk).exists())
+
+
+def _require_owner(member: Membership) -> None:
+    """Raise `Conflict` when the organization is left without an owner (rolls back)."""
+    owners = Membership.objects.filter(organization=member.organization_id, role=Role.OWNER)
+    if not owners.exists():
+        raise Conflict(
+            "The organization would be left without an owner.",
+            code="last_owner",
+            field="role",
+            remedy="Make somebody else an owner first.",
+        )
+
+
+def _record_change(
+    principal: Principal, member: Membership, action: str, **details: Any
+) -> AbstractContextManager[Any]:
+    return record_change(
+        organization_id=member.organization_id,
+        actor=principal.actor,
+        action=action,
+        resource_type="membership",
+        resource_id=str(member.pk),
+        resource_name=member.user.get_username(),
+        details=details,
+    )

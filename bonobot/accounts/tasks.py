@@ -1,0 +1,26 @@
+"""Celery: mail resets, prune audit by organization."""
+
+from celery import shared_task
+
+from bonobot.accounts import audit_retention, password_reset, second_factor
+from bonobot.accounts.models.organizations import User
+from bonobot.core.celery_tasks import ExclusiveTask
+
+
+@shared_task
+def send_password_resets(accounts: list[str]) -> int:
+    """Mail links for new passwords; none is the usual case of somebody who guesses addresses."""
+    return password_reset.send_reset_emails(accounts)
+
+
+@shared_task
+def mail_factor_reset(account: str) -> None:
+    """Mail a person that their second factor was reset."""
+    for user in User.objects.filter(pk=account, is_active=True).exclude(email=""):
+        second_factor.mail_reset(user)
+
+
+@shared_task(base=ExclusiveTask)
+def prune_audit() -> int:
+    """Remove the audit's rows that are older than their organization keeps them."""
+    return audit_retention.prune_old()

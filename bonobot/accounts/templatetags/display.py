@@ -1,0 +1,251 @@
+"""Template filters: untrusted text, times, money, badges."""
+
+import json
+from contextlib import suppress
+from datetime import datetime
+from typing import Any
+
+from django import template
+from django.utils import timezone
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.text import capfirst
+from django.utils.timesince import timesince
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy as _lazy
+
+from bonobot.accounts.models.abstract_models import MOST_COUNTED
+from bonobot.core.i18n import localization
+from bonobot.core.i18n.localization import localize_if_translatable, localize_text
+from bonobot.core.text.syntax_highlighting import LONGEST_SHOWN, highlight_json, render_sentence
+from bonobot.core.text.untrusted_text import make_visible
+
+register = template.Library()
+
+# What a state means to the eye; everything else is neutral.
+TONES = {
+    **dict.fromkeys(("connected", "approved", "ok", "done", "allow", "usable"), "good"),
+    **dict.fromkeys(("connecting", "running", "queued", "open", "intent"), "busy"),
+    **dict.fromkeys(("pending", "changed", "waiting", "needs_reauth", "unknown", "ask"), "warn"),
+    "warning": "warn",
+    **dict.fromkeys(("error", "failed", "refused", "deny", "revoked", "hard"), "bad"),
+}
+# Words of ours for states, units and periods; what isn't here is a code, and stays as it is.
+WORDS = {
+    "allow": _lazy("allow"),
+    "ask": _lazy("ask"),
+    "deny": _lazy("deny"),
+    "ok": _lazy("ok"),
+    "error": _lazy("error"),
+    "refused": _lazy("refused"),
+    "unknown": _lazy("unknown"),
+    "cancelled": _lazy("cancelled"),
+    "open": _lazy("running"),
+    "failed": _lazy("failed"),
+    "warning": _lazy("warning"),
+    "pending": _lazy("waits for approval"),
+    "approved": _lazy("approved"),
+    "changed": _lazy("changed"),
+    "tokens": _lazy("tokens"),
+    "calls": _lazy("calls"),
+    "seconds": _lazy("seconds"),
+    "day": _lazy("a day"),
+    "month": _lazy("a month"),
+    "total": _lazy("in total"),
+}
+MICRO = 1_000_000
+
+
+@register.filter
+def shown(value: Any, limit: int | None = None) -> str:
+    """Return a stranger's text with hidden characters visible; the template escapes it."""
+    return make_visible(str(value if value is not None else ""), limit)
+
+
+@register.filter
+def told(text: Any, limit: int | None = None) -> SafeString:
+    """Return a sentence of ours, in the reader's language, with `names` set as code.
+
+    It may quote strangers.
+    """
+    return render_sentence(localize_text(text), limit)
+
+
+@register.filter
+def plain(text: Any, limit: int | None = None) -> str:
+    """Return a sentence of ours, in the reader's language, for an attribute."""
+    return make_visible(localize_text(text), limit)
+
+
+@register.filter
+def described(text: Any, limit: int | None = None) -> str:
+    """Return a stranger's text as it stands, one of ours in the reader's language."""
+    return make_visible(localize_if_translatable(text if isinstance(text, str) else ""), limit)
+
+
+@register.filter
+def marked(text: Any, limit: int | None = None) -> SafeString:
+    """Return what people wrote, as it stands, with `names` set as code."""
+    return render_sentence(str(text if text is not None else ""), limit)
+
+
+@register.filter
+def as_json(value: Any) -> SafeString:
+    """Return a JSON value as coloured HTML."""
+    return highlight_json(value)
+
+
+@register.filter
+def maybe_json(text: Any) -> SafeString | str:
+    """Return a result: coloured where it is a JSON object or list, else as visible text."""
+    found = str(text)
+    if found.lstrip()[:1] in ("{", "["):
+        with suppress(ValueError):
+            return highlight_json(json.loads(found))
+    return make_visible(found, LONGEST_SHOWN)
+
+
+@register.filter
+def tone(state: Any) -> str:
+    """Return what a state means to the eye: good, busy, warn, bad or plain."""
+    return TONES.get(str(state), "plain")
+
+
+@register.filter
+def ago(moment: Any) -> SafeString | str:
+    """Return how long ago, as a `time` element that tells the moment itself."""
+    if not isinstance(moment, datetime):
+        return _("never")
+    now = timezone.now()
+    seconds = (now - moment).total_seconds()
+    if abs(seconds) < 60:
+        text = _("just now") if seconds >= 0 else _("in a moment")
+    elif seconds < 0:
+        text = _("in %(time)s") % {"time": timesince(now, moment, depth=1)}
+    else:
+        text = _("%(time)s ago") % {"time": timesince(moment, now, depth=1)}
+    return _time(moment, localization.format_datetime(moment, seconds=True), text)
+
+
+@register.filter
+def moment(value: datetime | None, precision: str = "") -> SafeString | str:
+    """Return a moment by the reader's clock, as a `time` element; `seconds` tells those, too."""
+    if value is None:
+        return "–"
+    return _time(value, "", localization.format_datetime(value, seconds=precision == "seconds"))
+
+
+@register.filter
+def clock(value: datetime, precision: str = "") -> str:
+    """Return a moment by the reader's clock, for an attribute."""
+    return localization.format_datetime(value, seconds=precision == "seconds")
+
+
+def _time(value: datetime, title: str, text: str) -> SafeString:
+    told = format_html(' title="{}"', title) if title else ""
+    return format_html('<time datetime="{}"{}>{}</time>', value.isoformat(), told, text)
+
+
+@register.filter
+def milliseconds(value: Any) -> str:
+    """Return a duration as people read it; what isn't known is a dash."""
+    if not isinstance(value, int | float):
+        return "–"
+    if value < 1_000:
+        return f"{value:.0f} ms"
+    return f"{value / 1_000:.1f} s" if value < 60_000 else f"{value / 60_000:.1f} min"
+
+
+@register.filter
+def percent(value: Any) -> str:
+    """Return a percentage; one that isn't whole never reads as 100."""
+    if not isinstance(value, int | float):
+        return "–"
+    if value >= 100:
+        return "100 %"
+    return f"{min(value, 99.99):.2f} %" if value > 99 else f"{value:.1f} %"
+
+
+@register.filter
+def dollars(microusd: int | None) -> str:
+    """Return micro-dollars as dollars; small sums keep their digits."""
+    amount = (microusd or 0) / MICRO
+    return f"${amount:,.2f}" if amount >= 1 or not amount else f"${amount:.4f}"
+
+
+@register.filter
+def plain_dollars(microusd: int) -> str:
+    """Return micro-dollars as a number of dollars, for an input."""
+    return f"{microusd / MICRO:.6f}".rstrip("0").rstrip(".")
+
+
+@register.filter
+def amount(value: int | None, unit: str) -> str:
+    """Return an amount in the unit of a budget."""
+    return dollars(value) if unit == "microusd" else f"{value or 0:,}"
+
+
+@register.filter
+def counted(count: int) -> str:
+    """Return what `some_counted` found: a number, or that there are more."""
+    return f"{MOST_COUNTED:,}+" if count > MOST_COUNTED else f"{count:,}"
+
+
+@register.filter
+def thousands(count: int) -> str:
+    """Return a number with its thousands apart."""
+    return f"{count:,}"
+
+
+@register.filter
+def share(part: int | None, whole: int | None) -> int:
+    """Return `part` of `whole` in percent, 0 to 100."""
+    return min(100, round(100 * (part or 0) / whole)) if whole else 0
+
+
+def badge_html(state: Any, text: Any = None, title: Any = "") -> SafeString:
+    """Return a state as a coloured badge, for columns of lists."""
+    return format_html(
+        '<span class="bb-badge" data-tone="{}" title="{}">{}</span>',
+        tone(state),
+        title,
+        in_words(state if text is None else text),
+    )
+
+
+def two_lines(first: str, second: str, look: str = "") -> SafeString:
+    """Return a cell of a list: what it is, and beneath it in small what belongs to it, cut."""
+    return format_html(
+        '<span class="bb-cell">{}<span class="bb-brief bb-small {}">{}</span></span>',
+        first,
+        look,
+        second,
+    )
+
+
+@register.simple_tag(takes_context=True)
+def crumbs(context: Any) -> list[dict[str, Any]]:
+    """Return the way to the page: the navigation's own entry, then the object or the title."""
+    entries = [item for group in context.get("sidebar_navigation") or () for item in group["items"]]
+    here = next((item for item in entries if item.get("active")), None)
+    way = [{"title": here["title"], "link": here["link"]}] if here else []
+    named = context.get("original") or context.get("object") or context.get("title") or ""
+    listed = context.get("cl")
+    if here is None and listed is not None:
+        named = capfirst(listed.opts.verbose_name_plural)
+    if (here is None or listed is None) and (not here or str(named) != str(here["title"])):
+        way.append({"title": make_visible(str(named), 80), "link": ""})
+    return way
+
+
+@register.inclusion_tag("admin/parts/badge.html")
+def badge(state: Any, text: Any = None, title: Any = "") -> dict[str, Any]:
+    """Show a state as a coloured badge."""
+    shown_text = in_words(state if text is None else text)
+    return {"tone": tone(state), "text": shown_text, "title": title}
+
+
+@register.filter
+def in_words(state: Any) -> Any:
+    """Return what a state is called in the reader's language; other texts stay as they are."""
+    return WORDS.get(str(state), state)

@@ -1,0 +1,163 @@
+"""Expiry, scopes, networks of a token; pure.
+
+No list is empty by mistake: what can't be read is refused, never left out, since an empty list has
+no bounds.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
+from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import Any
+from uuid import UUID
+
+from bonobot.accounts.roles import TokenScope
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import InvalidInput
+
+Network = IPv4Network | IPv6Network
+
+# What can be said when a token is made, and changed later.
+TERMS = frozenset(
+    {"name", "scopes", "agent_ids", "networks", "client", "calls_per_minute", "expires_at"}
+)
+LONGEST_NAME = 255
+LONGEST_CLIENT = 64
+MOST_AGENTS = 100
+MOST_NETWORKS = 50
+MOST_CALLS = 1_000_000
+
+
+def clean_constraints(terms: Mapping[str, Any]) -> dict[str, Any]:
+    """Return terms as a token's columns; raises `Invalid` naming the one that doesn't hold."""
+    if strange := sorted(set(terms) - TERMS):
+        raise InvalidInput(
+            format_message("A token has no {strange!r} that could be set.", strange=strange[0]),
+            field=strange[0],
+            remedy=format_message("There are: {terms}.", terms=", ".join(sorted(TERMS))),
+        )
+    return {name: _CHECKS[name](value) for name, value in terms.items()}
+
+
+def parse_networks(texts: Sequence[str]) -> tuple[Network, ...]:
+    """Return stored networks as they are compared."""
+    return tuple(ip_network(text) for text in texts)
+
+
+def is_in_networks(address: str, networks: Collection[Network]) -> bool:
+    """Tell whether an address is in one of the networks; no networks are no bounds.
+
+    An address that isn't known is in none.
+    """
+    if not networks:
+        return True
+    try:
+        found = ip_address(address)
+    except ValueError:
+        return False
+    # A socket for both families shows IPv4 callers like this.
+    mapped = found.ipv4_mapped if isinstance(found, IPv6Address) else None
+    return any((mapped or found) in network for network in networks)
+
+
+def _clean_name(value: Any) -> str:
+    text = str(value).strip()
+    if not text or len(text) > LONGEST_NAME:
+        raise InvalidInput(
+            format_message(
+                "A token needs a name of at most {longest_name} characters.",
+                longest_name=LONGEST_NAME,
+            ),
+            field="name",
+            remedy="Say what it is for; the audit shows this name.",
+        )
+    return text
+
+
+def _clean_client(value: Any) -> str:
+    text = str(value or "").strip()
+    if len(text) > LONGEST_CLIENT:
+        raise InvalidInput(
+            format_message(
+                "The program's name is longer than {longest_client} characters.",
+                longest_client=LONGEST_CLIENT,
+            ),
+            field="client",
+            remedy="Shorten it.",
+        )
+    return text
+
+
+def _clean_scopes(value: Any) -> list[str]:
+    said = {str(one) for one in value or ()}
+    if strange := sorted(said - set(TokenScope)):
+        raise InvalidInput(
+            format_message("There is no scope {strange!r}.", strange=strange[0]),
+            field="scopes",
+            remedy=format_message(
+                "Choose among: {scope}; none at all is all that the role may.",
+                scope=", ".join(TokenScope),
+            ),
+        )
+    return [scope.value for scope in TokenScope if scope in said]
+
+
+def _clean_agent_ids(value: Any) -> list[str]:
+    found = sorted({str(one if isinstance(one, UUID) else UUID(str(one))) for one in value or ()})
+    if len(found) > MOST_AGENTS:
+        raise InvalidInput(
+            format_message("A token names at most {most_agents} agents.", most_agents=MOST_AGENTS),
+            field="agents",
+            remedy="Give it a role that has all agents, or make several tokens.",
+        )
+    return found
+
+
+def _clean_networks(value: Any) -> list[str]:
+    found = []
+    for text in value or ():
+        try:
+            found.append(str(ip_network(str(text).strip())))
+        except ValueError as error:
+            raise InvalidInput(
+                format_message("{text!r} is no network: {error}.", text=str(text), error=error),
+                field="networks",
+                remedy="Write an address or a range, like `192.0.2.7` or `10.1.0.0/16`.",
+            ) from None
+    if len(found) > MOST_NETWORKS:
+        raise InvalidInput(
+            format_message(
+                "A token names at most {most_networks} networks.", most_networks=MOST_NETWORKS
+            ),
+            field="networks",
+            remedy="Join ranges that lie beside each other.",
+        )
+    return list(dict.fromkeys(found))
+
+
+def _clean_calls_per_minute(value: Any) -> int | None:
+    if value is not None and not 1 <= value <= MOST_CALLS:
+        raise InvalidInput(
+            format_message(
+                "`calls_per_minute` must be from 1 to {most_calls}, not {value!r}.",
+                most_calls=MOST_CALLS,
+                value=value,
+            ),
+            field="calls_per_minute",
+            remedy="Leave it out for the usual limit.",
+        )
+    return None if value is None else int(value)
+
+
+def _clean_expires_at(value: Any) -> datetime | None:
+    return value if isinstance(value, datetime) else None
+
+
+_CHECKS = {
+    "name": _clean_name,
+    "client": _clean_client,
+    "scopes": _clean_scopes,
+    "agent_ids": _clean_agent_ids,
+    "networks": _clean_networks,
+    "calls_per_minute": _clean_calls_per_minute,
+    "expires_at": _clean_expires_at,
+}

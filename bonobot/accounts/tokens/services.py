@@ -1,0 +1,335 @@
+"""Issue, change, revoke, verify tokens; OAuth grants.
+
+Those that a program has from a person's grant begin with `bno_` (see `grants`). The public key
+finds the row; the digest is compared in constant time. Peppers are numbered, so that
+a new one can be added while tokens of the older ones go on working.
+
+A grant is a row among the tokens, so that it is listed, bounded, audited and revoked like them, and
+so that what a program comes with is checked like any token. It is for one address (RFC 8707), never
+for REST, and holds no more than its person may give: who leaves, is switched off or has a lesser
+role has ended it (`TokenQuerySet.living`).
+
+The protocol by which a program gets the text is another room's; here is what it stands for.
+"""
+
+import hmac
+import secrets
+from collections.abc import Collection, Mapping
+from contextlib import AbstractContextManager
+from datetime import timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+from django.conf import settings
+from django.utils import timezone
+
+from bonobot.accounts.models.invitations import Invitation
+from bonobot.accounts.models.organizations import Organization, Token, User
+from bonobot.accounts.principals import Principal, build_token_principal, build_user_principal
+from bonobot.accounts.roles import Action, Role, TokenScope, list_roles_within
+from bonobot.accounts.tokens import constraints
+from bonobot.accounts.tokens.constraints import clean_constraints, is_in_networks, parse_networks
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import Conflict, Forbidden, InvalidInput, Problem
+from bonobot.core.text.untrusted_text import make_visible
+from bonobot.ledger.audit.admin_changes import record_change
+from bonobot.ledger.types import Actor, Opening
+from bonobot.ledger.writer.writer_thread import get_writer
+
+PREFIX = "bnb"
+OF_GRANTS = "bno"
+# What may be said of a grant later: not what the person gave, but bounds around it.
+ABOUT_GRANTS = frozenset({"name", "networks", "calls_per_minute"})
+# A token's last use is written at most once in this time: reads must not become writes.
+LAST_USE_STEP = timedelta(minutes=1)
+LONGEST_ADDRESS = 64
+
+
+class InvalidToken(Problem):
+    """The token is unknown, revoked, expired or used from elsewhere; one answer for all."""
+
+    code = "bad_token"
+    status = 401
+
+
+def _compute_digest(pepper_id: int, secret: str) -> str:
+    pepper = settings.BONOBOT_TOKEN_PEPPERS[pepper_id]
+    return hmac.new(pepper.encode(), secret.encode(), "sha256").hexdigest()
+
+
+def issue(principal: Principal, *, role: Role, **terms: Any) -> tuple[Token, str]:
+    """Make a token and return it with its text, which nobody can read again.
+
+    `terms` are those of `terms.TERMS`, of which only the name is needed; raises `Invalid`.
+    """
+    principal.require(Action.MANAGE_TOKENS)
+    said = clean_constraints({"name": ""} | terms)
+    secret = secrets.token_urlsafe(32)
+    pepper_id, digest = hash_secret(secret)
+    token = Token(
+        organization_id=principal.organization_id,
+        key=generate_token_key(),
+        pepper_id=pepper_id,
+        digest=digest,
+        role=role,
+        **said,
+    )
+    with record_token_change(
+        principal, token, "token_created", {"role": role} | _build_audit_details(said)
+    ):
+        token.save()
+    return token, f"{PREFIX}_{token.key}_{secret}"
+
+
+def update_token(principal: Principal, token: Token, **terms: Any) -> None:
+    """Change what was said of a token; it holds on its very next call. Its text stays the same.
+
+    Raises `Invalid`, and `Conflict` (codes `token_revoked` for one that has ended, `grant_fixed`
+    for what a person gave).
+    """
+    principal.require(Action.MANAGE_TOKENS)
+    changed = {
+        name: value
+        for name, value in clean_constraints(terms).items()
+        if value != getattr(token, name)
+    }
+    if not changed:
+        return
+    if token.revoked_at is not None:
+        raise Conflict(
+            "The token was revoked.", code="token_revoked", remedy="Make a new one instead."
+        )
+    if token.kind == "grant" and not ABOUT_GRANTS.issuperset(changed):
+        raise Conflict(
+            "A person gave this to a program: what it may do is theirs to say.",
+            code="grant_fixed",
+            remedy="Bound its networks or its rate, or revoke it.",
+        )
+    for name, value in changed.items():
+        setattr(token, name, value)
+    with record_token_change(principal, token, "token_changed", _build_audit_details(changed)):
+        token.save()
+
+
+def revoke(principal: Principal, token: Token) -> None:
+    """End a token at once; a second time changes nothing. What a person gave, they can end."""
+    own = token.user_id is not None and principal.kind == "user"
+    if not (own and principal.id == str(token.user_id)):
+        principal.require(Action.MANAGE_TOKENS)
+    with record_token_change(principal, token, "token_revoked"):
+        Token.objects.filter(pk=token.pk, revoked_at=None).update(revoked_at=timezone.now())
+
+
+def authenticate(text: str, address: str = "") -> Token:
+    """Return the usable token that `text` is, used from `address`; raises `BadToken`.
+
+    A token for one address of the gateway is worth nothing elsewhere (RFC 8707).
+    """
+    key, secret = parse_token(text)
+    of_grant = text.startswith(f"{OF_GRANTS}_")
+    usable = Token.objects.usable() if of_grant else Token.objects.usable_issued()
+    token = usable.filter(key=key, resource="").first() if key else None
+    if token is None or not is_matching_secret(token, secret):
+        raise build_invalid_token_error()
+    check_address(token, address)
+    if token.last_used_at is None or timezone.now() - token.last_used_at > LAST_USE_STEP:
+        update_last_used(token.pk)
+    return token
+
+
+def parse_token(text: str) -> tuple[str, str]:
+    """Return the public key and the secret of a token's text; two blanks for another text."""
+    prefix, _, rest = text.partition("_")
+    key, _, secret = rest.partition("_")
+    return (key, secret) if prefix in (PREFIX, OF_GRANTS) else ("", "")
+
+
+def generate_token_key() -> str:
+    """Return a public key for a new token."""
+    return secrets.token_hex(6)
+
+
+def get_newest_pepper() -> int:
+    """Return the number of the pepper that new secrets are kept with."""
+    return max(settings.BONOBOT_TOKEN_PEPPERS)
+
+
+def hash_secret(secret: str) -> tuple[int, str]:
+    """Return the pepper of a new secret and its digest: what is kept of it."""
+    return get_newest_pepper(), _compute_digest(get_newest_pepper(), secret)
+
+
+def is_matching_secret(token: Token | Invitation, secret: str) -> bool:
+    """Tell whether `secret` is the token's, or the invitation's, in constant time."""
+    if token.pepper_id not in settings.BONOBOT_TOKEN_PEPPERS:
+        return False
+    return hmac.compare_digest(token.digest, _compute_digest(token.pepper_id, secret))
+
+
+def check_address(token: Token, address: str) -> None:
+    """Raise `BadToken`, and write it to the audit, where the token may not be used from there."""
+    if is_in_networks(address, parse_networks(token.networks)):
+        return
+    get_writer().refuse(
+        Opening(
+            call_id=uuid4(),
+            organization_id=token.organization_id,
+            action="token_refused",
+            event_type="connection",
+            resource_type="token",
+            resource_id=str(token.pk),
+            resource_name=token.name,
+            actor=build_token_principal(token).actor,
+            decision="deny",
+            rule="token:networks",
+            code="token_network",
+            details={"address": make_visible(address, LONGEST_ADDRESS)},
+        )
+    ).result()
+    raise build_invalid_token_error()
+
+
+def update_last_used(token_id: UUID) -> None:
+    """Write that a token was used now."""
+    Token.objects.filter(pk=token_id).update(last_used_at=timezone.now())
+
+
+def build_invalid_token_error() -> InvalidToken:
+    """Return the one answer to a text that opens nothing here."""
+    return InvalidToken(
+        "This token is unknown, revoked or expired, or may not be used from here.",
+        remedy="Make a new one: `bonobot tokens create NAME --role ROLE`.",
+    )
+
+
+def _build_audit_details(terms: Mapping[str, Any]) -> dict[str, Any]:
+    """Return terms as the audit keeps them; what is at its default isn't told."""
+    ends = terms.get("expires_at")
+    told = {name: value for name, value in terms.items() if name not in ("name", "expires_at")}
+    return told | (
+        {"expires_at": ends.isoformat() if ends else None} if "expires_at" in terms else {}
+    )
+
+
+def record_token_change(
+    principal: Principal, token: Token, action: str, details: Mapping[str, Any] | None = None
+) -> AbstractContextManager[Any]:
+    """Have a change of a token recorded in the audit, as the principal's."""
+    return record_change(
+        organization_id=token.organization_id,
+        actor=principal.actor,
+        action=action,
+        resource_type="token",
+        resource_id=str(token.pk),
+        resource_name=token.name,
+        details=details,
+    )
+
+
+# How long a program has to fetch its first token, and how long each is good.
+FETCHED_WITHIN = timedelta(seconds=60)
+FRESH = timedelta(hours=1)
+# A grant that isn't used for so long has ended.
+IDLE = timedelta(days=30)
+# What may be given to a program: REST is another door.
+SCOPES = (TokenScope.TOOLS, TokenScope.AGENTS, TokenScope.MANAGE)
+
+
+def create_grant(
+    user: User,
+    organization: Organization,
+    *,
+    role: Role,
+    resource: str,
+    client_id: str,
+    client: str,
+    scopes: Collection[str],
+    agent_ids: Collection[UUID] = (),
+) -> Token:
+    """Let a program in, at one address, as `user`; it has a minute to fetch its token.
+
+    Raises `Forbidden` for a stranger, and for a role that is more than the person's own; `Invalid`
+    for scopes that no program gets.
+    """
+    principal = build_user_principal(user, organization)
+    said = constraints.clean_constraints(
+        {"name": f"{client} ({user.get_username()})"[: constraints.LONGEST_NAME]}
+        | {"client": client[: constraints.LONGEST_CLIENT], "scopes": scopes, "agent_ids": agent_ids}
+    )
+    _check(principal, role, said["scopes"])
+    token = Token(
+        organization_id=organization.pk,
+        key=generate_token_key(),
+        pepper_id=get_newest_pepper(),
+        digest="",
+        role=role,
+        user=user,
+        client_id=client_id,
+        resource=resource,
+        fresh_until=timezone.now(),
+        expires_at=timezone.now() + FETCHED_WITHIN,
+        **said,
+    )
+    told = {name: said[name] for name in ("client", "scopes", "agent_ids")}
+    about = {"role": role, "resource": resource, "client_id": client_id}
+    with record_token_change(principal, token, "grant_given", told | about):
+        token.save()
+    return token
+
+
+def _check(principal: Principal, role: Role, scopes: Collection[str]) -> None:
+    if role not in list_roles_within(principal.role):
+        raise Forbidden(
+            format_message(
+                "You can't give the role `{role}`: it may do what yours may not.", role=role
+            ),
+            rule=f"role:{role}",
+            remedy=format_message(
+                "Choose among: {within}.", within=", ".join(list_roles_within(principal.role))
+            ),
+        )
+    if not scopes or not set(SCOPES).issuperset(scopes):
+        raise InvalidInput(
+            "A program needs a scope of MCP.",
+            field="scopes",
+            remedy=format_message("Choose among: {scopes}.", scopes=", ".join(SCOPES)),
+        )
+
+
+def rotate_grant(token: Token, *, first: bool) -> str | None:
+    """Return a new text for a living grant; the one before it is worth nothing any more.
+
+    None where it isn't living, or where `first` is wrong: of several that fetch the first text at
+    once, one gets it.
+    """
+    secret = secrets.token_urlsafe(32)
+    pepper_id, digest = hash_secret(secret)
+    now = timezone.now()
+    mine = Token.objects.filter(pk=token.pk, pk__in=Token.objects.living().values("pk"))
+    mine = mine.filter(digest="") if first else mine.exclude(digest="")
+    renewed = mine.update(
+        pepper_id=pepper_id, digest=digest, fresh_until=now + FRESH, expires_at=now + IDLE
+    )
+    return f"{OF_GRANTS}_{token.key}_{secret}" if renewed else None
+
+
+def end(token: Token, *, why: str, actor: Actor | None = None) -> None:
+    """End a grant because its program, or the protocol, says so; a second time changes nothing."""
+    if token.revoked_at is not None:
+        return
+    with record_change(
+        organization_id=token.organization_id,
+        actor=actor or Actor(kind="token", id=str(token.pk), label=token.name),
+        action="grant_ended",
+        resource_type="token",
+        resource_id=str(token.pk),
+        resource_name=token.name,
+        details={"why": why},
+    ):
+        Token.objects.filter(pk=token.pk, revoked_at=None).update(revoked_at=timezone.now())
+
+
+def list_user_grants(user_id: UUID) -> list[Token]:
+    """Return what a person lets programs do by now, in all organizations, the latest first."""
+    mine = Token.objects.living().filter(user_id=user_id).exclude(digest="")
+    return list(mine.select_related("organization").order_by("-created_at"))

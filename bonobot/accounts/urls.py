@@ -1,0 +1,35 @@
+"""Addresses below /admin/account/."""
+
+from allauth.account.views import reauthenticate
+from django.contrib.auth.decorators import login_not_required
+from django.urls import include, path
+from django.views.generic import RedirectView
+
+from bonobot.accounts.views import join_organization, login, single_sign_on
+from bonobot.accounts.views.login import cancel
+
+# Names that the library asks for; its own pages for accounts are not here.
+to_login = login_not_required(RedirectView.as_view(pattern_name="admin:login", query_string=True))
+
+urlpatterns = [
+    path("invitation/<str:text>/", join_organization.open_invitation, name="account_invitation"),
+    path("join/", join_organization.join, name="account_join"),
+    path("begin/", join_organization.create_first_organization, name="account_begin"),
+    path("login/", to_login, name="account_login"),
+    path("cancel/", cancel, name="account_logout"),
+    path("again/", reauthenticate, name="account_reauthenticate"),
+    path("password/", login.ForgottenPasswordView.as_view(), name="admin_password_reset"),
+    path(
+        "password/<str:uidb64>/<str:token>/",
+        login.NewPasswordView.as_view(),
+        name="account_new_password",
+    ),
+    path("sso/", single_sign_on.choose, name="account_sso_choose"),
+    path("sso/<uuid:provider_id>/", single_sign_on.start_single_sign_on, name="account_sso"),
+    path(
+        "sso/<uuid:organization_id>/done/",
+        single_sign_on.complete_single_sign_on,
+        name="account_sso_done",
+    ),
+    path("second-factor/", include("allauth.mfa.urls")),
+]

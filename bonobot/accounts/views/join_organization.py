@@ -1,0 +1,201 @@
+"""Create the first organization; accept an invitation.
+
+The link's text is put into the session at once and taken out of the address, so that it stays in
+no history and in no `Referer`. Opening it uses nothing up: programs that look into mail may.
+
+`bonobot createsuperuser` makes an account that belongs nowhere, as there is nowhere to belong to
+yet. Whoever signs in with it names the organization here, and is its owner.
+"""
+
+from typing import Any
+
+from django import forms
+from django.contrib import messages
+from django.contrib.auth.decorators import login_not_required
+from django.contrib.auth.password_validation import validate_password
+from django.core.exceptions import ValidationError
+from django.db import transaction
+from django.http import HttpRequest, HttpResponseRedirect
+from django.http.response import HttpResponseBase
+from django.urls import reverse
+from django.utils.text import slugify
+from django.utils.translation import gettext as _t
+from django.utils.translation import gettext_lazy as _
+from django.views.decorators.cache import never_cache
+
+from bonobot.accounts import invitations
+from bonobot.accounts.admin_base.responses import add_problem_to_form
+from bonobot.accounts.attempt_limits import JOIN_ADDRESS, charge_attempt
+from bonobot.accounts.current_organization import SESSION_KEY, mark_of
+from bonobot.accounts.models.organizations import Organization, User
+from bonobot.accounts.principals import build_user_principal
+from bonobot.accounts.roles import Role
+from bonobot.accounts.services import add_member, save_organization
+from bonobot.accounts.views.login import render_signed_out_page, sign_in
+from bonobot.core.admin.theme import PasswordInput, TextInput
+from bonobot.core.i18n.localization import localize_text
+from bonobot.core.problems import Problem
+
+PENDING = "invitation"
+
+
+class AcceptInvitationForm(forms.ModelForm):
+    """An account: a name to sign in with, who it is, and a password."""
+
+    password = forms.CharField(
+        label=_("Password"),
+        strip=False,
+        widget=PasswordInput(attrs={"autocomplete": "new-password"}),
+    )
+    again = forms.CharField(
+        label=_("Password again"),
+        strip=False,
+        widget=PasswordInput(attrs={"autocomplete": "new-password"}),
+    )
+
+    class Meta:
+        model = User
+        fields = ("username", "first_name", "last_name")
+        widgets = {
+            "username": TextInput(attrs={"autocomplete": "username"}),
+            "first_name": TextInput(attrs={"autocomplete": "given-name"}),
+            "last_name": TextInput(attrs={"autocomplete": "family-name"}),
+        }
+
+    def clean(self) -> dict[str, Any]:
+        """Check the passwords by Django's validators, against what else was said."""
+        said: dict[str, Any] = super().clean() or {}
+        password = said.get("password")
+        if password and said.get("again") not in (None, password):
+            self.add_error("again", _t("The two passwords differ."))
+        elif password:
+            try:
+                validate_password(password, self.instance)
+            except ValidationError as error:
+                self.add_error("password", error)
+        return said
+
+
+@login_not_required
+@never_cache
+def open_invitation(request: HttpRequest, text: str) -> HttpResponseBase:
+    """Take the secret out of the address and go on."""
+    request.session[PENDING] = text
+    answer = HttpResponseRedirect(reverse("account_join"))
+    answer["Referrer-Policy"] = "no-referrer"
+    return answer
+
+
+@login_not_required
+@never_cache
+def join(request: HttpRequest) -> HttpResponseBase:
+    """Show what somebody is invited to, or let them join."""
+    text = str(request.session.get(PENDING, ""))
+    try:
+        charge_attempt(JOIN_ADDRESS, request.META.get("REMOTE_ADDR", ""))
+        invitation = invitations.get_invitation_by_link(text)
+    except Problem as problem:
+        return render_signed_out_page(
+            request,
+            "ended.html",
+            title=_("Invitation"),
+            status=problem.status,
+            problem=problem,
+        )
+    form = AcceptInvitationForm(request.POST if "password" in request.POST else None)
+    if request.method == "POST" and (answer := _accept_invitation(request, text, form)):
+        return answer
+    return render_signed_out_page(
+        request,
+        "join.html",
+        title=_("Invitation"),
+        invitation=invitation,
+        form=form,
+        onward=reverse("account_join"),
+    )
+
+
+def is_invited(request: HttpRequest) -> bool:
+    """Tell whether the browser came with an invitation that can be accepted."""
+    try:
+        invitations.get_invitation_by_link(str(request.session.get(PENDING, "")))
+    except Problem:
+        return False
+    return True
+
+
+def _accept_invitation(
+    request: HttpRequest, text: str, form: AcceptInvitationForm
+) -> HttpResponseBase | None:
+    """Join with the account that is signed in, or with a new one; None: the form says why not."""
+    user: Any = request.user
+    if not user.is_authenticated:
+        if not form.is_valid():
+            return None
+        user = form.save(commit=False)
+        user.email = invitations.get_invitation_by_link(text).email
+        user.set_password(form.cleaned_data["password"])
+    try:
+        member = invitations.accept(text, user)
+    except Problem as problem:
+        if user is request.user:
+            messages.error(request, localize_text(problem))
+            return HttpResponseRedirect(reverse("admin:index"))
+        add_problem_to_form(form, problem)
+        return None
+    request.session.pop(PENDING, None)
+    request.session[SESSION_KEY] = member.organization.slug
+    messages.success(request, _t("Welcome to %(where)s.") % {"where": member.organization})
+    if user is not request.user:
+        return sign_in(request, user, reverse("admin:index"))
+    return HttpResponseRedirect(reverse("admin:index"))
+
+
+LONGEST_SLUG = 64
+NAMELESS = "organization"  # of a name without letters that an address can hold
+
+
+class CreateOrganizationForm(forms.Form):
+    """What the organization is called."""
+
+    name = forms.CharField(
+        label=_("Name"),
+        max_length=255,
+        widget=TextInput(attrs={"autocomplete": "organization", "autofocus": True}),
+        help_text=_("As people read it. It can be changed later."),
+    )
+
+
+def is_founding(request: HttpRequest) -> bool:
+    """Tell whether who is signed in is to make the first organization."""
+    user: Any = request.user
+    if not (user.is_active and user.is_superuser) or mark_of(request) is not None:
+        return False
+    return not Organization.objects.exists()
+
+
+@never_cache
+def create_first_organization(request: HttpRequest) -> HttpResponseBase:
+    """Ask how the first organization is called, or make it; otherwise there is nothing to do."""
+    if not is_founding(request):
+        return HttpResponseRedirect(reverse("admin:index"))
+    form = CreateOrganizationForm(request.POST if request.method == "POST" else None)
+    if form.is_bound and form.is_valid():
+        user: Any = request.user
+        try:
+            create_organization_with_owner(user, form.cleaned_data["name"])
+        except Problem as problem:
+            add_problem_to_form(form, problem)
+        else:
+            return HttpResponseRedirect(reverse("admin:index"))
+    return render_signed_out_page(request, "founding.html", title=_("Your organization"), form=form)
+
+
+def create_organization_with_owner(user: User, name: str) -> Organization:
+    """Make an organization whose owner is `user`, a platform administrator; raises `Invalid`."""
+    made = Organization(name=name, slug=slugify(name)[:LONGEST_SLUG] or NAMELESS)
+    principal = build_user_principal(user, made)
+    with transaction.atomic():
+        save_organization(principal, made, adding=True)
+        add_member(principal, user.get_username(), Role.OWNER)
+    return made

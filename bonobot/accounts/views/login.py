@@ -1,0 +1,211 @@
+"""Sign-in view, allauth adapter, forgotten password, signed-out layout.
+
+The library (django-allauth) walks through the stages; nobody signs up by it, and its own pages for
+accounts are not there.
+"""
+
+from functools import partial
+from hmac import compare_digest
+from typing import Any
+
+from allauth.account.adapter import DefaultAccountAdapter
+from allauth.account.internal.flows.login import perform_login, perform_password_login
+from allauth.account.models import Login
+from allauth.core.exceptions import ImmediateHttpResponse
+from django.contrib import messages
+from django.contrib.auth import logout
+from django.contrib.auth.decorators import login_not_required
+from django.contrib.auth.forms import AuthenticationForm, PasswordResetForm
+from django.contrib.auth.views import LoginView, PasswordResetConfirmView, PasswordResetView
+from django.core.exceptions import ValidationError
+from django.db import transaction
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http.response import HttpResponseBase
+from django.template.response import TemplateResponse
+from django.urls import reverse, reverse_lazy
+from django.utils.decorators import method_decorator
+from django.utils.translation import gettext as _t
+from django.utils.translation import gettext_lazy as _
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_POST
+
+from bonobot.accounts import email as account_email
+from bonobot.accounts.attempt_limits import (
+    SIGN_IN_ACCOUNT,
+    SIGN_IN_ADDRESS,
+    SIGN_IN_DEVICE,
+    SIGN_IN_PAIR,
+    TooManyAttempts,
+    charge_attempt,
+)
+from bonobot.accounts.current_organization import MARK, PROOF
+from bonobot.accounts.known_devices import find_device, remember_device
+from bonobot.accounts.models.organizations import User
+from bonobot.accounts.password_reset import list_reset_accounts
+from bonobot.accounts.second_factor import end_sessions, record_own
+from bonobot.accounts.tasks import send_password_resets
+from bonobot.core.admin.theme import site
+from bonobot.core.i18n.localization import localize_problem
+
+BACKEND = "django.contrib.auth.backends.ModelBackend"
+# Said by the page itself.
+UNTOLD = frozenset({"account/messages/logged_in.txt", "account/messages/logged_out.txt"})
+
+
+class AccountAdapter(DefaultAccountAdapter):
+    """The library's questions about accounts, answered: nobody signs up."""
+
+    def is_open_for_signup(self, request: HttpRequest) -> bool:
+        """Never: people are invited."""
+        return False
+
+    def add_message(self, request: HttpRequest, level: int, *args: Any, **kwargs: Any) -> None:
+        """Leave out what a person sees anyway."""
+        template = args[0] if args else kwargs.get("message_template")
+        if template not in UNTOLD:
+            super().add_message(request, level, *args, **kwargs)
+
+    def login(self, request: HttpRequest, user: Any) -> None:
+        """Let a person in, unless their password changed since they gave it half-way."""
+        proof = request.session.pop(PROOF, None)
+        ours = proof and proof["user"] == str(user.pk)
+        if ours and not compare_digest(proof["hash"], user.get_session_auth_hash()):
+            request.session.flush()
+            raise ImmediateHttpResponse(HttpResponseRedirect(reverse("admin:login")))
+        super().login(request, user)
+
+
+class SignInView(LoginView):
+    """The admin's sign-in; whoever has a second factor is asked for it next."""
+
+    def form_valid(self, form: AuthenticationForm) -> Any:
+        """Go on to the next stage, or in."""
+        user = form.get_user()
+        self.request.session.pop(MARK, None)  # of a sign-in elsewhere that was left half-way
+        _keep_proof(self.request, user)
+        login = Login(user=user, redirect_url=self.get_success_url())
+        response = perform_password_login(self.request, {"username": user.get_username()}, login)
+        remember_device(self.request, response, user)
+        return response
+
+
+def sign_in(request: HttpRequest, user: User, address: str) -> HttpResponseBase:
+    """Sign a person in who has just proved who they are otherwise, and lead them to `address`."""
+    user.backend = BACKEND  # as `authenticate` does
+    _keep_proof(request, user)
+    return perform_login(request, Login(user=user, redirect_url=address))
+
+
+def _keep_proof(request: HttpRequest, user: Any) -> None:
+    """Note which password the person has while more is asked for: a new one ends the sign-in."""
+    request.session[PROOF] = {"user": str(user.pk), "hash": user.get_session_auth_hash()}
+
+
+def count_attempt(request: HttpRequest, username: str) -> ValidationError | None:
+    """Count a try of a password; return what refuses whoever has no second factor, if anything.
+
+    That is so while the account is tried from many addresses: the password alone isn't enough then.
+    A known device counts for itself. Raises `ValidationError` (code `too_many_attempts`).
+    """
+    address, account = request.META.get("REMOTE_ADDR", ""), username.strip().lower()
+    try:
+        if device := find_device(request, username):
+            charge_attempt(SIGN_IN_DEVICE, device)
+            return None
+        charge_attempt(SIGN_IN_ADDRESS, address)
+        charge_attempt(SIGN_IN_PAIR, address, account)
+    except TooManyAttempts as problem:
+        raise _to_error(problem) from None
+    try:
+        charge_attempt(SIGN_IN_ACCOUNT, account)
+    except TooManyAttempts as problem:
+        return _to_error(problem)
+    return None
+
+
+def _to_error(problem: TooManyAttempts) -> ValidationError:
+    return ValidationError(localize_problem(problem), code=problem.code)
+
+
+@method_decorator((login_not_required, never_cache), name="dispatch")
+class ForgottenPasswordView(PasswordResetView):
+    """Ask for an address; the answer is the same, and as quick, whether it is known or not."""
+
+    template_name = "people/forgotten.html"
+    success_url = reverse_lazy("admin:login")
+    title = _("Forgotten your password?")
+
+    def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
+        """Add the look, and whether mail can be sent at all."""
+        return site.each_context(self.request) | super().get_context_data(
+            can_send=account_email.can_send(), **kwargs
+        )
+
+    def form_valid(self, form: PasswordResetForm) -> HttpResponse:
+        """Leave the sending to the worker."""
+        try:
+            accounts = list_reset_accounts(
+                form.cleaned_data["email"], self.request.META.get("REMOTE_ADDR", "")
+            )
+        except TooManyAttempts as problem:
+            form.add_error(None, ValidationError(localize_problem(problem), code=problem.code))
+            return self.form_invalid(form)
+        transaction.on_commit(partial(send_password_resets.delay, [str(one) for one in accounts]))
+        told = _t("If there is an account with this address, a link is on its way to it.")
+        messages.success(self.request, told)
+        return HttpResponseRedirect(str(self.get_success_url()))
+
+
+@method_decorator((login_not_required, never_cache), name="dispatch")
+class NewPasswordView(PasswordResetConfirmView):
+    """Take the new password; the second factor is asked for at the next sign-in as before."""
+
+    template_name = "people/new_password.html"
+    success_url = reverse_lazy("admin:login")
+    title = _("A new password")
+
+    def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
+        """Add the look."""
+        return site.each_context(self.request) | super().get_context_data(**kwargs)
+
+    def get_user(self, uidb64: str) -> Any:
+        """Return whose link it is; nobody where the account is switched off."""
+        found = super().get_user(uidb64)
+        return found if found is not None and found.is_active else None
+
+    def form_valid(self, form: Any) -> HttpResponse:
+        """Keep it, end the person's sessions, and let them sign in."""
+        answer: HttpResponse = super().form_valid(form)
+        user: Any = self.user
+        end_sessions(user)
+        record_own("password_reset", user)
+        messages.success(self.request, _t("Your password is changed. Sign in with it."))
+        return answer
+
+
+# Beginnings of the names of the library's addresses.
+LIBRARY = ("mfa_", "account_reauthenticate")
+
+
+def render_signed_out_page(
+    request: HttpRequest, template: str, *, title: Any, status: int = 200, **context: Any
+) -> TemplateResponse:
+    """Return a page without navigation, from `templates/people/…`."""
+    request.current_app = site.name
+    whole = {**site.each_context(request), "title": title, **context}
+    return TemplateResponse(request, f"people/{template}", whole, status=status)
+
+
+def build_layout_context(request: HttpRequest) -> dict[str, Any]:
+    """Give the library's pages what the admin's layout shows (a context processor)."""
+    found = request.resolver_match
+    name = str(found.url_name or "") if found else ""
+    return site.each_context(request) if name.startswith(LIBRARY) else {}
+
+
+@login_not_required
+@require_POST
+def cancel(request: HttpRequest) -> HttpResponseBase:
+    """Forget who was about to sign in, or was signed in."""
+    logout(request)
+    return HttpResponseRedirect(reverse("admin:login"))

@@ -1,0 +1,164 @@
+"""Own profile pages."""
+
+from typing import Any
+
+from allauth.account.decorators import reauthentication_required
+from django import forms
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponseRedirect
+from django.http.response import HttpResponseBase
+from django.urls import URLPattern, path, reverse
+from django.utils import translation
+from django.utils.translation import gettext as _t
+from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext as _n
+
+from bonobot.accounts import email as account_email
+from bonobot.accounts import profiles
+from bonobot.accounts.admin_base.responses import View, add_problem_to_form, render_screen
+from bonobot.accounts.models.organizations import Membership, User
+from bonobot.accounts.second_factor import has_second_factor
+from bonobot.accounts.views import single_sign_on
+from bonobot.core.admin.theme import Select, TextInput
+from bonobot.core.i18n import localization
+from bonobot.core.problems import Problem
+
+
+def _list_time_zones() -> list[tuple[str, Any]]:
+    """Return the zones by area, as a list to choose from has them."""
+    areas: dict[str, list[tuple[str, str]]] = {}
+    for name in sorted(localization.list_time_zones()):
+        area, _slash, place = name.partition("/")
+        areas.setdefault(area, []).append((name, place.replace("_", " ")))
+    return [("", "UTC"), *areas.items()]
+
+
+class ProfileForm(forms.ModelForm):
+    """What people say about themselves."""
+
+    time_zone = forms.ChoiceField(
+        label=_("Time zone"),
+        choices=_list_time_zones,
+        required=False,
+        widget=Select,
+        help_text=_(
+            "Moments are shown by it. Days of reports and budgets, and what filters ask for, stay "
+            "UTC."
+        ),
+    )
+
+    class Meta:
+        model = User
+        fields = profiles.OWN
+        widgets = {
+            "first_name": TextInput(attrs={"autocomplete": "given-name"}),
+            "last_name": TextInput(attrs={"autocomplete": "family-name"}),
+            "language": Select(choices=User._meta.get_field("language").choices),
+        }
+
+
+class EmailAddressForm(forms.Form):
+    """A new e-mail address."""
+
+    email = forms.EmailField(
+        label=_("New e-mail address"),
+        widget=TextInput(attrs={"autocomplete": "email", "type": "email"}),
+    )
+
+
+def show_profile(request: HttpRequest) -> HttpResponseBase:
+    """Show who somebody is, or take what they say about themselves."""
+    user: Any = request.user
+    form = ProfileForm(request.POST or None, instance=User.objects.get(pk=user.pk))
+    if request.method == "POST" and form.is_valid():
+        try:
+            profiles.update_own_profile(user, **form.cleaned_data)
+        except Problem as problem:
+            add_problem_to_form(form, problem)
+        else:
+            with translation.override(user.language or translation.get_language()):
+                messages.success(request, _t("Your profile is saved."))
+            return HttpResponseRedirect(reverse("admin:profile"))
+    return render_screen(
+        request,
+        "profile/profile.html",
+        title=_("Your profile"),
+        form=form,
+        has_factor=has_second_factor(user),
+        providers=single_sign_on.list_linkable_providers(request),
+        sessions=len(profiles.list_sessions(user)),
+        memberships=Membership.objects.filter(user=user).select_related("organization"),
+    )
+
+
+@reauthentication_required
+def request_email_change(request: HttpRequest) -> HttpResponseBase:
+    """Ask for a new e-mail address and mail a link to it."""
+    user: Any = request.user
+    form = EmailAddressForm(request.POST or None)
+    if request.method == "POST" and form.is_valid():
+        came_from = request.META.get("REMOTE_ADDR", "")
+        try:
+            asked = profiles.ask_for_address(user, form.cleaned_data["email"], came_from)
+        except Problem as problem:
+            add_problem_to_form(form, problem)
+        else:
+            told = _t("Open the link that is on its way to %(address)s.") % {"address": asked}
+            messages.success(request, told)
+            return HttpResponseRedirect(reverse("admin:profile"))
+    return render_screen(
+        request,
+        "profile/address.html",
+        title=_("Another e-mail address"),
+        form=form,
+        can_send=account_email.can_send(),
+    )
+
+
+def confirm_email_address(request: HttpRequest, text: str) -> HttpResponseBase:
+    """Show what a link does, which programs that look into mail open too; do it by a POST."""
+    user: Any = request.user
+    if request.method == "POST":
+        taken = profiles.take_address(user, text)
+        messages.success(request, _t("Your address is %(address)s now.") % {"address": taken})
+        return HttpResponseRedirect(reverse("admin:profile"))
+    return render_screen(
+        request,
+        "profile/proof.html",
+        title=_("Another e-mail address"),
+        address=profiles.verify_email_link(user, text),
+    )
+
+
+def show_sessions(request: HttpRequest) -> HttpResponseBase:
+    """Show where somebody is signed in; end all but this by a POST."""
+    user: Any = request.user
+    here = request.session.session_key or ""
+    if request.method == "POST":
+        ended = profiles.sign_out_elsewhere(user, here=here)
+        told = _n("%(n)d other session is ended.", "%(n)d other sessions are ended.", ended)
+        messages.success(request, told % {"n": ended})
+        return HttpResponseRedirect(reverse("admin:profile_sessions"))
+    found = profiles.list_sessions(user)
+    return render_screen(
+        request,
+        "profile/sessions.html",
+        title=_("Where you are signed in"),
+        sessions=found[: profiles.SESSIONS_SHOWN],
+        more=max(0, len(found) - profiles.SESSIONS_SHOWN),
+        others=sum(one.session_key != here for one in found),
+        here=here,
+    )
+
+
+def build_profile_urls(wrap: Any) -> list[URLPattern]:
+    """Return the pages' addresses, each view wrapped as those of the admin are."""
+    views: tuple[tuple[str, View, str], ...] = (
+        ("profile/", show_profile, "profile"),
+        ("profile/email/", request_email_change, "profile_email"),
+        ("profile/email/<str:text>/", confirm_email_address, "profile_proof"),
+        ("profile/link/<uuid:provider_id>/", single_sign_on.link, "profile_link"),
+        ("profile/unlink/<uuid:identity_id>/", single_sign_on.unlink, "profile_unlink"),
+        ("profile/sessions/", show_sessions, "profile_sessions"),
+    )
+    return [path(route, wrap(view), name=name) for route, view, name in views]

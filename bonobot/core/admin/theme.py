@@ -1,0 +1,134 @@
+"""Look of the admin; only importer of unfold.
+
+Everything else takes its admin classes, decorators, widgets and filters from here, so that another
+theme (or none) is a change of one file.
+"""
+
+from datetime import datetime, time
+from typing import Any
+
+from django.contrib.admin import register, site
+from django.db.models import Model, QuerySet
+from django.http import HttpRequest
+from django.utils import timezone
+from django.utils.dateparse import parse_date, parse_time
+from django.utils.text import format_lazy
+from django.utils.translation import gettext_lazy as _
+from unfold.admin import ModelAdmin
+from unfold.contrib.filters.admin import (
+    ChoicesDropdownFilter,
+    DropdownFilter,
+    FieldTextFilter,
+    MultipleChoicesDropdownFilter,
+    RangeDateTimeFilter,
+)
+from unfold.decorators import action, display
+from unfold.forms import (
+    AdminPasswordChangeForm,
+    AuthenticationForm,
+    UserChangeForm,
+    UserCreationForm,
+)
+from unfold.sites import UnfoldAdminSite as AdminSite
+from unfold.widgets import (
+    UnfoldAdminIntegerFieldWidget as IntegerInput,
+)
+from unfold.widgets import (
+    UnfoldAdminPasswordWidget as PasswordInput,
+)
+from unfold.widgets import (
+    UnfoldAdminSelectWidget as Select,
+)
+from unfold.widgets import (
+    UnfoldAdminTextareaWidget as Textarea,
+)
+from unfold.widgets import (
+    UnfoldAdminTextInputWidget as TextInput,
+)
+from unfold.widgets import (
+    UnfoldBooleanWidget as Checkbox,
+)
+
+from bonobot.core.text.masked_values import MASK
+
+__all__ = [
+    "AdminPasswordChangeForm",
+    "AdminSite",
+    "AuthenticationForm",
+    "Checkbox",
+    "ChoicesDropdownFilter",
+    "DateTimeRangeFilter",
+    "DropdownFilter",
+    "FieldTextFilter",
+    "IntegerInput",
+    "ModelAdmin",
+    "MultipleChoicesDropdownFilter",
+    "PasswordInput",
+    "SecretInput",
+    "Select",
+    "TextInput",
+    "Textarea",
+    "UserChangeForm",
+    "UserCreationForm",
+    "action",
+    "display",
+    "register",
+    "site",
+]
+
+
+class SecretInput(PasswordInput):
+    """An input for a secret: its page shows the mask of a stored one, never what was typed.
+
+    Where a form comes back with faults, a secret that was typed has to be typed again: left blank
+    it would mean that there is none.
+    """
+
+    def __init__(self, attrs: dict[str, Any] | None = None) -> None:
+        super().__init__({"autocomplete": "new-password"} | (attrs or {}), render_value=True)
+
+    def get_context(self, name: str, value: Any, attrs: dict[str, Any] | None) -> dict[str, Any]:
+        """Return what the template shows."""
+        if value not in (None, "", MASK):
+            value = None
+            attrs = (attrs or {}) | {"placeholder": str(_("Enter it again")), "required": True}
+        context: dict[str, Any] = super().get_context(name, value, attrs)
+        return context
+
+
+class DateTimeRangeFilter(RangeDateTimeFilter):
+    """Rows between two moments (UTC); a day without a time means all of it.
+
+    `called` is what the column is called where its model has no word for it.
+    """
+
+    called: Any = ""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        untyped: Any = self
+        untyped.title = format_lazy("{} (UTC)", self.called or untyped.title)
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Model]) -> QuerySet[Model]:
+        """Keep the rows in between; what is no date narrows nothing."""
+        bounds = {
+            "gte": self._moment("from", time.min),
+            "lte": self._moment("to", time.max),
+        }
+        found = {
+            f"{self.parameter_name}__{how}": moment for how, moment in bounds.items() if moment
+        }
+        return queryset.filter(**found)
+
+    def _moment(self, end: str, otherwise: time) -> datetime | None:
+        day, hour = (self._said(f"{end}_{part}") for part in (0, 1))
+        try:
+            date = parse_date(day)
+            moment = parse_time(hour) or otherwise
+        except ValueError:
+            return None
+        return timezone.make_aware(datetime.combine(date, moment)) if date else None
+
+    def _said(self, name: str) -> str:
+        found: Any = self.used_parameters.get(f"{self.parameter_name}_{name}")
+        return str(found or "")

@@ -1,0 +1,270 @@
+"""Errors as RFC 9457 problem details."""
+
+import logging
+from collections.abc import Callable, Iterator
+from http import HTTPStatus
+from math import ceil
+from typing import Any
+
+from django.core import exceptions as django_errors
+from django.db import DataError, IntegrityError, OperationalError
+from django.db.models import ProtectedError
+from django.http import Http404
+from django.urls import URLPattern, URLResolver, include, path, re_path
+from drf_spectacular.renderers import OpenApiJsonRenderer, OpenApiJsonRenderer2
+from drf_spectacular.utils import extend_schema
+from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
+from rest_framework import exceptions as drf_errors
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from bonobot.accounts.api.resource_view import PROBLEM_JSON, JSONContentNegotiation
+from bonobot.core.i18n.localization import localize_text
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import (
+    Conflict,
+    Forbidden,
+    InternalError,
+    InvalidInput,
+    NotFound,
+    Problem,
+    ServiceUnavailable,
+)
+
+logger = logging.getLogger(__name__)
+
+# DRF's own codes that say no more than `invalid`; `errors` still carries them.
+ONLY_OURS = frozenset({"unknown_field"})
+
+
+class NotSignedIn(Problem):
+    """Nobody stands behind the request."""
+
+    code = "not_authenticated"
+    status = 401
+
+
+def to_problem(error: BaseException) -> Problem:
+    """Return `error` as a problem that may be shown; a defect is logged with its traceback."""
+    if isinstance(error, Problem):
+        return error
+    for kind, make in _KINDS:
+        if isinstance(error, kind):
+            return make(error)
+    logger.error("A request failed", exc_info=error)
+    return InternalError(
+        remedy="Try again. If it stays, show the log to whoever runs this installation."
+    )
+
+
+def _convert_validation_error(error: Any) -> Problem:
+    faults = list(_iterate_field_errors(error.detail))[:50]
+    first = faults[0] if faults else {"field": "", "code": "invalid", "detail": "Not valid."}
+    where = f"`{first['field']}`: " if first["field"] else ""
+    return InvalidInput(
+        f"{where}{first['detail']}",
+        code=first["code"] if first["code"] in ONLY_OURS else None,
+        field=first["field"],
+        remedy="Correct it and send it again; `errors` lists everything that was found.",
+        extra={"errors": faults},
+    )
+
+
+def _iterate_field_errors(detail: Any, path: str = "") -> Iterator[dict[str, str]]:
+    """Yield DRF's nested details one by one, each with its JSON path."""
+    if isinstance(detail, dict):
+        for name, inner in detail.items():
+            if name in ("non_field_errors", "__all__"):
+                yield from _iterate_field_errors(inner, path)
+            else:
+                spot = f"[{name}]" if isinstance(name, int) else f".{name}" if path else str(name)
+                yield from _iterate_field_errors(inner, path + spot)
+    elif isinstance(detail, list):
+        for index, inner in enumerate(detail):
+            nested = isinstance(inner, dict)
+            yield from _iterate_field_errors(inner, f"{path}[{index}]" if nested else path)
+    else:
+        yield {"field": path, "code": getattr(detail, "code", "invalid"), "detail": str(detail)}
+
+
+def _convert_django_validation_error(error: Any) -> Problem:
+    field, messages = "", error.messages
+    if hasattr(error, "error_dict"):
+        field, messages = next(iter(error.message_dict.items()))
+    return InvalidInput(str(messages[0]), field="" if field == "__all__" else field)
+
+
+def _convert_not_authenticated(error: Any) -> Problem:
+    return NotSignedIn(
+        "You are not signed in.", remedy="Send `Authorization: Bearer …`, or sign in first."
+    )
+
+
+def _convert_permission_denied(error: Any) -> Problem:
+    text = str(getattr(error, "detail", "")) or "You may not do this."
+    if text.startswith("CSRF Failed"):
+        return Forbidden(
+            "The request does not prove that it comes from one of our pages.",
+            code="csrf_failed",
+            rule="csrf",
+            remedy="Send the value of the CSRF cookie as `X-CSRFToken`, or use a token.",
+        )
+    return Forbidden(text, remedy="Ask an owner of the organization.")
+
+
+def _convert_not_found(error: Any) -> Problem:
+    return NotFound("There is nothing here.", remedy="Check the address; /api/schema lists them.")
+
+
+def _convert_api_exception(error: Any) -> Problem:
+    """Return what DRF itself refused: method, media type, parse error, throttle."""
+    return Problem(
+        str(error.detail),
+        code=_CODES.get(error.status_code, "invalid"),
+        status=error.status_code,
+        remedy=_REMEDIES.get(error.status_code, ""),
+        retry_after=getattr(error, "wait", None),
+    )
+
+
+def _convert_integrity_error(error: Any) -> Problem:
+    logger.warning("A write clashed in the database", exc_info=error)
+    return Conflict("It clashes with what is stored.", remedy="Reload, and try it again.")
+
+
+def _convert_protected_error(error: Any) -> Problem:
+    users = ", ".join(sorted({str(row) for row in error.protected_objects})[:5])
+    return Conflict(
+        format_message("It is still used by: {users}.", users=users),
+        code="in_use",
+        remedy="Change or remove those first.",
+    )
+
+
+def _convert_data_error(error: Any) -> Problem:
+    return InvalidInput(
+        "A value can't be stored as it is.", remedy="Check its length and characters."
+    )
+
+
+def _convert_operational_error(error: Any) -> Problem:
+    logger.error("The database failed", exc_info=error)
+    return ServiceUnavailable(
+        "The database doesn't answer now.", code="database_unavailable", remedy="Try again soon."
+    )
+
+
+def _convert_timeout(error: Any) -> Problem:
+    return ServiceUnavailable("It took too long.", code="timeout", remedy="Try again.")
+
+
+def _convert_body_too_large(error: Any) -> Problem:
+    return Problem("The body is too large.", code="body_too_large", status=413)
+
+
+_CODES = {
+    400: "invalid_json",
+    405: "method_not_allowed",
+    406: "not_acceptable",
+    415: "unsupported_media_type",
+    429: "throttled",
+}
+_REMEDIES = {
+    405: "The header `Allow` lists what there is.",
+    415: "Send the body as `application/json`.",
+}
+# The first kind that fits is taken, so the special ones come before the general ones.
+_KINDS: tuple[tuple[type[BaseException], Callable[[Any], Problem]], ...] = (
+    (drf_errors.ValidationError, _convert_validation_error),
+    (drf_errors.NotAuthenticated, _convert_not_authenticated),
+    (drf_errors.AuthenticationFailed, _convert_not_authenticated),
+    (drf_errors.PermissionDenied, _convert_permission_denied),
+    (drf_errors.NotFound, _convert_not_found),
+    (drf_errors.APIException, _convert_api_exception),
+    (Http404, _convert_not_found),
+    (django_errors.PermissionDenied, _convert_permission_denied),
+    (django_errors.ValidationError, _convert_django_validation_error),
+    (django_errors.RequestDataTooBig, _convert_body_too_large),
+    (ProtectedError, _convert_protected_error),
+    (IntegrityError, _convert_integrity_error),
+    (DataError, _convert_data_error),
+    (OperationalError, _convert_operational_error),
+    (TimeoutError, _convert_timeout),
+)
+
+
+def handle_exception(error: Exception, context: dict[str, Any]) -> Response:
+    """Answer any error of a view as problem details."""
+    problem = to_problem(error)
+    return Response(
+        build_problem_details(problem),
+        status=problem.status,
+        headers=_build_headers(problem),
+        content_type=PROBLEM_JSON,
+    )
+
+
+# What passes by itself: these answers always say when to come back.
+COME_AGAIN = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
+COME_AGAIN_S = 2.0
+
+
+def build_problem_details(problem: Problem) -> dict[str, Any]:
+    """Return the members of a problem, RFC 9457's and ours; texts in the language asked for."""
+    texts = {"detail": localize_text(problem), "remedy": localize_text(problem.remedy)}
+    return {
+        "type": "about:blank",
+        "title": HTTPStatus(problem.status).phrase,
+        "status": problem.status,
+        **problem.as_dict(),
+        **{name: text for name, text in texts.items() if text},
+    }
+
+
+def _build_headers(problem: Problem) -> dict[str, str]:
+    headers = {"Cache-Control": "no-store"}
+    if problem.status == HTTPStatus.UNAUTHORIZED:
+        fault = ', error="invalid_token"' if problem.code == "bad_token" else ""
+        headers["WWW-Authenticate"] = f'Bearer realm="bonobot"{fault}'
+    retry_after = problem.retry_after
+    if retry_after is None and problem.status in COME_AGAIN:
+        retry_after = COME_AGAIN_S
+    if retry_after is not None:
+        headers["Retry-After"] = str(max(1, ceil(retry_after)))
+    return headers
+
+
+class UnknownPathView(APIView):
+    """Every address below /api/ that isn't one."""
+
+    authentication_classes = ()
+    permission_classes = ()
+    content_negotiation_class = JSONContentNegotiation
+
+    def initial(self, request: Any, *args: Any, **kwargs: Any) -> None:
+        """Answer 404 to any method."""
+        raise NotFound(
+            format_message("There is nothing at {path}.", path=request.path[:200]),
+            code="unknown_path",
+            remedy="Paths have no trailing slash; /api/schema lists them all.",
+        )
+
+
+@extend_schema(exclude=True)
+class OpenApiSchemaView(SpectacularAPIView):
+    """The OpenAPI document, as JSON."""
+
+    renderer_classes = [OpenApiJsonRenderer2, OpenApiJsonRenderer]
+
+
+urlpatterns: list[URLPattern | URLResolver] = [
+    path("schema", OpenApiSchemaView.as_view(), name="schema"),
+    path("docs", SpectacularSwaggerSplitView.as_view(url_name="schema"), name="docs"),
+    path("", include("bonobot.accounts.api.urls")),
+    path("", include("bonobot.notifications.api.urls")),
+    path("", include("agents.gateway.api")),
+    path("", include("agents.console.api")),
+    path("", include("agents.api.urls")),  # first: `mcp-servers/import` is no server's id
+    path("", include("mcp_servers.api.urls")),
+    re_path(r"", UnknownPathView.as_view()),
+]

@@ -1,0 +1,232 @@
+"""Cursor pages of lists."""
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any, ClassVar, TypeVar
+
+from django.core.exceptions import ValidationError
+from rest_framework.exceptions import NotFound
+from rest_framework.pagination import Cursor, CursorPagination
+from rest_framework.response import Response
+from rest_framework.utils.urls import replace_query_param
+
+from bonobot.core.api.serializers import build_list_pattern
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import InvalidInput
+from bonobot.ledger.audit.search import LOOKED_AT, AuditSearch
+
+T = TypeVar("T")
+ORDERING = "ordering"
+
+
+class StableCursorPagination(CursorPagination):
+    """Pages by cursor: rows that come or go meanwhile neither repeat nor skip others."""
+
+    page_size = 50
+    page_size_query_param = "limit"
+    max_page_size = 500
+    ordering: Any = ("-created_at", "-pk")
+    # What stands beside the rows of a last page.
+    nothing_more: ClassVar[dict[str, None]] = {"next": None}
+    # Rows of one transaction may share their time; a page must be able to begin among them.
+    offset_cutoff = 100_000
+
+    def get_page_size(self, request: Any) -> int:
+        """Return the wanted size; raises `Invalid` for what is no number from 1 to 500."""
+        text = request.query_params.get(self.page_size_query_param, str(self.page_size))
+        if text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= self.max_page_size:
+            return int(text)
+        raise InvalidInput(
+            format_message("`limit` is {text!r}.", text=text[:20]),
+            field="limit",
+            remedy=format_message(
+                "Use a number from 1 to {max_page_size}.", max_page_size=self.max_page_size
+            ),
+        )
+
+    def paginate_queryset(self, queryset: Any, request: Any, view: Any = None) -> list[Any] | None:
+        """Return one page; raises `Invalid` (code `bad_cursor`) for a cursor that isn't ours."""
+        try:
+            queryset = self.bounded(queryset, request, view)
+            return super().paginate_queryset(queryset, request, view)
+        except (NotFound, ValidationError, ValueError):
+            raise InvalidInput(
+                "The cursor is not one of ours.",
+                code="bad_cursor",
+                field="cursor",
+                remedy="Follow `next` as it was given, or begin without a cursor.",
+            ) from None
+
+    def bounded(self, queryset: Any, request: Any, view: Any) -> Any:
+        """Return the rows that one page may be made of."""
+        return queryset
+
+    def get_ordering(self, request: Any, queryset: Any, view: Any) -> tuple[str, ...]:
+        """Return the ordering that is asked for, else the view's own, if it has one.
+
+        Rows that are equal in it keep the view's order among themselves.
+        """
+        usual = tuple(getattr(view, "ordering", None) or self.ordering)
+        asked = parse_ordering(request, view.orderings)
+        named = {column.lstrip("-") for column in asked}
+        return asked + tuple(column for column in usual if column.lstrip("-") not in named)
+
+    def get_paginated_response(self, data: Any) -> Response:
+        """Return the page with the address of the next one, or null."""
+        return Response({"results": data, "next": self.get_next_link()})
+
+    def get_schema_operation_parameters(self, view: Any) -> list[dict[str, Any]]:
+        """Describe the parameters of a list for OpenAPI."""
+        return [
+            {
+                "name": self.cursor_query_param,
+                "in": "query",
+                "required": False,
+                "description": "Where the page begins, as `next` of the page before has it.",
+                "schema": {"type": "string"},
+            },
+            {
+                "name": self.page_size_query_param,
+                "in": "query",
+                "required": False,
+                "description": "How many are wanted at most.",
+                "schema": {
+                    "type": "integer",
+                    "minimum": 1,
+                    "maximum": self.max_page_size,
+                    "default": self.page_size,
+                },
+            },
+            {
+                "name": ORDERING,
+                "in": "query",
+                "required": False,
+                "description": "By what the list is sorted, with commas between: "
+                f"{', '.join(f'`{name}`' for name in view.orderings)}; `-` before one turns it.",
+                "schema": {
+                    "type": "string",
+                    "pattern": build_list_pattern(view.orderings, sign="-?"),
+                },
+            },
+        ]
+
+    def get_paginated_response_schema(self, schema: dict[str, Any]) -> dict[str, Any]:
+        """Describe the same for OpenAPI."""
+        return {
+            "type": "object",
+            "required": ["results", "next"],
+            "properties": {
+                "results": schema,
+                "next": {
+                    "type": ["string", "null"],
+                    "format": "uri",
+                    "description": "Address of the next page; null on the last one.",
+                },
+            },
+        }
+
+
+class SearchCursorPagination(StableCursorPagination):
+    """Pages of what may have to be found by reading rows: such a page stops before it is full.
+
+    Its view has `search` (a `Search`), and sorts by the time of rows.
+    """
+
+    nothing_more: ClassVar[dict[str, None]] = {"next": None, "looked_to": None}
+    looked_to: datetime | None = None
+
+    def bounded(self, queryset: Any, request: Any, view: Any) -> Any:
+        """Return the rows up to where this page looks."""
+        search: AuditSearch = view.search
+        if not search.asked.needs_reading:
+            return queryset
+        by = self.get_ordering(request, queryset, view)[0]
+        if by.removeprefix("-") != "opened_at":
+            raise InvalidInput(
+                "These rows must be looked for by their time.",
+                code="unknown_ordering",
+                field=ORDERING,
+                remedy=format_message(
+                    "Order them by `{by}`, or narrow them by less.", by="opened_at"
+                ),
+            )
+        cursor = self.decode_cursor(request)
+        if cursor is not None and cursor.reverse:
+            raise NotFound  # none of ours goes back
+        back = by.startswith("-")
+        place: Any = cursor.position if cursor else None  # text, whatever its stub says
+        self.looked_to = search.looks_to(place, back=back)
+        if self.looked_to is None:
+            return queryset
+        return queryset.filter(**{f"opened_at__{'gte' if back else 'lte'}": self.looked_to})
+
+    def get_next_link(self) -> str | None:
+        """Return the next page's address: more of what was looked at, else what lies behind."""
+        link = super().get_next_link()
+        if link is None and self.looked_to is not None:
+            place: Any = str(self.looked_to)
+            link = self.encode_cursor(Cursor(0, reverse=False, position=place))
+        return link
+
+    def get_paginated_response(self, data: Any) -> Response:
+        """Return the page and up to when it looked."""
+        answer = super().get_paginated_response(data)
+        answer.data["looked_to"] = self.looked_to
+        return answer
+
+    def get_paginated_response_schema(self, schema: dict[str, Any]) -> dict[str, Any]:
+        """Describe the same for OpenAPI."""
+        page = super().get_paginated_response_schema(schema)
+        page["required"].append("looked_to")
+        page["properties"]["looked_to"] = {
+            "type": ["string", "null"],
+            "format": "date-time",
+            "description": f"Where rows had to be read to find these: up to when this page looked, "
+            f"at {LOOKED_AT:,} rows at most; `next` goes on from there, also where this page is "
+            "empty. Null: it looked at all that there was.",
+        }
+        return page
+
+
+def parse_ordering(request: Any, names: Sequence[str]) -> tuple[str, ...]:
+    """Return the ordering that is asked for, empty where none is.
+
+    Raises `Invalid` (code `unknown_ordering`) for anything that isn't among `names`.
+    """
+    text = request.query_params.get(ORDERING)
+    asked = () if text is None else tuple(text.split(","))
+    if strange := [one for one in asked if one.removeprefix("-") not in names]:
+        raise InvalidInput(
+            format_message("This list has no order by {strange!r}.", strange=strange[0][:80]),
+            code="unknown_ordering",
+            field=ORDERING,
+            remedy=format_message(
+                "Use one of these, `-` before it turns it: {names}.", names=", ".join(names)
+            ),
+        )
+    first = {one.removeprefix("-"): one for one in reversed(asked)}
+    return tuple(one for one in dict.fromkeys(asked) if first[one.removeprefix("-")] == one)
+
+
+def paginate_items(
+    request: Any,
+    items: Sequence[T],
+    key: Callable[[T], str],
+    shape: Callable[[T], Any],
+    *,
+    by: str = "name",
+) -> Response:
+    """Answer a page of what is no table, sorted by a unique `key`, which is the cursor.
+
+    `by` is what clients call this one ordering that there is.
+    """
+    size = StableCursorPagination().get_page_size(request)
+    after = request.query_params.get("cursor")
+    backwards = parse_ordering(request, (by,)) == (f"-{by}",)
+    rest = sorted(items, key=key, reverse=backwards)
+    if after is not None:
+        rest = [one for one in rest if (key(one) < after if backwards else key(one) > after)]
+    more = len(rest) > size
+    address = request.build_absolute_uri()
+    following = replace_query_param(address, "cursor", key(rest[size - 1])) if more else None
+    return Response({"results": [shape(item) for item in rest[:size]], "next": following})

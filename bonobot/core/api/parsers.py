@@ -1,0 +1,129 @@
+"""Bounded JSON request bodies.
+
+Refused beside broken JSON: more than 4 MiB, more than 64 levels, a member given twice, numbers
+outside of what a double holds, NUL and lone surrogates (PostgreSQL can't store them).
+"""
+
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from django.conf import settings
+from rest_framework.parsers import JSONParser
+
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import InvalidInput, Problem
+
+MAX_DEPTH = 64
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+
+
+class BodyTooLarge(Problem):
+    """The body is larger than what is taken."""
+
+    code = "body_too_large"
+    status = 413
+    title = "The body is too large"
+
+
+class BoundedJSONParser(JSONParser):
+    """DRF's parser of JSON, strict and bounded."""
+
+    def parse(
+        self,
+        stream: Any,
+        media_type: str | None = None,
+        parser_context: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Return the body's value; raises `TooLarge` or `Invalid` (code `invalid_json`)."""
+        limit: int = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
+        raw = stream.read(limit + 1)
+        if len(raw) > limit:
+            raise BodyTooLarge(
+                format_message("The body has more than {limit} bytes.", limit=limit),
+                remedy="Send it in several requests.",
+            )
+        return parse_json(raw)
+
+
+def parse_json(raw: bytes) -> Any:
+    """Return the value of a JSON text; raises `Invalid` (code `invalid_json`)."""
+    try:
+        value = json.loads(
+            raw.decode("utf-8"),
+            parse_constant=_reject_constant,
+            parse_float=_parse_finite_float,
+            object_pairs_hook=_build_unique_object,
+        )
+    except RecursionError:
+        raise _build_too_deep_error() from None
+    except ValueError as error:
+        raise InvalidInput(
+            format_message("The body is not JSON: {error}.", error=error),
+            code="invalid_json",
+            remedy="Send one JSON object in UTF-8.",
+        ) from None
+    _check(value)
+    return value
+
+
+def _check(value: Any) -> None:
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [child for item in level for child in _list_children(item)]
+        if not level:
+            return
+    raise _build_too_deep_error()
+
+
+def _list_children(item: Any) -> Iterable[Any]:
+    if isinstance(item, str):
+        _check_storable(item)
+    if isinstance(item, list):
+        return item
+    if isinstance(item, dict):
+        for name in item:
+            _check_storable(name)
+        return item.values()
+    return ()
+
+
+def _check_storable(text: str) -> None:
+    if _UNSTORABLE.search(text):
+        raise InvalidInput(
+            "A text has NUL or half of a surrogate pair in it.",
+            code="invalid_json",
+            remedy="Send text that is valid Unicode, without the character U+0000.",
+        )
+
+
+def _build_too_deep_error() -> InvalidInput:
+    return InvalidInput(
+        format_message(
+            "The body is nested more than {max_depth} levels deep.", max_depth=MAX_DEPTH
+        ),
+        code="invalid_json",
+        remedy="Send a flatter value.",
+    )
+
+
+def _build_unique_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the member {twice!r} is given twice")
+    return found
+
+
+def _reject_constant(text: str) -> None:
+    raise ValueError(f"{text} is no JSON number")
+
+
+def _parse_finite_float(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"the number {text[:20]} is out of range")
+    return number

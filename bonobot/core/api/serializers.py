@@ -1,0 +1,191 @@
+"""Parent serializers; sparse `?fields=`.
+
+Such an answer is marked by its media type, because it isn't the object that the document promises:
+whoever asks for whole objects gets whole ones, and typed clients may rely on every member.
+"""
+
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import Any, ClassVar
+
+from rest_framework import serializers
+from rest_framework.exceptions import ErrorDetail
+
+from bonobot.core.db.object_version import LONGEST, compute_version, secret_marks
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import InvalidInput
+
+
+class StrictSerializer(serializers.Serializer):
+    """A body or an answer; a member that isn't declared is refused, so that no typo passes."""
+
+    def to_internal_value(self, data: Any) -> Any:
+        """Return the validated members; raises ValidationError naming the first strange ones."""
+        if isinstance(data, Mapping):
+            known = [name for name, field in self.fields.items() if not field.read_only]
+            refusal = ErrorDetail(
+                f"There is no such member; there are: {', '.join(known)}.", code="unknown_field"
+            )
+            if strange := sorted(set(map(str, data)) - set(known)):
+                raise serializers.ValidationError({name: [refusal] for name in strange[:10]})
+            if numbers := [name for name, field in self.fields.items() if _is_number(field, data)]:
+                refusal = ErrorDetail("It is a number, where a text belongs.", code="invalid")
+                raise serializers.ValidationError({name: [refusal] for name in numbers})
+        return super().to_internal_value(data)
+
+
+def _is_number(field: Any, data: Mapping[str, Any]) -> bool:
+    """Tell whether a text was written as a number; DRF would take it for one."""
+    written = data.get(field.field_name)
+    return isinstance(field, serializers.CharField) and isinstance(written, int | float)
+
+
+VERSION_HELP = (
+    "What the object is written as, in a short text; also the `ETag`. Sent back with a PUT or "
+    "PATCH, the write is refused where the object changed since (`version_conflict`)."
+)
+
+
+class VersionField(serializers.CharField):
+    """The version that a writer read."""
+
+    def __init__(self, **options: Any) -> None:
+        help_text = "The version that was read; left out, the write doesn't ask for one."
+        super().__init__(max_length=LONGEST, help_text=help_text, **options)
+
+
+class VersionedBody(StrictSerializer):
+    """A body that may carry the version of the object that it changes; see `Resource.read`."""
+
+    version = VersionField(required=False, write_only=True)
+
+
+class NumberedBody(StrictSerializer):
+    """The same for what numbers its versions; its `ETag` also covers who has it."""
+
+    version = serializers.IntegerField(
+        required=False, write_only=True, help_text=str(VersionField(required=False).help_text)
+    )
+
+
+class VersionedShape(StrictSerializer):
+    """An answer with the version of what can be written of it, which `written_as` names."""
+
+    written_as: ClassVar[tuple[type[StrictSerializer], ...]] = ()  # none: as itself
+
+    version = serializers.CharField(read_only=True, help_text=VERSION_HELP)
+    # What the last object that was shown consists of, by the names of its parts.
+    parts: Mapping[str, Any] = {}
+
+    def to_representation(self, instance: Any) -> Any:
+        """Return what is shown; its version is that of all parts, whichever of them are shown."""
+        if "version" not in self.fields:
+            return super().to_representation(instance)
+        narrowed = self.fields.keys() != self._declared_fields.keys()
+        whole = type(self)(context=self.context) if narrowed else self
+        shown = super(VersionedShape, whole).to_representation(instance)
+        self.parts = self.parts_of(instance, shown)
+        if not isinstance(self.fields["version"], serializers.IntegerField):
+            shown["version"] = compute_version(self.parts)
+        return {name: shown[name] for name in map(str, self.fields) if name in shown}
+
+    def parts_of(self, instance: Any, shown: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the parts of an object: members that can be written, and marks of its secrets."""
+        bodies = self.written_as or (type(self),)
+        written = {name for body in bodies for name in body._declared_fields}
+        parts = {name: shown[name] for name in written - {"version"} if name in shown}
+        return parts | secret_marks(instance)
+
+
+class FieldErrorSerializer(StrictSerializer):
+    """One thing that is wrong with a request."""
+
+    field = serializers.CharField(help_text="JSON path of the member, or the parameter.")
+    code = serializers.CharField()
+    detail = serializers.CharField()
+
+
+class ProblemDetailsSerializer(StrictSerializer):
+    """An error, as RFC 9457 problem details. Programs decide on `code`; people read the rest."""
+
+    type = serializers.CharField(help_text="Always `about:blank`: `code` tells problems apart.")
+    title = serializers.CharField()
+    status = serializers.IntegerField(help_text="The HTTP status again.")
+    code = serializers.CharField(help_text="Stable, in snake_case.")
+    detail = serializers.CharField(help_text="What happened, in a sentence.")
+    field = serializers.CharField(required=False, help_text="Which member or parameter is meant.")
+    remedy = serializers.CharField(required=False, help_text="What to do next.")
+    rule = serializers.CharField(required=False, help_text="The rule that refused.")
+    retry_after = serializers.FloatField(required=False, help_text="Seconds.")
+    approval_id = serializers.CharField(
+        required=False, help_text="With `approval_required`: the question that waits for a person."
+    )
+    approval_url = serializers.CharField(required=False, help_text="Where a person answers it.")
+    expires_at = serializers.CharField(required=False, help_text="When it becomes a no.")
+    changed = serializers.DictField(
+        required=False,
+        help_text="With `version_conflict` and `precondition_failed`: the members that changed in "
+        "the meantime, with their present values.",
+    )
+    version = serializers.CharField(required=False, help_text="With those: the present version.")
+    # DRF moves declared fields away, so its own property of this name stays what it is.
+    errors = FieldErrorSerializer(many=True, required=False)  # type: ignore[assignment]
+
+
+PARAMETER = "fields"
+PART_JSON = "application/vnd.bonobot.part+json"
+
+
+def list_selectable_fields(view: Any, method: str) -> tuple[str, ...]:
+    """Return the members of which a reader may choose some; none where no object is answered."""
+    if method != "GET":
+        return ()
+    answer = getattr(getattr(view, "get", None), "answer", None)
+    shape = getattr(answer, "child", answer)
+    kind = shape if isinstance(shape, type) else type(shape)
+    return _list_readable_fields(kind) if issubclass(kind, StrictSerializer) else ()
+
+
+@cache
+def _list_readable_fields(shape: type[StrictSerializer]) -> tuple[str, ...]:
+    return tuple(name for name, field in shape().fields.items() if not field.write_only)
+
+
+def parse_selected_fields(
+    query: Mapping[str, str], names: tuple[str, ...]
+) -> frozenset[str] | None:
+    """Return the members that are asked for, None for all; raises `Invalid` for unknown ones."""
+    if not names or (text := query.get(PARAMETER)) is None:
+        return None
+    asked = text.split(",")
+    if strange := [name for name in asked if name not in names]:
+        raise InvalidInput(
+            format_message("There is no member {strange!r} to choose.", strange=strange[0][:80]),
+            code="unknown_field",
+            field=PARAMETER,
+            remedy=format_message(
+                "Name members with commas between them: {names}.", names=", ".join(names)
+            ),
+        )
+    return frozenset(asked)
+
+
+def build_list_pattern(names: Iterable[str], *, sign: str = "") -> str:
+    """Return the pattern of a parameter that lists some of `names`, each after a `sign`."""
+    one = f"{sign}({'|'.join(names)})"
+    return f"^{one}(,{one})*$"
+
+
+def limit_serializer_fields(serializer: Any, wanted: frozenset[str] | None) -> Any:
+    """Take from a serializer what isn't wanted, before anything of it is worked out."""
+    fields = getattr(serializer, "child", serializer).fields
+    for name in [name for name in fields if wanted is not None and name not in wanted]:
+        fields.pop(name)
+    return serializer
+
+
+def select_fields(data: Any, wanted: frozenset[str]) -> Any:
+    """Return an answer with the wanted members only: of its rows, where it is a list."""
+    if set(data) >= {"results", "next"}:
+        return {**data, "results": [select_fields(row, wanted) for row in data["results"]]}
+    return {name: value for name, value in data.items() if name in wanted}

@@ -1,0 +1,309 @@
+"""Encrypted model and form fields.
+
+They subclass django-encrypted-model-fields, which brings the key ring (`FIELD_ENCRYPTION_KEY`, the
+first key seals, all open) and differ from it where it would lose or leak a secret:
+
+* A value loads as `Sealed`, shows as `********` and is decrypted by `open()` only.
+* The sealed text names the field, the row and the organization that it belongs to, and `open()`
+  checks them: a text copied to another row or tenant doesn't open, nor does plain text.
+* What can't be opened is never written again, so a wrong key destroys nothing.
+* What comes in is always taken as plain: ciphertext pasted into a form stays ciphertext.
+* The mask itself is never taken as a secret: assigning it keeps what is stored.
+
+A field's name and its model's label are part of each sealed text; give `label` the old value when
+one of them is renamed.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+from django import forms
+from django.apps import apps
+from django.core import checks
+from django.core.exceptions import ValidationError
+from django.db import models
+from django.db.models.expressions import Case, Value
+from django.db.models.functions import Cast
+from django.db.models.query_utils import DeferredAttribute
+from django.utils.translation import gettext_lazy as _
+from encrypted_model_fields.fields import EncryptedMixin, EncryptedTextField
+
+from bonobot.core.crypto.sealed_values import (
+    JSONSecretCodec,
+    SealedValue,
+    SecretCodec,
+    SecretLocation,
+    UnreadableSecret,
+)
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import InvalidInput
+from bonobot.core.text.masking import MASK
+
+__all__ = [
+    "KEEP",
+    "SealedFormField",
+    "SealedInput",
+    "SealedJSONField",
+    "SealedTextField",
+    "SealedValue",
+    "UnreadableSecret",
+    "WriteOnlyWidget",
+    "list_sealed_fields",
+]
+
+
+class SealedAttribute(DeferredAttribute):
+    """The attribute of a sealed field: gives `Sealed` that knows its row, takes plain values."""
+
+    field: Any  # the mixin below, which is no Field in the eyes of the type checker
+
+    def __get__(self, instance: models.Model | None, cls: type | None = None) -> Any:
+        value = super().__get__(instance, cls)
+        if not isinstance(value, SealedValue) or not value or instance is None:
+            return value
+        return value.at(self.field.place(instance))
+
+    def __set__(self, instance: models.Model, value: Any) -> None:
+        name = self.field.attname
+        if isinstance(value, str) and value == MASK:
+            if name in instance.__dict__ or not instance._state.adding:
+                return  # "unchanged", as every surface shows and takes it
+            raise self.field.masked()
+        if isinstance(value, SealedValue):
+            if value.place is not None and value.place != self.field.place(instance):
+                value = self.field.sealed(value.open())  # a copy from another row: sealed anew
+        elif value is not None and not hasattr(value, "resolve_expression"):
+            value = self.field.sealed(value)
+        # The place is asked of the row at each reading: a row that is copied, or moved to another
+        # organization, must not go on with a seal that names the old one.
+        instance.__dict__[name] = value.at(None) if isinstance(value, SealedValue) else value
+
+
+class SealedFieldMixin(EncryptedMixin):
+    """What the sealed fields have in common."""
+
+    descriptor_class = SealedAttribute
+    codec_class = SecretCodec
+    form_class: type[forms.Field]
+
+    def __init__(self, *args: Any, label: str = "", remembered: bool = True, **kwargs: Any) -> None:
+        """Let `remembered` be false where values are whole documents that logs needn't know."""
+        self.label = label
+        self.codec = self.codec_class(remembered=remembered)
+        super().__init__(*args, **kwargs)
+
+    def place(self, instance: models.Model) -> SecretLocation:
+        """Return where this field's value of an instance belongs."""
+        label = self.label or f"{self.model._meta.label_lower}.{self.name}"
+        organization = getattr(instance, "organization_id", None)
+        return SecretLocation(
+            label, str(instance.pk), "" if organization is None else str(organization)
+        )
+
+    def sealed(self, value: Any) -> SealedValue:
+        """Return a plain value as `Sealed`, ready to be assigned."""
+        if value in ("", self.codec.empty()):
+            return SealedValue(self.codec)
+        text = self.codec.written(value)
+        self.codec.remember(value)
+        return SealedValue(self.codec, text=text)
+
+    def masked(self) -> InvalidInput:
+        """Return the problem of someone who sends the mask where nothing is stored."""
+        return InvalidInput(
+            format_message(
+                "`{mask}` is how a stored secret is shown, and none is stored yet.", mask=MASK
+            ),
+            code="secret_masked",
+            field=self.name,
+            remedy="Send the secret itself.",
+        )
+
+    # Between Python and the database
+
+    def from_db_value(self, value: str | None, *args: Any, **kwargs: Any) -> SealedValue | None:
+        return None if value is None else SealedValue(self.codec, token=value)
+
+    def get_prep_value(self, value: Any) -> Any:
+        # Reached by lookups alone. Each sealing differs, so there is nothing to compare with.
+        if value is None or value == "":
+            return value
+        raise TypeError(f"`{self.name}` is sealed: it can be searched for empty or null only.")
+
+    def get_db_prep_value(self, value: Any, connection: Any, prepared: bool = False) -> Any:
+        return value if prepared else self.get_prep_value(value)
+
+    def get_db_prep_save(self, value: Any, connection: Any) -> Any:
+        if isinstance(value, SealedValue):
+            return value.sealed_text()
+        if value is None or value == "" or self._is_bulk_update(value):
+            return value
+        raise TypeError(
+            f"`{self.name}` is sealed for its row: assign it to an instance and save that, "
+            "or use `bulk_update`."
+        )
+
+    def get_lookup(self, lookup_name: str) -> Any:
+        if lookup_name not in {"exact", "isnull"}:
+            raise TypeError(f"`{self.name}` is sealed: `{lookup_name}` can't look inside.")
+        return super().get_lookup(lookup_name)
+
+    def get_transform(self, lookup_name: str) -> NoReturn:
+        raise TypeError(f"`{self.name}` is sealed: `{lookup_name}` can't look inside.")
+
+    def _is_bulk_update(self, value: Any) -> bool:
+        # The one expression that carries values which know their rows.
+        if isinstance(value, Cast):
+            (value,) = value.get_source_expressions()
+        return isinstance(value, Case) and all(
+            isinstance(case.result, Value) and case.result.output_field is self
+            for case in value.cases
+        )
+
+    # Between Python, fixtures and forms
+
+    def to_python(self, value: Any) -> Any:
+        if value == MASK:
+            raise ValidationError(self.masked().detail, code="secret_masked")
+        return value
+
+    def value_to_string(self, obj: models.Model) -> str:
+        return str(self.value_from_object(obj))
+
+    def validate(self, value: Any, model_instance: models.Model | None) -> None:
+        if not self.editable:
+            return
+        if value is None and not self.null:
+            raise ValidationError(self.error_messages["null"], code="null")
+        if not value and not self.blank:
+            raise ValidationError(self.error_messages["blank"], code="blank")
+
+    def run_validators(self, value: Any) -> None:
+        if isinstance(value, SealedValue) and (value.stored or not value):
+            return  # checked when it was given
+        super().run_validators(value.open() if isinstance(value, SealedValue) else value)
+
+    def save_form_data(self, instance: models.Model, data: Any) -> None:
+        if data is not KEEP:
+            super().save_form_data(instance, data)
+
+    def formfield(self, **kwargs: Any) -> forms.Field:
+        # Whatever look a form proposes, the widget is one that never renders a value. A blank
+        # input keeps what is stored, so `validate` asks for it where nothing is.
+        if not _is_write_only(kwargs.get("widget")):
+            kwargs["widget"] = SealedInput
+        kwargs = {"form_class": self.form_class} | kwargs | {"required": False}
+        field: forms.Field = super().formfield(**kwargs)
+        return field
+
+    def check(self, **kwargs: Any) -> list[checks.CheckMessage]:
+        return [*super().check(**kwargs), *self._check_place()]
+
+    def _check_place(self) -> list[checks.CheckMessage]:
+        if self.model._meta.abstract:
+            return []
+        found: list[checks.CheckMessage] = []
+        if not hasattr(self.model, "organization_id"):
+            found.append(
+                checks.Error(
+                    f"`{self.name}` is sealed, but its model has no `organization_id`.",
+                    hint="A seal names the organization; let the model have one (it may be null).",
+                    obj=self,
+                    id="sealed.E001",
+                )
+            )
+        if self.model._meta.pk is not None and not self.model._meta.pk.has_default():
+            found.append(
+                checks.Error(
+                    f"`{self.name}` is sealed, but its row has no key before it is inserted.",
+                    hint="A seal names the row; use a UUID primary key with a default.",
+                    obj=self,
+                    id="sealed.E002",
+                )
+            )
+        return found
+
+    def deconstruct(self) -> tuple[str, str, Sequence[Any], Mapping[str, Any]]:
+        name, path, args, kwargs = super().deconstruct()
+        if self.label:
+            kwargs["label"] = self.label
+        return name, path, args, kwargs
+
+
+class _UnchangedSecret:
+    """What a form found where nothing was entered: the stored secret stays."""
+
+    def __repr__(self) -> str:
+        return "KEEP"
+
+
+KEEP = _UnchangedSecret()
+
+
+class WriteOnlyWidget(forms.Widget):
+    """Makes a widget that takes a value and never renders one; it says only that one is stored."""
+
+    def get_context(self, name: str, value: Any, attrs: dict[str, Any] | None) -> dict[str, Any]:
+        told = {"autocomplete": "new-password", "spellcheck": "false"}
+        if isinstance(value, SealedValue) and value:
+            told["placeholder"] = str(_("stored; enter another to replace it"))
+        return super().get_context(name, None, told | (attrs or {}))
+
+
+class SealedInput(WriteOnlyWidget, forms.PasswordInput):
+    """The plain widget of a sealed field."""
+
+
+class SealedFormField(forms.CharField):
+    """A form's input for a secret: blank or the mask mean that what is stored stays."""
+
+    def clean(self, value: Any) -> Any:
+        """Return the new secret, or `KEEP`."""
+        return KEEP if not self.has_changed(None, value) else super().clean(value)
+
+    def has_changed(self, initial: Any, data: Any) -> bool:
+        """Tell whether a new secret was entered."""
+        return bool(data) and str(data).strip() not in ("", MASK)
+
+
+class SealedJSONFormField(SealedFormField):
+    """The same for JSON."""
+
+    def clean(self, value: Any) -> Any:
+        """Return the new value, or `KEEP`; raise ValidationError if it isn't JSON."""
+        text = super().clean(value)
+        if text is KEEP:
+            return KEEP
+        try:
+            return json.loads(text)
+        except ValueError as error:
+            raise ValidationError(_("Enter valid JSON."), code="invalid") from error
+
+
+class SealedTextField(SealedFieldMixin, EncryptedTextField):
+    """A secret text; `row.field.open()` gives the `str`."""
+
+    form_class = SealedFormField
+
+
+class SealedJSONField(SealedFieldMixin, EncryptedTextField):
+    """A secret JSON value; `row.field.open()` gives it, an empty object where there is none."""
+
+    codec_class = JSONSecretCodec
+    form_class = SealedJSONFormField
+
+
+def list_sealed_fields() -> tuple[Any, ...]:
+    """Return all sealed fields of the installed models."""
+    return tuple(
+        field
+        for model in apps.get_models()
+        for field in model._meta.local_fields
+        if isinstance(field, SealedFieldMixin)
+    )
+
+
+def _is_write_only(widget: Any) -> bool:
+    kinds = (WriteOnlyWidget, forms.PasswordInput)
+    return issubclass(widget, kinds) if isinstance(widget, type) else isinstance(widget, kinds)

@@ -1,0 +1,152 @@
+"""Generate and read key files.
+
+Two processes that start at once must end up with the same key: the folder is locked while one of
+them makes it, and a key appears under its name only when it is complete.
+"""
+
+import base64
+import fcntl
+import os
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from cryptography.fernet import Fernet
+from django.core.exceptions import ImproperlyConfigured
+
+LAST_PEPPER = 32_767  # what the column of a number holds
+FIRST_PEPPERS = 9_999  # among so many numbers a first one is chosen: higher ones come later
+PEPPER_MIN_LENGTH = 32
+SIGNING_KEY_BYTES = 32
+
+
+def read_or_create_text(path: Path, make: Callable[[], str]) -> str:
+    """Return the text kept in `path`; if there is none, make it and keep it for all processes."""
+    try:
+        return path.read_text(encoding="utf-8").strip() or _make(path, make)
+    except FileNotFoundError:
+        return _make(path, make)
+    except OSError as error:
+        raise _build_unusable_error(path, error) from error
+
+
+def ensure_private_folder(path: Path) -> Path:
+    """Return a folder that only its owner can enter, made when it isn't there."""
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise _build_unusable_error(path, error) from error
+    return path
+
+
+def field_keys(value: str, *, name: str) -> list[str]:
+    """Return the Fernet keys of a list; the first seals, all open."""
+    found = value.replace(",", " ").split()
+    for key in found:
+        try:
+            Fernet(key)
+        except ValueError as error:
+            raise ImproperlyConfigured(
+                f"`{name}` must be a comma-separated list of Fernet keys (32 bytes, url-safe "
+                "base64); `openssl rand -base64 32 | tr +/ -_` makes one."
+            ) from error
+    if not found:
+        raise ImproperlyConfigured(f"`{name}` must name at least one Fernet key.")
+    return found
+
+
+def parse_peppers(value: str, *, name: str) -> dict[int, str]:
+    """Return the token peppers by their number; the highest number is used for new tokens."""
+    found: dict[int, str] = {}
+    for entry in value.replace(",", " ").split():
+        number, _, pepper = entry.partition(":")
+        numbered = number.isdecimal() and int(number[:6]) <= LAST_PEPPER
+        if not numbered or len(pepper) < PEPPER_MIN_LENGTH or int(number) in found:
+            raise ImproperlyConfigured(
+                f"`{name}` must be a comma-separated list of `number:pepper` with different "
+                f"numbers up to {LAST_PEPPER} and peppers of at least {PEPPER_MIN_LENGTH} "
+                "characters."
+            )
+        found[int(number)] = pepper
+    if not found:
+        raise ImproperlyConfigured(f"`{name}` must name at least one `number:pepper`.")
+    return found
+
+
+def parse_signing_keys(value: str, *, name: str) -> list[str]:
+    """Return the private Ed25519 keys of a list; the first signs, all are believed."""
+    found = value.replace(",", " ").split()
+    for key in found:
+        try:
+            sound = len(base64.b64decode(key, altchars=b"-_", validate=True)) == SIGNING_KEY_BYTES
+        except ValueError:
+            sound = False
+        if not sound:
+            raise ImproperlyConfigured(
+                f"`{name}` must be a comma-separated list of Ed25519 keys (32 bytes, url-safe "
+                "base64)."
+            )
+    if not found:
+        raise ImproperlyConfigured(f"`{name}` must name at least one Ed25519 key.")
+    return found
+
+
+def make_secret_key() -> str:
+    """Return a new key for Django's signatures."""
+    return secrets.token_urlsafe(64)
+
+
+def make_field_key() -> str:
+    """Return a new key for sealed fields."""
+    return Fernet.generate_key().decode("ascii")
+
+
+def make_signing_key() -> str:
+    """Return a new key for the audit's signatures."""
+    return base64.urlsafe_b64encode(secrets.token_bytes(SIGNING_KEY_BYTES)).decode("ascii")
+
+
+def make_peppers() -> str:
+    """Return a first token pepper; by its number another one in its place is noticed."""
+    return f"{1 + secrets.randbelow(FIRST_PEPPERS)}:{secrets.token_urlsafe(48)}"
+
+
+def _make(path: Path, make: Callable[[], str]) -> str:
+    with lock_folder(ensure_private_folder(path.parent)):
+        if path.exists() and (found := path.read_text(encoding="utf-8").strip()):
+            return found  # another process made it while we waited for the lock
+        value = make()
+        replace(path, value)
+        return value
+
+
+def replace(path: Path, value: str) -> None:
+    """Write a file of mode 0600 at once: whoever reads it finds the old value or the new one."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(f"{value}\n")
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    except OSError as error:
+        raise _build_unusable_error(path, error) from error
+
+
+@contextmanager
+def lock_folder(folder: Path) -> Iterator[None]:
+    """Keep other processes from changing the keys of a folder meanwhile."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _build_unusable_error(path: Path, error: OSError) -> ImproperlyConfigured:
+    return ImproperlyConfigured(
+        f"`BONOBOT_VAR` must be a folder this user may write: {str(path)!r} is unusable ({error})."
+    )

@@ -1,0 +1,126 @@
+"""Webhook HMAC, signed statements, keyed fingerprints.
+
+`Bonobot-Signature` is `v1=` and the hexadecimal HMAC-SHA256, by the shared secret, of the header
+`Bonobot-Timestamp` (seconds since 1970), a dot, and the body as it came.
+
+Pure. A statement is a flat JSON object; its signature (Ed25519) covers the canonical text of all
+its other members. The first key signs, all of them are believed, so that keys can be changed.
+
+Keyed (HMAC-SHA-256): a plain digest of `{"pin": "1234"}` is found by trying. The key comes from the
+installation's first audit key and the organization, so equal values of two organizations look
+different, and whoever has only the database can try nothing.
+"""
+
+import base64
+import hashlib
+import hmac
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import Any
+from uuid import UUID
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from django.conf import settings
+
+from bonobot.core.text.canonical_json import to_canonical_json
+
+TIMESTAMP = "Bonobot-Timestamp"
+SIGNATURE = "Bonobot-Signature"
+# How far the clocks of sender and receiver may differ, with the way; older ones may be replayed.
+TOLERANCE_S = 300
+
+
+def sign(secret: str, timestamp: int, body: bytes) -> str:
+    """Return the signature of a body that was made at `timestamp`."""
+    signed = f"{timestamp}.".encode() + body
+    return "v1=" + hmac.new(secret.encode(), signed, "sha256").hexdigest()
+
+
+def is_signed(secret: str, timestamp: str, signature: str, body: bytes, *, now: float) -> bool:
+    """Tell whether a body was signed with the secret, and lately."""
+    if not (timestamp.isascii() and timestamp.isdecimal() and len(timestamp) <= 12):
+        return False
+    wanted = sign(secret, int(timestamp), body)
+    right = hmac.compare_digest(wanted.encode(), signature.encode("utf-8", "replace"))
+    return right and abs(now - int(timestamp)) <= TOLERANCE_S
+
+
+Statement = Mapping[str, Any]
+
+
+class StatementSigner:
+    """Signs and checks with a list of private keys (32 bytes, URL-safe base64 each)."""
+
+    def __init__(self, keys: Iterable[str]) -> None:
+        private = [Ed25519PrivateKey.from_private_bytes(_decode_base64(key)) for key in keys]
+        self._first = private[0]
+        self._public = {compute_key_id(key.public_key()): key.public_key() for key in private}
+
+    @property
+    def public_keys(self) -> dict[str, str]:
+        """Return the public keys by id, for whoever checks elsewhere."""
+        return {name: _encode_base64(_encode_public_key(key)) for name, key in self._public.items()}
+
+    def sign(self, facts: Statement) -> dict[str, Any]:
+        """Return the facts with `key` and `signature`."""
+        stated = {**facts, "key": compute_key_id(self._first.public_key())}
+        return {**stated, "signature": _encode_base64(self._first.sign(_encode_statement(stated)))}
+
+    def holds(self, statement: Statement) -> bool:
+        """Tell whether one of our keys signed exactly this."""
+        key = self._public.get(str(statement.get("key")))
+        try:
+            signature = _decode_base64(str(statement.get("signature")))
+            if key is None:
+                return False
+            key.verify(signature, _encode_statement(statement))
+        except (InvalidSignature, ValueError):
+            return False
+        return True
+
+
+def compute_key_id(key: Ed25519PublicKey) -> str:
+    """Return the short name of a public key: the start of its SHA-256."""
+    return hashlib.sha256(_encode_public_key(key)).hexdigest()[:16]
+
+
+def _encode_statement(statement: Statement) -> bytes:
+    return to_canonical_json({k: v for k, v in statement.items() if k != "signature"}).encode(
+        "ascii"
+    )
+
+
+def _encode_public_key(key: Ed25519PublicKey) -> bytes:
+    return key.public_bytes(Encoding.Raw, PublicFormat.Raw)
+
+
+def _encode_base64(value: bytes) -> str:
+    return base64.urlsafe_b64encode(value).decode("ascii")
+
+
+def _decode_base64(text: str) -> bytes:
+    return base64.b64decode(text, altchars=b"-_", validate=True)
+
+
+PURPOSE = b"bonobot audit fingerprint"
+
+
+def compute_fingerprint(organization_id: UUID, text: str) -> str:
+    """Return the fingerprint of a canonical text in an organization, in hexadecimal."""
+    inner, outer = _build_keyed_hashes(settings.BONOBOT_AUDIT_KEYS[0], organization_id)
+    inner, outer = inner.copy(), outer.copy()
+    inner.update(text.encode("utf-8", "surrogatepass"))
+    outer.update(inner.digest())
+    return outer.hexdigest()
+
+
+@lru_cache(maxsize=1024)
+def _build_keyed_hashes(secret: str, organization_id: UUID) -> tuple[Any, Any]:
+    """Return the two hashes of HMAC with the key in them, to be copied and gone on with."""
+    key = hmac.digest(secret.encode("ascii"), PURPOSE + organization_id.bytes, hashlib.sha256)
+    block = key.ljust(hashlib.sha256().block_size, b"\0")
+    # RFC 2104: the key is padded to a block and mixed with one byte for either hash.
+    inner = hashlib.sha256(bytes(byte ^ 0x36 for byte in block))
+    return inner, hashlib.sha256(bytes(byte ^ 0x5C for byte in block))

@@ -1,0 +1,136 @@
+"""Versions of objects: which parts of an object changed since somebody read it, without a history.
+
+A version is computed from content and stored nowhere. It is an opaque text: a digest of everything,
+then one short digest for each part (a field, a list of related rows, a control of a form). Whoever
+writes sends the version that they read; from it alone follows which parts differ by now. State that
+nobody edits (health, last use, counters) is no part of a version.
+"""
+
+import hmac
+from base64 import urlsafe_b64encode
+from collections.abc import Mapping
+from functools import cache
+from hashlib import blake2b
+from typing import Any
+
+from django.conf import settings
+from django.db.models import Model
+from django.utils.crypto import salted_hmac
+
+from bonobot.core.crypto.encrypted_fields import SealedFieldMixin
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import Conflict
+from bonobot.core.text.canonical_json import to_canonical_json
+
+LONGEST = 100_000  # characters
+_WHOLE, _NAME, _VALUE = 16, 4, 6
+_PART = _NAME + _VALUE
+
+
+class VersionConflict(Conflict):
+    """The object changed since the version that was sent was read."""
+
+    code = "version_conflict"
+    title = "Changed in the meantime"
+
+    def __init__(self, changed: Mapping[str, Any], version: str, *, field: str = "") -> None:
+        """`changed` are the parts that differ, with their present values; `version` is today's."""
+        super().__init__(
+            format_message("It was changed in the meantime. Nothing was saved."),
+            field=field,
+            remedy=format_message("Look at what changed, then save again with the new version."),
+            extra={"changed": dict(changed), "version": version},
+        )
+
+
+class Unversioned(Conflict):
+    """A version was sent for what has none."""
+
+    code = "version_conflict"
+
+    def __init__(self, *, code: str, status: int) -> None:
+        super().__init__(
+            format_message("There is no version of this to compare with."),
+            code=code,
+            status=status,
+            remedy=format_message("Send the request without a version."),
+        )
+
+
+class PreconditionFailed(VersionConflict):
+    """The version in `If-Match` isn't the object's."""
+
+    code = "precondition_failed"
+    status = 412
+    title = "The version doesn't match"
+
+
+def compute_version(parts: Mapping[str, Any]) -> str:
+    """Return the version of an object that consists of these parts (values as JSON has them)."""
+    marks = sorted(_mark(name, value) for name, value in parts.items())
+    return _digest(_WHOLE, "".join(marks)) + "".join(marks)
+
+
+def list_changed_parts(parts: Mapping[str, Any], version: str) -> list[str]:
+    """Return the names of those parts that differ from `version`, new ones included.
+
+    A part that is gone has no name any more: the list may be empty though the versions differ.
+    """
+    known = _marks(version)
+    return [name for name, value in parts.items() if _mark(name, value) not in known]
+
+
+def is_same_part(name: str, value: Any, version: str) -> bool:
+    """Tell whether a part had this value when `version` was read."""
+    return _mark(name, value) in _marks(version)
+
+
+def has_part(name: str, version: str) -> bool:
+    """Tell whether there was a part of this name when `version` was read."""
+    begin = _digest(_NAME, name)
+    return any(mark.startswith(begin) for mark in _marks(version))
+
+
+def _marks(version: str) -> frozenset[str]:
+    return _split(version[:LONGEST])
+
+
+def _split(version: str) -> frozenset[str]:
+    rest = version[_WHOLE:]
+    return frozenset(rest[at : at + _PART] for at in range(0, len(rest), _PART))
+
+
+def _mark(name: str, value: Any) -> str:
+    return _digest(_NAME, name) + _digest(_VALUE, f"{name}\0{to_canonical_json(value)}")
+
+
+def _digest(characters: int, text: str) -> str:
+    # Keyed: a short digest of a value must not let anybody guess the value.
+    whole = blake2b(text.encode("utf-8", "surrogatepass"), key=_key(settings.SECRET_KEY))
+    return urlsafe_b64encode(whole.digest()).decode()[:characters].replace("=", "")
+
+
+@cache
+def _key(secret: str) -> bytes:
+    return salted_hmac("bonobot.object_version", "", secret=secret, algorithm="sha256").digest()
+
+
+def is_current(parts: Mapping[str, Any], version: str) -> bool:
+    """Tell whether `version` is the version of these parts."""
+    return hmac.compare_digest(compute_version(parts).encode(), version.encode())
+
+
+def secret_marks(instance: Any) -> dict[str, str]:
+    """Return what tells each stored secret of a row from any other, without opening it.
+
+    A model whose secrets are rows of their own names those by `related_secret_marks`.
+    """
+    if not isinstance(instance, Model):
+        return {}
+    names = [f.name for f in instance._meta.concrete_fields if isinstance(f, SealedFieldMixin)]
+    sealed = {name: getattr(instance, name) for name in names}
+    if any(value and not value.stored for value in sealed.values()):  # just set: what is kept of it
+        kept = type(instance)._base_manager.only(*names).get(pk=instance.pk)
+        sealed = {name: getattr(kept, name) for name in names}
+    related: dict[str, str] = getattr(instance, "related_secret_marks", dict)()
+    return {name: value.mark for name, value in sealed.items()} | related

@@ -1,0 +1,201 @@
+"""Typed settings from environment variables.
+
+`NAME_FILE` names a file whose content is the value (container secrets). A blank value counts as
+not set, because that is what `NAME=${NAME:-}` in a compose file leaves behind. Nothing else in the
+project reads the environment.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from ipaddress import IPv4Network, IPv6Network, ip_network
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from django.core.exceptions import ImproperlyConfigured
+
+TRUE = frozenset({"1", "true", "yes", "on"})
+ORIGIN = "origin like `https://bonobot.example.com`, without a path"
+FALSE = frozenset({"0", "false", "no", "off"})
+
+_declared: dict[str, str] = {}
+
+
+def read_text(name: str, default: str = "", *, choices: Sequence[str] = ()) -> str:
+    """Return a variable's text; raise ImproperlyConfigured if it isn't one of `choices`."""
+    value = _read(name, "text")
+    if value is None:
+        return default
+    if choices and value not in choices:
+        raise _build_value_error(
+            name, "one of " + ", ".join(f"`{choice}`" for choice in choices), value
+        )
+    return value
+
+
+def read_flag(name: str, default: bool) -> bool:
+    """Return a variable as yes or no; raise ImproperlyConfigured for other words."""
+    value = _read(name, "flag")
+    if value is None:
+        return default
+    word = value.lower()
+    if word not in TRUE | FALSE:
+        raise _build_value_error(name, "`true` or `false`", value)
+    return word in TRUE
+
+
+def read_number(
+    name: str, default: int, *, minimum: int | None = None, maximum: int | None = None
+) -> int:
+    """Return a variable as a whole number; raise ImproperlyConfigured outside the bounds."""
+    value = _read(name, "number")
+    if value is None:
+        return default
+    try:
+        found = int(value.replace("_", ""))
+    except ValueError:
+        raise _build_value_error(
+            name, f"a whole number{_format_bounds(minimum, maximum)}", value
+        ) from None
+    if (minimum is not None and found < minimum) or (maximum is not None and found > maximum):
+        raise _build_value_error(name, f"a whole number{_format_bounds(minimum, maximum)}", value)
+    return found
+
+
+def read_names(name: str, default: Iterable[str] = ()) -> tuple[str, ...]:
+    """Return a comma-separated variable as its parts, without blanks and repetitions."""
+    value = _read(name, "names")
+    parts = default if value is None else (part.strip() for part in value.split(","))
+    return tuple(dict.fromkeys(part for part in parts if part))
+
+
+def read_folders(name: str) -> tuple[str, ...]:
+    """Return a comma-separated variable as absolute paths; raise ImproperlyConfigured else."""
+    found = read_names(name)
+    if relative := next((path for path in found if not Path(path).is_absolute()), ""):
+        raise _build_value_error(name, "a comma-separated list of absolute paths", relative)
+    return found
+
+
+def read_origin(name: str, default: str) -> str:
+    """Return a variable as a web origin; raise ImproperlyConfigured if it is more or less."""
+    value = _read(name, "origin")
+    if value is None:
+        return default
+    if not _is_origin(value):
+        raise _build_value_error(name, f"an {ORIGIN}", value)
+    return value.rstrip("/")
+
+
+def read_address(name: str) -> tuple[str, int] | None:
+    """Return a host and a port to listen on, None when unset."""
+    value = _read(name, "address")
+    if not value:
+        return None
+    host, colon, port = value.rpartition(":")
+    if not colon or not host or not port.isdecimal() or not 1 <= int(port) <= 65_535:
+        raise _build_value_error(name, "`host:port`, such as 127.0.0.1:9464", value)
+    return host.strip("[]"), int(port)
+
+
+def read_origins(name: str) -> tuple[str, ...]:
+    """Return a comma-separated variable as web origins; raise ImproperlyConfigured for others."""
+    found = read_names(name)
+    for value in found:
+        if not _is_origin(value):
+            raise _build_value_error(name, f"a comma-separated list, each an {ORIGIN}", value)
+    return tuple(value.rstrip("/") for value in found)
+
+
+def read_networks(name: str) -> tuple[IPv4Network | IPv6Network, ...]:
+    """Return a comma-separated variable as networks; raise ImproperlyConfigured for others."""
+    found = read_names(name)
+    try:
+        return tuple(ip_network(value) for value in found)
+    except ValueError:
+        expected = "a comma-separated list of networks, such as 10.0.0.0/8"
+        raise _build_value_error(name, expected, ",".join(found)) from None
+
+
+def read_document_url(name: str) -> str:
+    """Return a variable as the https URL of a document; raise ImproperlyConfigured for others."""
+    value = _read(name, "document")
+    if value is not None and not _is_document(value):
+        raise _build_value_error(
+            name, "the https URL of a document, like `https://example.com/id.json`", value
+        )
+    return value or ""
+
+
+def read_secret(name: str, default: str | Callable[[], str] = "") -> str:
+    """Return a variable whose value no error shows; a callable default runs only when needed."""
+    value = _read(name, "secret")
+    if value is not None:
+        return value
+    return default() if callable(default) else default
+
+
+def find_value_file(name: str, default: Path) -> Path | None:
+    """Return the file that a variable's value is read from, `default` where it isn't given."""
+    if os.environ.get(name, "").strip():
+        return None
+    file = os.environ.get(f"{name}_FILE", "").strip()
+    return Path(file).absolute() if file else default
+
+
+def list_variables() -> dict[str, str]:
+    """Return the variables that settings read, each with its kind."""
+    return dict(sorted(_declared.items()))
+
+
+def list_unknown_variables() -> tuple[str, ...]:
+    """Return `BONOBOT_*` variables in the environment that no setting reads: likely misspelt."""
+    known = {form for name in _declared for form in (name, f"{name}_FILE")}
+    return tuple(sorted(n for n in os.environ if n.startswith("BONOBOT_") and n not in known))
+
+
+def _read(name: str, kind: str) -> str | None:
+    _declared[name] = kind
+    value = os.environ.get(name, "").strip()
+    file = os.environ.get(f"{name}_FILE", "").strip()
+    if value and file:
+        raise ImproperlyConfigured(f"`{name}` and `{name}_FILE` are both set: keep one of them.")
+    if not file:
+        return value or None
+    try:
+        return Path(file).read_text(encoding="utf-8").strip() or None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ImproperlyConfigured(
+            f"`{name}_FILE` must name a readable text file, but {file!r} can't be read: {error}."
+        ) from error
+
+
+def _is_origin(value: str) -> bool:
+    try:
+        parts = urlsplit(value)
+        _ = parts.port  # parsed on access
+    except ValueError:
+        return False
+    rest = (parts.username, parts.path.rstrip("/"), parts.query, parts.fragment)
+    return parts.scheme in {"http", "https"} and bool(parts.hostname) and not any(rest)
+
+
+def _is_document(value: str) -> bool:
+    try:
+        parts = urlsplit(value)
+    except ValueError:
+        return False
+    rest = (parts.query, parts.fragment)
+    whole = parts.scheme == "https" and len(parts.path) > 1 and not any(rest)
+    return whole and _is_origin(f"https://{parts.netloc}")
+
+
+def _build_value_error(name: str, expected: str, value: str) -> ImproperlyConfigured:
+    return ImproperlyConfigured(f"`{name}` must be {expected}, not {value!r}.")
+
+
+def _format_bounds(minimum: int | None, maximum: int | None) -> str:
+    if minimum is not None and maximum is not None:
+        return f" from {minimum} to {maximum}"
+    if minimum is not None:
+        return f" of at least {minimum}"
+    return f" of at most {maximum}" if maximum is not None else ""

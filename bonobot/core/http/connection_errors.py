@@ -1,0 +1,113 @@
+"""Why a connection failed, in words.
+
+The system's own words (`[Errno 111] Connect call failed`) name numbers; these name the place to
+look at. They are known by the `OSError` at the root, of a socket, a name or TLS, or by an answer
+that isn't HTTP.
+"""
+
+import errno
+import socket
+import ssl
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from bonobot.core.i18n.messages import format_message
+
+E = TypeVar("E", bound=Exception)
+
+NO_ROUTE = frozenset({errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EADDRNOTAVAIL, errno.ENETDOWN})
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionFailure:
+    """Why, as the end of a sentence, and what to do next."""
+
+    why: str
+    remedy: str
+
+
+REFUSED = ConnectionFailure(
+    format_message("nothing listens at that host and port"),
+    format_message("Start the server there, or correct host and port of its address."),
+)
+UNKNOWN_NAME = ConnectionFailure(
+    format_message("its host name is not known"),
+    format_message("Check how the name is written, and that this machine's name service knows it."),
+)
+NO_WAY = ConnectionFailure(
+    format_message("no way leads to that host"),
+    format_message("Check the address, and this machine's network."),
+)
+SILENT = ConnectionFailure(
+    format_message("nothing answered in time"),
+    format_message(
+        "Check host and port, then try again. A firewall may swallow what is sent there."
+    ),
+)
+BROKEN = ConnectionFailure(
+    format_message("the connection was cut"),
+    format_message("Try again. If it stays so, the server's own log says why it hangs up."),
+)
+NO_TLS = ConnectionFailure(
+    format_message("it does not speak TLS as it should"),
+    format_message("Check the port, and whether the address should begin with http:// instead."),
+)
+NO_HTTP = ConnectionFailure(
+    format_message("it doesn't answer in HTTP"),
+    format_message("Check the port, and whether the address should begin with https:// instead."),
+)
+UNTRUSTED = format_message(
+    "Have the certificate renewed or issued for this name, by an authority that is trusted."
+)
+
+
+def build_connection_error(kind: type[E], cause: Exception, words: str = "") -> E:
+    """Return an error that knows why: pools of connections forget what it was raised from."""
+    known = find_failure(cause)
+    error = kind(words or explain_error(cause))
+    vars(error)["failure"] = replace(known, why=words) if known and words else known
+    return error
+
+
+def find_failure(error: BaseException | None) -> ConnectionFailure | None:
+    """Return why a connection failed, by what an error was raised from; None where it isn't known.
+
+    Only `__cause__` is followed: `__context__` may be another request's.
+    """
+    while error is not None:
+        known: ConnectionFailure | None = vars(error).get("failure")
+        if (found := known or _classify_error(error)) is not None:
+            return found
+        error = error.__cause__
+    return None
+
+
+def explain_error(error: BaseException) -> str:
+    """Return why, in our words where there are some, else in the error's own."""
+    found = find_failure(error)
+    return found.why if found else str(error)
+
+
+def _classify_error(error: BaseException) -> ConnectionFailure | None:
+    match error:
+        case ssl.SSLCertVerificationError():
+            said = str(error.verify_message or "it can't be verified").rstrip(".")
+            return ConnectionFailure(
+                format_message("its TLS certificate is not trusted: {said}", said=said), UNTRUSTED
+            )
+        case ssl.SSLError():
+            return NO_TLS
+        case socket.gaierror() | UnicodeError():
+            return UNKNOWN_NAME
+        case TimeoutError():
+            return SILENT
+        case ConnectionRefusedError():
+            return REFUSED
+        case ConnectionError() if error.errno is not None:  # ours have words of their own
+            return BROKEN
+        case OSError() if error.errno in NO_ROUTE:
+            return NO_WAY
+    # Clients are made by `egress` alone, so their errors are known by name. Its words quote bytes.
+    if type(error).__name__ == "RemoteProtocolError" and "illegal" in str(error):
+        return NO_HTTP
+    return None

@@ -1,0 +1,543 @@
+"""Where outbound connections may go; DNS, proxies.
+
+The guard sits in the network backend of httpcore2: a name is resolved once, every answer is
+judged, and the socket is opened to a judged address, so a name that answers differently a moment
+later gains nothing. TLS names and Host headers stay those of the URL. Nothing comes from proxy
+variables, no redirect is followed, no cookie is kept, bodies come unencoded and end at a cap.
+
+Where `BONOBOT_EGRESS_PROXY` is set, that proxy leads outside: it resolves names, and has to judge
+them. Literal addresses are judged here; what lies inside is connected to directly where allowed.
+"""
+
+import asyncio
+import base64
+import os
+import re
+import socket
+import ssl
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache, lru_cache
+from http.cookiejar import CookieJar, DefaultCookiePolicy
+from typing import cast
+from urllib.parse import unquote, urlsplit
+
+import httpcore2
+import httpx2
+from django.conf import settings
+
+from bonobot.core.http import network_backend
+from bonobot.core.http.connection_errors import build_connection_error, explain_error
+from bonobot.core.http.ip_addresses import AddressClassification, AddressScope, classify_address
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import Problem
+
+LONGEST_ANSWER = 16 * 1024
+DEFAULT_PORT = 80
+
+
+@dataclass(frozen=True)
+class HttpProxy:
+    """Where the proxy is, and what it is told to let us through."""
+
+    host: str
+    port: int
+    authorization: str = field(default="", repr=False)
+
+
+def parse_proxy_url(url: str) -> HttpProxy | None:
+    """Return the proxy that `http://[user:password@]host[:port]` names, None for a blank."""
+    if not url:
+        return None
+    parts = urlsplit(url)
+    told = ""
+    if parts.username is not None:
+        pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+        told = f"Basic {base64.b64encode(pair.encode()).decode('ascii')}"
+    return HttpProxy(parts.hostname or "", parts.port or DEFAULT_PORT, told)
+
+
+async def open_tunnel(
+    dial: httpcore2.AsyncNetworkBackend,
+    proxy: HttpProxy,
+    host: str,
+    port: int,
+    timeout_s: float | None,
+) -> httpcore2.AsyncNetworkStream:
+    """Return a stream to `host` through the proxy, which resolves the name.
+
+    Raises `ProxyError` when it refuses, `ConnectError` or `ConnectTimeout` when it isn't there.
+    """
+    try:
+        async with asyncio.timeout(timeout_s):
+            stream = await _connect_to_proxy(dial, proxy, timeout_s)
+            try:
+                await _connect(
+                    stream, proxy, f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+                )
+            except BaseException:
+                await stream.aclose()
+                raise
+            return stream
+    except TimeoutError:
+        raise httpcore2.ConnectTimeout("the proxy did not connect in time") from None
+
+
+async def _connect_to_proxy(
+    dial: httpcore2.AsyncNetworkBackend, proxy: HttpProxy, timeout_s: float | None
+) -> httpcore2.AsyncNetworkStream:
+    try:
+        return await dial.connect_tcp(proxy.host, proxy.port, timeout_s)
+    except httpcore2.ConnectError as error:
+        # Not from it: whose address is to be looked at would be mistaken.
+        raise httpcore2.ConnectError(f"the proxy isn't there: {error}") from None
+
+
+async def _connect(stream: httpcore2.AsyncNetworkStream, proxy: HttpProxy, target: str) -> None:
+    lines = [f"CONNECT {target} HTTP/1.1", f"Host: {target}"]
+    if proxy.authorization:
+        lines.append(f"Proxy-Authorization: {proxy.authorization}")
+    await stream.write("\r\n".join([*lines, "", ""]).encode("ascii"))
+    head = b""
+    while b"\r\n\r\n" not in head:
+        part = await stream.read(4096)
+        head += part
+        if not part or len(head) > LONGEST_ANSWER:
+            raise httpcore2.ProxyError("the proxy did not answer as one does")
+    first, _, _ = head.partition(b"\r\n")
+    status = first.decode("ascii", "replace").split(" ", 2)[1:2]
+    if not head.endswith(b"\r\n\r\n") or not (status and status[0].startswith("2")):
+        shown = status[0][:3] if status and status[0][:3].isdecimal() else "nothing known"
+        raise httpcore2.ProxyError(f"the proxy refused the connection: {shown}")
+
+
+async def resolve_host(host: str, port: int) -> Sequence[str]:
+    """Return the addresses of a host, each once, in the order in which they are to be tried."""
+    return await asyncio.wrap_future(start_host_lookup(host, port))
+
+
+def start_host_lookup(host: str, port: int) -> Future[list[str]]:
+    """Begin to look up the addresses of a host."""
+    return _get_resolver_pool(os.getpid()).submit(_resolve_addresses, host, port)
+
+
+@cache
+def _get_resolver_pool(pid: int) -> ThreadPoolExecutor:
+    # Own threads, so that names which never resolve hold up nobody else's work; per process,
+    # because threads don't survive a fork.
+    return ThreadPoolExecutor(32, thread_name_prefix=f"resolve-{pid}")
+
+
+def _resolve_addresses(host: str, port: int) -> list[str]:
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+
+
+MAX_BODY = 4 * 1024 * 1024
+LONGEST_URL = 8192
+# Most servers hang up after 5 s of silence: a request must not cross that on its way.
+KEEP_ALIVE_S = 4.5
+# Of one client: how many requests are under way at once, and how many idle connections are kept.
+MAX_CONNECTIONS = 100
+KEPT_CONNECTIONS = 20
+TRIED_ADDRESSES = 4
+PREVIEW_S = 5.0
+
+LABELS = re.compile(r"[a-z0-9_](?:[a-z0-9_-]*[a-z0-9_])?(?:\.[a-z0-9_](?:[a-z0-9_-]*[a-z0-9_])?)*")
+NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
+UNSAFE = re.compile(r"[\x00-\x20\x7f\\]")
+REDIRECTS = frozenset({301, 302, 303, 307, 308})
+WHOLE = "Write it whole, such as https://example.com/mcp."
+BY_PERMISSION = "A platform administrator can allow private addresses for this server."
+
+Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
+
+
+class EgressDenied(Problem):
+    """A connection, or an answer, that the guard doesn't let through.
+
+    Codes: `egress_denied`, `bad_url`, `private_address`, `redirect_refused`, `encoding_refused`,
+    `response_too_large`.
+    """
+
+    code = "egress_denied"
+    status = 400
+    title = "Connection not allowed"
+
+
+@dataclass
+class BodyAllowance:
+    """How many bytes a body may have; setting `spent` to 0 grants a long stream as much again."""
+
+    limit: int
+    spent: int = 0
+
+
+def check_url(url: str, *, allow_private: bool) -> None:
+    """Refuse a URL that can be judged without asking the network.
+
+    Raises `EgressDenied` with `bad_url`, `private_address` or `egress_denied`.
+    """
+    host = _parse_host(url)
+    if host == "localhost" or host.endswith((".localhost", ".localdomain")):
+        verdict = AddressClassification(
+            address=host, reach=AddressScope.PRIVATE, what="this machine"
+        )
+    elif ":" in host or NUMBER.fullmatch(host.rpartition(".")[2]):
+        try:
+            verdict = classify_address(host)
+        except ValueError:
+            no_address = format_message("`{host}` is not an address.", host=host)
+            raise _build_bad_url_error(
+                no_address, "Write it as 192.0.2.7 or [2001:db8::7]."
+            ) from None
+    else:
+        return
+    _check_verdict(host, verdict, allow_private=allow_private)
+
+
+def resolve_for_preview(host: str) -> tuple[AddressClassification, ...]:
+    """Return what `host` resolves to, for previews; () when it resolves to nothing.
+
+    Blocks for up to 5 s: never call it on the loop.
+    """
+    try:
+        found = start_host_lookup(host.strip("[]"), 443).result(PREVIEW_S)
+    except (OSError, UnicodeError, TimeoutError):
+        return ()
+    return tuple(classify_address(address) for address in found)
+
+
+def build_guarded_client(
+    *,
+    allow_private: bool,
+    headers: Mapping[str, str] | None = None,
+    connect_s: float = 30,
+    read_s: float = 60,
+    max_body: int = MAX_BODY,
+    max_connections: int = MAX_CONNECTIONS,
+    auth: httpx2.Auth | None = None,
+    resolve: Resolve | None = None,
+    dial: httpcore2.AsyncNetworkBackend | None = None,
+) -> httpx2.AsyncClient:
+    """Return an HTTP client that connects to permitted addresses only.
+
+    `max_body` caps a body in bytes; a request's extension `max_body`, a number or an `Allowance`,
+    overrides it. Requests beyond `max_connections` wait for their turn. `resolve` and `dial`
+    replace the system's resolver and sockets. Whatever the guard refuses raises `EgressDenied`.
+    """
+    proxy = settings.BONOBOT_EGRESS_PROXY if settings.configured else ""
+    backend = GuardedBackend(allow_private=allow_private, resolve=resolve, dial=dial, proxy=proxy)
+    return httpx2.AsyncClient(
+        transport=GuardedTransport(
+            backend,
+            allow_private=allow_private,
+            max_body=max_body,
+            max_connections=max_connections,
+        ),
+        headers={"Accept-Encoding": "identity", "User-Agent": "bonobot", **(headers or {})},
+        timeout=httpx2.Timeout(read_s, connect=connect_s, pool=connect_s),
+        cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
+        auth=auth,
+        trust_env=False,
+        follow_redirects=False,
+    )
+
+
+class GuardedBackend(httpcore2.AsyncNetworkBackend):
+    """Opens sockets, each to an address that was judged a moment before."""
+
+    def __init__(
+        self,
+        *,
+        allow_private: bool,
+        resolve: Resolve | None = None,
+        dial: httpcore2.AsyncNetworkBackend | None = None,
+        proxy: str = "",
+    ) -> None:
+        self._proxy = parse_proxy_url(proxy)
+        self._allow_private = allow_private
+        self._resolve = resolve or resolve_host
+        self._dial = dial or network_backend.AsyncioNetworkBackend()
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
+    ) -> httpcore2.AsyncNetworkStream:
+        """Resolve `host` once, judge all answers, connect to the first that accepts."""
+        if self._proxy and not await self._is_inside(host, port, timeout):
+            return await open_tunnel(self._dial, self._proxy, host, port, timeout)
+        loop = asyncio.get_running_loop()
+        ends_at = None if timeout is None else loop.time() + timeout
+        targets = await self._permitted(host, port, timeout)
+        failure: Exception = httpcore2.ConnectError(f"{host} has no address")
+        for position, target in enumerate(targets):
+            # Each address gets its share of the time, so that a dead one can't use it all up.
+            left = None if ends_at is None else max(ends_at - loop.time(), 0.0)
+            share = None if left is None else left / (len(targets) - position)
+            try:
+                return await self._dial.connect_tcp(
+                    target, port, share, local_address, socket_options
+                )
+            except (httpcore2.ConnectError, httpcore2.ConnectTimeout) as error:
+                failure = error
+        raise failure
+
+    async def connect_unix_socket(
+        self,
+        path: str,
+        timeout: float | None = None,
+        socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
+    ) -> httpcore2.AsyncNetworkStream:
+        """Refuse: nothing outside is reached over a local socket."""
+        raise EgressDenied("Local sockets are not reached over HTTP.")
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait between httpcore2's own attempts."""
+        await asyncio.sleep(seconds)
+
+    async def _is_inside(self, host: str, port: int, timeout_s: float | None) -> bool:
+        """Say whether we may go to private addresses, and `host` has one."""
+        if not self._allow_private:
+            return False
+        try:
+            async with asyncio.timeout(timeout_s):
+                found = await self._resolve(host, port)
+        except (OSError, UnicodeError):
+            return False
+        return any(classify_address(address).reach is AddressScope.PRIVATE for address in found)
+
+    async def _permitted(self, host: str, port: int, timeout_s: float | None) -> list[str]:
+        try:
+            async with asyncio.timeout(timeout_s):
+                found = await self._resolve(host, port)
+        except TimeoutError:
+            raise httpcore2.ConnectTimeout(f"{host} did not resolve in time") from None
+        except (OSError, UnicodeError) as error:
+            raise build_connection_error(
+                httpcore2.ConnectError, error, f"the name {host} is not known"
+            ) from error
+        verdicts = [classify_address(address) for address in found]
+        for verdict in verdicts:
+            _check_verdict(host, verdict, allow_private=self._allow_private)
+        return [verdict.address for verdict in verdicts[:TRIED_ADDRESSES]]
+
+
+class GuardedTransport(httpx2.AsyncBaseTransport):
+    """One pool of guarded connections; refuses redirects, encodings and bodies over the cap."""
+
+    def __init__(
+        self,
+        backend: httpcore2.AsyncNetworkBackend,
+        *,
+        allow_private: bool,
+        max_body: int,
+        max_connections: int = MAX_CONNECTIONS,
+    ) -> None:
+        self._allow_private = allow_private
+        self._max_body = max_body
+        self._pool = httpcore2.AsyncConnectionPool(
+            ssl_context=build_ssl_context(),
+            max_connections=max_connections,
+            max_keepalive_connections=KEPT_CONNECTIONS,
+            keepalive_expiry=KEEP_ALIVE_S,
+            network_backend=backend,
+        )
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Send one request; the answer's body is capped while it is read."""
+        url = request.url
+        check_url(str(url), allow_private=self._allow_private)
+        limit: int | BodyAllowance = request.extensions.get("max_body", self._max_body)
+        allowance = limit if isinstance(limit, BodyAllowance) else BodyAllowance(limit)
+        with _as_httpx_errors():
+            answer = await self._pool.handle_async_request(
+                httpcore2.Request(
+                    method=request.method,
+                    url=httpcore2.URL(
+                        scheme=url.raw_scheme,
+                        host=url.raw_host,
+                        port=url.port,
+                        target=url.raw_path,
+                    ),
+                    headers=request.headers.raw,
+                    content=request.stream,
+                    extensions=request.extensions,
+                )
+            )
+        body = _CappedStream(cast("httpx2.AsyncByteStream", answer.stream), allowance)
+        headers = httpx2.Headers(answer.headers)
+        try:
+            _check_answer(url.host, answer.status, headers, allowance.limit)
+        except EgressDenied:
+            await body.aclose()
+            raise
+        return httpx2.Response(
+            answer.status, headers=headers, stream=body, extensions=answer.extensions
+        )
+
+    async def aclose(self) -> None:
+        """Close every connection."""
+        await self._pool.aclose()
+
+
+class _CappedStream(httpx2.AsyncByteStream):
+    """A body that ends with an error once it is longer than the cap."""
+
+    def __init__(self, parts: httpx2.AsyncByteStream, allowance: BodyAllowance) -> None:
+        self._parts = parts
+        self._allowance = allowance
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        allowance = self._allowance
+        with _as_httpx_errors():
+            async for part in self._parts:
+                allowance.spent += len(part)
+                if allowance.spent > allowance.limit:
+                    raise _build_too_large_error(allowance.limit)
+                yield part
+
+    async def aclose(self) -> None:
+        await self._parts.aclose()
+
+
+@lru_cache(maxsize=1024)  # every request asks again
+def _parse_host(url: str) -> str:
+    """Return the lower-case host of a URL that is well formed in every part we use."""
+    if UNSAFE.search(url) or len(url) > LONGEST_URL:
+        raise _build_bad_url_error(
+            "The URL has blanks, control characters or backslashes, or is too long."
+        )
+    try:
+        # The parser that will also connect: two parsers would read odd URLs in two ways.
+        parsed = httpx2.URL(url)
+    except (httpx2.InvalidURL, ValueError) as error:
+        raise _build_bad_url_error(
+            format_message("The URL can't be read: {error}", error=error)
+        ) from None
+    if parsed.scheme not in ("http", "https") or "://" not in url:
+        raise _build_bad_url_error("The URL doesn't begin with https:// or http://.")
+    if parsed.userinfo:
+        raise _build_bad_url_error(
+            "The URL carries a user name or password.", "Put credentials into a header instead."
+        )
+    if parsed.port is not None and not 0 < parsed.port < 65536:
+        raise _build_bad_url_error(format_message("{port} is not a port.", port=parsed.port))
+    host = parsed.raw_host.decode("ascii").lower().removesuffix(".")
+    literal = ":" in host and "%" not in host  # no zones: they mean something on this machine only
+    if len(host) > 253 or not (literal or LABELS.fullmatch(host)):
+        raise _build_bad_url_error("The URL has no host that could be connected to.")
+    return host
+
+
+def _check_verdict(host: str, verdict: AddressClassification, *, allow_private: bool) -> None:
+    if verdict.allowed(allow_private=allow_private):
+        return
+    shown = host if host == verdict.address else f"{host} ({verdict.address})"
+    if verdict.reach is AddressScope.PRIVATE:
+        raise EgressDenied(
+            format_message(
+                "`{shown}` is {what}, which needs a permission.", shown=shown, what=verdict.what
+            ),
+            code="private_address",
+            field="url",
+            remedy=BY_PERMISSION,
+        )
+    never = format_message(
+        "`{shown}` is never connected to: {what}.", shown=shown, what=verdict.what
+    )
+    raise EgressDenied(never, field="url")
+
+
+def _check_answer(host: str, status: int, headers: httpx2.Headers, limit: int) -> None:
+    if status in REDIRECTS and (location := headers.get("location")):
+        raise EgressDenied(
+            format_message("`{host}` answered with a redirect, which is not followed.", host=host),
+            code="redirect_refused",
+            remedy="If the new place is the right one, use its URL.",
+            extra={"location": location[:LONGEST_URL]},
+        )
+    encoding = headers.get("content-encoding", "identity").strip().lower()
+    if encoding not in ("", "identity"):
+        raise EgressDenied(
+            format_message(
+                "`{host}` sent a body encoded as {encoding!r}, though none was asked for.",
+                host=host,
+                encoding=encoding[:40],
+            ),
+            code="encoding_refused",
+            remedy="Have the server, or the proxy before it, honour `Accept-Encoding: identity`.",
+        )
+    length = headers.get("content-length", "")
+    if length.isascii() and length.isdigit() and len(length) < 20 and int(length) > limit:
+        raise _build_too_large_error(limit)
+
+
+def _build_too_large_error(limit: int) -> EgressDenied:
+    detail = format_message("The answer is larger than {limit:,} bytes.", limit=limit)
+    return EgressDenied(detail, code="response_too_large", status=502)
+
+
+def _build_bad_url_error(detail: str, remedy: str = WHOLE) -> EgressDenied:
+    return EgressDenied(detail, code="bad_url", field="url", remedy=remedy)
+
+
+@contextmanager
+def _as_httpx_errors() -> Iterator[None]:
+    """Raise httpcore2's errors under httpx2's classes, which carry the same names."""
+    try:
+        yield
+    except (
+        httpcore2.TimeoutException,
+        httpcore2.NetworkError,
+        httpcore2.ProtocolError,
+        httpcore2.ProxyError,
+        httpcore2.UnsupportedProtocol,
+    ) as error:
+        raise getattr(httpx2, type(error).__name__)(explain_error(error)) from error
+
+
+@cache
+def build_ssl_context() -> ssl.SSLContext:
+    """Return what judges certificates, for all clients."""
+    # Reading the system's certificates takes tens of milliseconds: once for all clients.
+    return httpx2.create_ssl_context()
+
+
+async def probe_connection(url: str, *, allow_private: bool, connect_s: float) -> None:
+    """Connect to the host of `url`, over TLS where it says so; nothing is asked.
+
+    Raises `EgressDenied`, or httpx2's errors of connecting.
+    """
+    check_url(url, allow_private=allow_private)
+    parsed = httpx2.URL(url)
+    secure = parsed.scheme == "https"
+    backend = GuardedBackend(allow_private=allow_private, proxy=settings.BONOBOT_EGRESS_PROXY)
+    try:
+        stream = await backend.connect_tcp(
+            parsed.raw_host.decode("ascii"), parsed.port or (443 if secure else 80), connect_s
+        )
+        try:
+            if secure:
+                host = parsed.raw_host.decode("ascii")
+                stream = await stream.start_tls(
+                    build_ssl_context(), server_hostname=host, timeout=connect_s
+                )
+        finally:
+            await stream.aclose()
+    except (httpcore2.TimeoutException, httpcore2.NetworkError, httpcore2.ProxyError) as error:
+        raise httpx2.ConnectError(str(error)) from error

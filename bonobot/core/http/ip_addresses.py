@@ -1,0 +1,142 @@
+"""Public, private, reserved ranges; prefixes; pure.
+
+The tables follow the IANA special-purpose registries (IPv4, IPv6) and not `ipaddress.is_global`,
+whose answers differ between Python releases. Whatever isn't known to be public is not public.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from ipaddress import (
+    IPv4Address,
+    IPv4Network,
+    IPv6Address,
+    IPv6Network,
+    ip_address,
+    ip_network,
+)
+
+from bonobot.core.i18n.messages import format_message
+
+Address = IPv4Address | IPv6Address
+Table = tuple[tuple[IPv4Network | IPv6Network, str], ...]
+
+
+class AddressScope(StrEnum):
+    """How far an address may be reached."""
+
+    PUBLIC = "public"
+    PRIVATE = "private"  # somebody's own network: only with an explicit permission
+    FORBIDDEN = "forbidden"  # never, whatever was permitted
+
+
+@dataclass(frozen=True)
+class AddressClassification:
+    """What an address is and whether it may be connected to."""
+
+    address: str
+    reach: AddressScope
+    what: str
+
+    def allowed(self, *, allow_private: bool) -> bool:
+        """Say whether a connection may be made."""
+        return self.reach is AddressScope.PUBLIC or (
+            allow_private and self.reach is AddressScope.PRIVATE
+        )
+
+
+def _build_table(rows: Iterable[tuple[str, str]]) -> Table:
+    return tuple((ip_network(network), what) for network, what in rows)
+
+
+# Reachable only where somebody said so; more specific rows of FORBIDDEN win.
+PRIVATE = _build_table(
+    [
+        ("127.0.0.0/8", format_message("this machine")),
+        ("::1/128", format_message("this machine")),
+        ("10.0.0.0/8", format_message("a private network")),
+        ("172.16.0.0/12", format_message("a private network")),
+        ("192.168.0.0/16", format_message("a private network")),
+        ("100.64.0.0/10", format_message("a carrier's or overlay network")),
+        ("198.18.0.0/15", format_message("a benchmarking or fake-address network")),
+        ("fc00::/7", format_message("a private network")),
+    ]
+)
+FORBIDDEN = _build_table(
+    [
+        ("169.254.0.0/16", format_message("link-local, where clouds keep machine credentials")),
+        ("fe80::/10", format_message("link-local")),
+        ("100.100.100.200/32", format_message("a cloud's metadata service")),
+        ("168.63.129.16/32", format_message("a cloud's metadata service")),
+        (
+            "192.0.0.0/24",
+            format_message("protocol assignments, a cloud's metadata service among them"),
+        ),
+        ("fd00:ec2::/32", format_message("a cloud's metadata service")),
+        ("fd20:ce::/32", format_message("a cloud's metadata service")),
+        ("0.0.0.0/8", format_message("no address of a server")),
+        ("192.0.2.0/24", format_message("documentation")),
+        ("192.88.99.0/24", format_message("6to4 relays")),
+        ("198.51.100.0/24", format_message("documentation")),
+        ("203.0.113.0/24", format_message("documentation")),
+        ("224.0.0.0/4", format_message("multicast")),
+        ("240.0.0.0/4", format_message("reserved")),
+        ("2001::/23", format_message("protocol assignments, Teredo among them")),
+        ("2001:db8::/32", format_message("documentation")),
+        ("2002::/16", format_message("6to4, which can hide another address")),
+        ("3fff::/20", format_message("documentation")),
+    ]
+)
+UNICAST = ip_network("2000::/3")  # all of IPv6 that was ever given out
+TRANSLATED = (ip_network("::ffff:0:0/96"), ip_network("64:ff9b::/96"))  # mapped, NAT64
+ISATAP = (0x00005EFE, 0x02005EFE)  # third quarter of an address that tunnels to the fourth
+
+
+def classify_address(text: str) -> AddressClassification:
+    """Return what the address `text` is; raises ValueError when it isn't one."""
+    address = ip_address(text)
+    reach, what = _classify(address)
+    return AddressClassification(address=str(address), reach=reach, what=what)
+
+
+def _classify(address: Address) -> tuple[AddressScope, str]:
+    if isinstance(address, IPv6Address) and (inner := _extract_embedded_ipv4(address)):
+        reach, what = _classify(inner)
+        return reach, f"{what} ({inner} inside)"
+    if what := _find_range(address, FORBIDDEN):
+        return AddressScope.FORBIDDEN, what
+    if what := _find_range(address, PRIVATE):
+        return AddressScope.PRIVATE, what
+    if isinstance(address, IPv6Address) and address not in UNICAST:
+        return AddressScope.FORBIDDEN, "outside of what IPv6 gives to servers"
+    return AddressScope.PUBLIC, "public"
+
+
+def _extract_embedded_ipv4(address: IPv6Address) -> IPv4Address | None:
+    """Return the IPv4 address that the network would end at, where that decides."""
+    last = IPv4Address(int(address) & 0xFFFFFFFF)
+    if any(address in network for network in TRANSLATED):
+        return last
+    if (int(address) >> 32) & 0xFFFFFFFF in ISATAP and _classify(last)[
+        0
+    ] is not AddressScope.PUBLIC:
+        return last
+    return None
+
+
+def _find_range(address: Address, table: Table) -> str:
+    return next((what for network, what in table if address in network), "")
+
+
+NETWORK = 64  # bits: whoever has one IPv6 address has all of its network
+
+
+def extract_address_prefix(address: str) -> str:
+    """Return what is counted together with an address; blank for what is none."""
+    try:
+        found = ip_address(address)
+    except ValueError:
+        return ""
+    if isinstance(found, IPv6Address) and found.ipv4_mapped is None:
+        return str(int(found) >> NETWORK)
+    return address

@@ -1,0 +1,245 @@
+"""CSP and CORS headers.
+
+Pages load nothing from elsewhere, run no inline script and compile none (Content-Security-Policy).
+What isn't said to be cacheable is kept by nobody. Middleware sets the headers on Django's answers,
+`with_headers` on all of the web process, whoever gives them; a view that needs another policy sets
+the header itself.
+
+They sign in with a token, or read where tokens come from, register and fetch one; to the page that
+asks a person only the person's browser goes. Cookies are never taken from another origin, so a
+page elsewhere can do nothing in the name of somebody who is signed in here.
+
+They sign in with a token like every client; cookies are never looked at here.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from functools import cache
+from inspect import iscoroutinefunction
+from typing import Any, TypeVar
+
+from django.conf import settings
+from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+from django.utils.cache import patch_vary_headers
+from django.utils.decorators import sync_and_async_middleware
+
+HEADER = "Content-Security-Policy"
+
+STRICT = {
+    "default-src": "'self'",
+    "script-src": "'self'",
+    "style-src": "'self' 'unsafe-inline'",
+    "img-src": "'self' data:",
+    "object-src": "'none'",
+    "base-uri": "'none'",
+    "form-action": "'self'",
+    "frame-ancestors": "'none'",
+}
+
+Answer = Callable[[HttpRequest], Any]
+Send = Callable[[Any], Awaitable[None]]
+
+
+def build_content_security_policy(directives: dict[str, str]) -> str:
+    """Return the header's value."""
+    return "; ".join(f"{name} {sources}" for name, sources in directives.items())
+
+
+def usual_headers() -> dict[str, str]:
+    """Return the headers of an answer that says nothing of them itself."""
+    found = {
+        HEADER: build_content_security_policy(STRICT),
+        "X-Content-Type-Options": "nosniff",
+        "X-Frame-Options": "DENY",
+        "Referrer-Policy": "same-origin",
+        "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+        "Cross-Origin-Opener-Policy": "same-origin",
+        "Cache-Control": "no-store",
+    }
+    if settings.SECURE_HSTS_SECONDS:  # where the installation's own address is https
+        found["Strict-Transport-Security"] = f"max-age={settings.SECURE_HSTS_SECONDS}"
+    return found
+
+
+@sync_and_async_middleware
+def add_browser_policy(get_response: Answer) -> Answer:
+    """Give each response the usual headers that its view hasn't set."""
+    if iscoroutinefunction(get_response):
+
+        async def answer_async(request: HttpRequest) -> HttpResponseBase:
+            return _completed(await get_response(request))
+
+        return answer_async
+
+    def answer(request: HttpRequest) -> HttpResponseBase:
+        return _completed(get_response(request))
+
+    return answer
+
+
+def with_headers(send: Send) -> Send:
+    """Return an ASGI `send` that completes the headers of the answer."""
+
+    async def sending(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            message = complete(message)
+        await send(message)
+
+    return sending
+
+
+def complete(message: Mapping[str, Any]) -> MutableMapping[str, Any]:
+    """Return the start of an ASGI answer with the usual headers that it hasn't."""
+    headers = list(message.get("headers", ()))
+    present = {name.lower() for name, _ in headers}
+    headers += [pair for pair in raw_headers() if pair[0] not in present]
+    return {**message, "headers": headers}
+
+
+@cache
+def raw_headers() -> tuple[tuple[bytes, bytes], ...]:
+    """Return the usual headers as they go over the wire, names in lower case."""
+    return tuple((name.lower().encode(), value.encode()) for name, value in usual_headers().items())
+
+
+def _completed(response: HttpResponseBase) -> HttpResponseBase:
+    for name, value in usual_headers().items():
+        response.headers.setdefault(name, value)
+    return response
+
+
+PATHS = ("/api/",)
+LETTING_IN = frozenset(
+    {
+        "/.well-known/oauth-authorization-server",
+        "/oauth/register",
+        "/oauth/revoke",
+        "/oauth/token",
+    }
+)
+API_METHODS = "GET, HEAD, POST, PUT, PATCH, DELETE"
+API_ALLOWED_HEADERS = (
+    "Authorization, Content-Type, Idempotency-Key, If-Match, Last-Event-ID, Bonobot-Organization, "
+    "MCP-Protocol-Version"
+)
+API_EXPOSED_HEADERS = "Allow, ETag, Idempotent-Replayed, Retry-After, WWW-Authenticate"
+REMEMBERED_S = "600"
+
+
+R = TypeVar("R", bound=HttpResponseBase)
+
+
+@sync_and_async_middleware
+def handle_cross_origin(get_response: Answer) -> Answer:
+    """Answer preflights, and let the answers to known origins be read there."""
+    if iscoroutinefunction(get_response):
+
+        async def answer_async(request: HttpRequest) -> HttpResponseBase:
+            return answer_preflight(request) or _add_cors_headers(
+                request, await get_response(request)
+            )
+
+        return answer_async
+
+    def answer(request: HttpRequest) -> HttpResponseBase:
+        return answer_preflight(request) or _add_cors_headers(request, get_response(request))
+
+    return answer
+
+
+def answer_preflight(request: HttpRequest) -> HttpResponse | None:
+    """Return the answer to a browser that asks whether it may send a request, if this is one."""
+    asks = request.method == "OPTIONS" and "Access-Control-Request-Method" in request.headers
+    if not asks or not _is_known(request):
+        return None
+    response = HttpResponse(status=204)
+    response["Access-Control-Allow-Methods"] = API_METHODS
+    response["Access-Control-Allow-Headers"] = API_ALLOWED_HEADERS
+    response["Access-Control-Max-Age"] = REMEMBERED_S
+    return _allow_origin(request, response)
+
+
+def _add_cors_headers(request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
+    if settings.BONOBOT_CORS_ORIGINS and _is_open(request.path):
+        patch_vary_headers(response, ["Origin"])
+        if _is_known(request):
+            response["Access-Control-Expose-Headers"] = API_EXPOSED_HEADERS
+            return _allow_origin(request, response)
+    return response
+
+
+def _allow_origin(request: HttpRequest, response: R) -> R:
+    response["Access-Control-Allow-Origin"] = request.headers["Origin"]
+    patch_vary_headers(response, ["Origin"])
+    return response
+
+
+def _is_known(request: HttpRequest) -> bool:
+    origin = request.headers.get("Origin")
+    return _is_open(request.path) and origin in settings.BONOBOT_CORS_ORIGINS
+
+
+def _is_open(path: str) -> bool:
+    return path.startswith(PATHS) or path in LETTING_IN
+
+
+MCP_METHODS = "GET, POST, DELETE"
+MCP_EXPOSED_HEADERS = "Mcp-Session-Id, Retry-After, WWW-Authenticate"
+
+# What a browser asks to send beside these (`Mcp-Param-…`) is named by the tools themselves.
+MCP_ALLOWED_HEADERS = (
+    "Accept, Authorization, Content-Type, Last-Event-ID, MCP-Protocol-Version, Mcp-Method, "
+    "Mcp-Name, Mcp-Session-Id"
+)
+PARAM = "mcp-param-"
+
+
+def find_allowed_origin(headers: Mapping[str, str]) -> str:
+    """Return the origin that a request names, if it is one of ours; else nothing."""
+    origin = headers.get("origin", "")
+    return origin if origin in settings.BONOBOT_CORS_ORIGINS else ""
+
+
+def is_preflight(method: str, headers: Mapping[str, str]) -> bool:
+    """Tell whether this is a browser that asks whether it may send a request."""
+    return method == "OPTIONS" and "access-control-request-method" in headers
+
+
+def build_preflight_headers(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
+    """Return the headers that answer a browser which asks first; none for a stranger."""
+    if not find_allowed_origin(headers):
+        return []
+    asked = headers.get("access-control-request-headers", "").split(",")
+    params = [one.strip() for one in asked if one.strip().lower().startswith(PARAM)]
+    sent = {
+        "access-control-allow-methods": MCP_METHODS,
+        "access-control-allow-headers": ", ".join([MCP_ALLOWED_HEADERS, *params]),
+        "access-control-max-age": REMEMBERED_S,
+    }
+    told = [(name.encode(), value.encode("latin-1")) for name, value in sent.items()]
+    return [*build_cors_headers(headers), *told]
+
+
+def build_cors_headers(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
+    """Return the headers that let the answer to a known origin be read there."""
+    if not (origin := find_allowed_origin(headers)):
+        return []
+    return [
+        (b"access-control-allow-origin", origin.encode("latin-1")),
+        (b"access-control-expose-headers", MCP_EXPOSED_HEADERS.encode()),
+        (b"vary", b"Origin"),
+    ]
+
+
+def wrap_send_with_cors(send: Any, headers: Mapping[str, str]) -> Any:
+    """Return a `send` whose answers may be read where the request came from."""
+    added = build_cors_headers(headers)
+    if not added:
+        return send
+
+    async def send_readable(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message.get("headers", ()), *added]}
+        await send(message)
+
+    return send_readable

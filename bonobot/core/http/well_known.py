@@ -1,0 +1,22 @@
+"""Metadata addresses of authorization servers."""
+
+from collections.abc import Iterator
+
+import httpx2
+
+
+def list_metadata_urls(issuer: str) -> Iterator[str]:
+    """Yield where an issuer's metadata may be, in the order that MCP gives."""
+    parsed = httpx2.URL(issuer)
+    begin, path = build_origin(parsed), parsed.path.rstrip("/")
+    yield f"{begin}/.well-known/oauth-authorization-server{path}"
+    yield f"{begin}/.well-known/openid-configuration{path}"
+    if path:
+        yield f"{begin}{path}/.well-known/openid-configuration"
+
+
+def build_origin(url: httpx2.URL) -> str:
+    """Return the scheme, host and port of a URL, as an address begins."""
+    port = "" if url.port is None else f":{url.port}"
+    host = f"[{url.host}]" if ":" in url.host else url.host
+    return f"{url.scheme}://{host}{port}"

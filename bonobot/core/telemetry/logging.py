@@ -1,0 +1,155 @@
+"""Log formatters and configuration.
+
+What a request, a session or a call is doing is bound with `bound(call="…")` and appears on every
+record made inside it, in threads and tasks too, because it is kept in context variables.
+"""
+
+import json
+import logging
+import sys
+import time
+from contextvars import ContextVar, Token
+from datetime import UTC, datetime
+from typing import Any
+
+from bonobot.core.text import masking
+from bonobot.core.text.untrusted_text import make_visible
+
+LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
+STYLES = ("auto", "text", "json")
+MAX_MESSAGE = 8_192
+MAX_TRACEBACK = 32_768
+
+request_id: ContextVar[str] = ContextVar("request_id", default="")
+session_id: ContextVar[str] = ContextVar("session_id", default="")
+call_id: ContextVar[str] = ContextVar("call_id", default="")
+_CONTEXT = {"request": request_id, "session": session_id, "call": call_id}
+
+# Attributes that every record has, and those that only repeat the message (Django's request,
+# Celery's data of the task); what is beyond them came in by `extra=`.
+_USUAL = frozenset(vars(logging.makeLogRecord({}))) | {"asctime", "message", "taskName"}
+_TOLD = frozenset({"color_message", "data", "request"})
+
+
+def build_logging_config(*, level: str, style: str) -> dict[str, Any]:
+    """Return Django's LOGGING; the style `auto` is `text` when errors go to a terminal."""
+    if style == "auto":
+        style = "text" if sys.stderr.isatty() else "json"
+    quiet = "DEBUG" if level == "DEBUG" else "WARNING"
+    return {
+        "version": 1,
+        "disable_existing_loggers": False,
+        "formatters": {
+            "text": {"()": "bonobot.core.telemetry.logging.TextFormatter"},
+            "json": {"()": "bonobot.core.telemetry.logging.JSONFormatter"},
+        },
+        "filters": {"brief": {"()": "bonobot.core.telemetry.logging.TracebackFilter"}},
+        "handlers": {"console": {"class": "logging.StreamHandler", "formatter": style}},
+        "root": {"handlers": ["console"], "level": level},
+        # These tell of every request, message or frame at INFO.
+        "loggers": {
+            name: {"level": quiet}
+            for name in (
+                *("asyncio", "celery.app.trace", "celery.beat", "celery.worker.strategy"),
+                *("httpcore2", "httpx", "httpx2", "kombu", "mcp", "openai"),
+            )
+        }
+        # These bring handlers of their own: their records go through ours.
+        | {
+            name: {"handlers": [], "propagate": True}
+            for name in ("django", "django.server", "uvicorn", "uvicorn.error")
+        }
+        | {"uvicorn.access": {"handlers": [], "level": quiet}}
+        # Anyone can send a wrong Host header: the line is enough.
+        | {"django.security.DisallowedHost": {"filters": ["brief"]}},
+    }
+
+
+class LogContext:
+    """Put ids on every record that is made inside."""
+
+    __slots__ = ("_given", "_tokens")
+
+    def __init__(self, *, request: str = "", session: str = "", call: str = "") -> None:
+        self._given = ((request_id, request), (session_id, session), (call_id, call))
+        self._tokens: list[tuple[ContextVar[str], Token[str]]] = []
+
+    def __enter__(self) -> None:
+        """Bind those that are not blank."""
+        self._tokens = [(name, name.set(value)) for name, value in self._given if value]
+
+    def __exit__(self, *_error: object) -> None:
+        """Leave what was bound before."""
+        for name, token in reversed(self._tokens):
+            name.reset(token)
+
+
+class TracebackFilter(logging.Filter):
+    """Leaves tracebacks out."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Let the record pass without its exception."""
+        record.exc_info = record.exc_text = None
+        return True
+
+
+class JSONFormatter(logging.Formatter):
+    """One JSON object a line, for machines."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the record as one line, masked."""
+        mask = masking.get_process_masker()
+        entry: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": mask.text(record.getMessage())[:MAX_MESSAGE],
+        }
+        entry |= _collect_context()
+        if traceback := _format_traceback(self, record):
+            entry["traceback"] = mask.text(traceback)[:MAX_TRACEBACK]
+        return json.dumps(mask.value(_collect_extras(record)) | entry, ensure_ascii=True)
+
+
+class TextFormatter(logging.Formatter):
+    """One line for people, followed by the traceback where there is one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the record as text, masked, with everything invisible shown."""
+        mask = masking.get_process_masker()
+        when = time.strftime("%H:%M:%S", time.localtime(record.created))
+        ids = {name: value[:8] for name, value in _collect_context().items()}
+        notes = mask.value(ids | _collect_extras(record))
+        text = record.getMessage()
+        plain = {name: note for name, note in notes.items() if not isinstance(note, dict)}
+        if plain:
+            text += " (" + " ".join(f"{name}={note}" for name, note in plain.items()) + ")"
+        text = mask.text(text)
+        # Objects are masked by their members: in a text, a signature is masked like a secret.
+        for name, note in notes.items():
+            if isinstance(note, dict):
+                text += f" {name}={json.dumps(note)}"
+        line = make_visible(text, MAX_MESSAGE).replace("\n", " ⏎ ")
+        lines = [f"{when} {record.levelname:<7} {record.name}: {line}"]
+        if traceback := _format_traceback(self, record):
+            lines.append(make_visible(mask.text(traceback), MAX_TRACEBACK))
+        return "\n".join(lines)
+
+
+def _collect_context() -> dict[str, str]:
+    return {name: value for name, variable in _CONTEXT.items() if (value := variable.get())}
+
+
+def _collect_extras(record: logging.LogRecord) -> dict[str, Any]:
+    return {name: value for name, value in vars(record).items() if name not in _USUAL | _TOLD}
+
+
+def _format_traceback(formatter: logging.Formatter, record: logging.LogRecord) -> str:
+    parts = []
+    if record.exc_info:
+        parts.append(formatter.formatException(record.exc_info))
+    elif record.exc_text:
+        parts.append(record.exc_text)
+    if record.stack_info:
+        parts.append(formatter.formatStack(record.stack_info))
+    return "\n".join(parts)

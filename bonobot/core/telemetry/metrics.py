@@ -1,0 +1,108 @@
+"""Prometheus counters of a process.
+
+Names begin with `bonobot_`. Labels are few and their values bounded: never an argument, a name that
+people or servers give, or an id. A code is one of ours; what doesn't look like one, or comes when
+there are too many, counts as `other`. Counting costs a dictionary look-up and an addition.
+"""
+
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+
+registry = CollectorRegistry(auto_describe=True)
+ProcessCollector(registry=registry)
+
+MOST_CODES = 300
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+LAGS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+
+_counter: Callable[..., Counter] = partial(Counter, registry=registry)
+_histogram: Callable[..., Histogram] = partial(Histogram, registry=registry)
+
+calls = _counter(
+    "bonobot_calls_total",
+    "Calls that were admitted and have ended. kind: call, model (a turn of an agent's model), bot "
+    "(of the gateway's own tools), trigger (a workflow started by a webhook).",
+    ("kind", "outcome", "code"),
+)
+call_seconds = _histogram(
+    "bonobot_call_seconds", "How long they took, from admission on.", ("kind",), buckets=SECONDS
+)
+refusals = _counter(
+    "bonobot_refusals_total", "Calls that were refused, and why.", ("event", "code")
+)
+tokens = _counter("bonobot_model_tokens_total", "Tokens of models.", ("direction",))
+cost = _counter("bonobot_cost_microusd_total", "What calls cost, in micro-dollars.", ("kind",))
+admission_seconds = _histogram(
+    "bonobot_admission_seconds", "How long a call waits for its row in the audit.", buckets=SECONDS
+)
+ledger_troubles = _counter(
+    "bonobot_ledger_troubles_total", "Times that the ledger couldn't reach its database."
+)
+loop_lag = _histogram(
+    "bonobot_loop_lag_seconds", "How late the loop was, looked at once a second.", buckets=LAGS
+)
+lanes = Gauge(
+    "bonobot_lane",
+    "Background work on this process's loop that goes, or waits for its turn.",
+    ("lane", "state"),
+    registry=registry,
+)
+requests = _counter(
+    "bonobot_http_requests_total",
+    "HTTP requests by part of the site.",
+    ("area", "status"),
+)
+request_seconds = _histogram(
+    "bonobot_http_request_seconds", "How long until the answer began.", ("area",), buckets=SECONDS
+)
+
+_CODE = re.compile(r"[a-z][a-z0-9_]{0,47}", re.ASCII)
+_codes: set[str] = set()
+_children: dict[tuple[Any, ...], Any] = {}
+
+
+def bound_label_value(code: str) -> str:
+    """Return a code as a label's value: as it is, or `other`."""
+    if code in _codes or not code:
+        return code
+    if len(_codes) >= MOST_CODES or not _CODE.fullmatch(code):
+        return "other"
+    _codes.add(code)
+    return code
+
+
+def get_labeled_metric(metric: Any, *values: str) -> Any:
+    """Return the metric with its labels; asked again, without any work."""
+    key = (metric, *values)
+    found = _children.get(key)
+    if found is None:
+        found = _children[key] = metric.labels(*values)
+    return found
+
+
+def observe_call(
+    kind: str, outcome: str, code: str, duration_ms: int, cost_microusd: int, *used: int
+) -> None:
+    """Count a call that ended; `used` are the tokens of a model, in and out."""
+    get_labeled_metric(calls, kind, outcome, bound_label_value(code)).inc()
+    get_labeled_metric(call_seconds, kind).observe(duration_ms / 1000)
+    if cost_microusd:
+        get_labeled_metric(cost, kind).inc(cost_microusd)
+    for direction, amount in zip(("input", "output"), used, strict=False):
+        if amount:
+            get_labeled_metric(tokens, direction).inc(amount)
+
+
+def observe_refusal(event: str, code: str) -> None:
+    """Count a call that was refused."""
+    get_labeled_metric(refusals, bound_label_value(event), bound_label_value(code)).inc()
+
+
+def observe_request(area: str, status: int, seconds: float) -> None:
+    """Count a request that began to be answered."""
+    get_labeled_metric(requests, area, str(status)).inc()
+    get_labeled_metric(request_seconds, area).observe(seconds)

@@ -1,0 +1,115 @@
+"""Strangers' text made visible and storable; JSON paths through untrusted keys.
+
+Characters that can't be seen (control, zero-width, fillers), that reorder what is seen (bidi) or
+that carry hidden text (tags, variation selectors) are written as `⟨U+200B⟩`. Line feeds and tabs
+stay, and so do the joiners inside an emoji: they show as what they are.
+"""
+
+import re
+import unicodedata
+from collections.abc import Iterable, Mapping
+from math import isfinite
+from typing import Any
+
+HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+# Letters and marks by their category, blanks by their look.
+BLANKS = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
+SELECTORS = (range(0x180B, 0x1810), range(0xFE00, 0xFE10), range(0xE0100, 0xE01F0))
+PLAIN = frozenset("\n\t")
+JOINERS = frozenset("\u200d\ufe0f")
+# What a terminal would obey instead of showing it.
+TERMINAL = (
+    r"\x1b\[[0-?]*[ -/]*[@-~]?"  # CSI: colours, cursor, erase
+    r"|\x1b[\]PX^_][^\x07\x1b\r\n]*(?:\x07|\x1b\\)"  # OSC, DCS …: title, link, clipboard
+    r"|\x1b[ -/]*[0-~]?"
+)
+_TERMINAL = re.compile(TERMINAL)
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+
+_PICTURE = (
+    "[\u203c\u2049\u2122\u2139\u2190-\u27bf\u2934\u2935\u2b05-\u2b55"
+    "\u3030\u303d\u3297\u3299\U0001f000-\U0001faff]"
+)
+_STYLED = f"(?:{_PICTURE}[\ufe0f\U0001f3fb-\U0001f3ff]?\u20e3?|[0-9#*]\ufe0f\u20e3)"
+_EMOJI = re.compile(f"({_STYLED}(?:\u200d{_STYLED})*)")
+
+
+class _VisibleCharacterTable(dict[int, str]):
+    """A translation table that decides on each character when it meets it."""
+
+    def __missing__(self, code: int) -> str:
+        character = chr(code)
+        return f"⟨U+{code:04X}⟩" if is_hidden(character) else character
+
+
+_SHOWN = _VisibleCharacterTable()
+
+
+def is_hidden(character: str) -> bool:
+    """Tell whether a reader would not see the character, or would see others moved by it."""
+    if character in PLAIN:
+        return False
+    code = ord(character)
+    return (
+        unicodedata.category(character) in HIDDEN
+        or character in BLANKS
+        or any(code in selectors for selectors in SELECTORS)
+    )
+
+
+def make_visible(text: str, limit: int | None = None) -> str:
+    """Return the text with everything hidden made visible, cut after `limit` characters."""
+    shown, more = (text, "") if limit is None or len(text) <= limit else (text[:limit], "…")
+    if shown.isascii() and shown.isprintable():
+        return shown + more
+    pieces = _EMOJI.split(shown.replace("\r\n", "\n"))
+    # Every second piece is an emoji; the emoji pattern has one group, so `split` returns it.
+    for index, piece in enumerate(pieces):
+        if index % 2 == 0 or not _is_picture(piece):
+            pieces[index] = piece.translate(_SHOWN)
+    return "".join(pieces) + more
+
+
+def strip_terminal_sequences(text: str) -> str:
+    """Return the text without terminal sequences: colours, cursor moves, titles, links."""
+    return _TERMINAL.sub("", text)
+
+
+def _is_picture(emoji: str) -> bool:
+    # The ranges have gaps, which show as nothing or as a box.
+    return not any(is_hidden(character) for character in emoji if character not in JOINERS)
+
+
+def make_storable(value: Any) -> Any:
+    """Return JSON-like `value` with what no database stores replaced.
+
+    That is NUL, lone surrogates, and numbers that JSON has no word for, which become texts.
+    """
+    if isinstance(value, str):
+        return _UNSTORABLE.sub("\ufffd", value)
+    if isinstance(value, float) and not isfinite(value):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {make_storable(key): make_storable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [make_storable(item) for item in value]
+    return value
+
+
+_PLAIN_KEY = re.compile(r"[A-Za-z_$][A-Za-z0-9_$-]*")
+_LONGEST_KEY = 64
+
+
+def format_path_step(key: str | int) -> str:
+    """Return one step of a path; what hides in a key is shown, what is long is cut."""
+    if isinstance(key, int):
+        return f"[{key}]"
+    if len(key) <= _LONGEST_KEY and _PLAIN_KEY.fullmatch(key):
+        return f".{key}"
+    shown = make_visible(key, _LONGEST_KEY).replace("\\", "\\\\").replace("'", "\\'")
+    return f"['{shown}']"
+
+
+def format_json_path(keys: Iterable[str | int]) -> str:
+    """Return the path from the root, `$`, through `keys`."""
+    return "$" + "".join(map(format_path_step, keys))

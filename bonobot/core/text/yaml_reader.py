@@ -1,0 +1,253 @@
+"""Bounded YAML 1.2 to the same nodes.
+
+Built from the parser's events, so nothing is ever constructed: no tags, and `no` or `on` stay the
+texts that their writer meant. Aliases (a few lines of them make gigabytes) are read only where the
+caller gives them a bound.
+"""
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import InvalidInput
+from bonobot.core.text.json_reader import (
+    DEEPEST,
+    LONGEST_TEXT,
+    ParsedDocument,
+    SourceNode,
+    has_unstorable_characters,
+)
+
+_BLANK = re.compile(r"(?:[ \t\r\n\ufeff]|\#[^\n]*(?:\n|\Z))*")
+_BEGINS_YAML = re.compile(r"---(?:\s|\Z)|%YAML|- |[A-Za-z_][^\s:{}\[\],\"]*\s*:(?:\s|\Z)")
+_INTEGER = re.compile(r"[-+]?[0-9]{1,300}")
+_FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]{1,3})?")
+_WORDS = {"true": True, "false": False, "null": None, "~": None, "": None}
+_TEXT_TAG = "tag:yaml.org,2002:str"
+MERGE = "<<"
+WEIGHED = 64  # characters of a text that count as one value
+
+
+def is_yaml(text: str) -> bool:
+    """Tell whether a text is written as YAML; what begins like JSON is read as JSON."""
+    blank = _BLANK.match(text)
+    at = blank.end() if blank else 0
+    return _BEGINS_YAML.match(text, at) is not None
+
+
+def read_yaml(text: str) -> ParsedDocument:
+    """Return the one document of a text.
+
+    Raises `Invalid`: `broken_yaml`, `too_large`, `too_deep`, `unsupported_yaml`.
+    """
+    documents = read_documents(text)
+    if len(documents) != 1:
+        raise InvalidInput(
+            format_message(
+                "The text holds {count} YAML documents.",
+                count=len(documents),
+            ),
+            code="unsupported_yaml",
+            remedy="Import one document at a time: cut the text at its `---`.",
+        )
+    return ParsedDocument(documents[0])
+
+
+def read_documents(
+    text: str,
+    *,
+    longest: int = LONGEST_TEXT,
+    loader: Any = yaml.SafeLoader,
+    aliased: int = 0,
+) -> tuple[SourceNode, ...]:
+    """Return every document of a text; raises `Invalid` as `read_yaml` does.
+
+    `longest` is in bytes; `loader` is whose parser reads. `aliased` is how much aliases may add to
+    the text, in values of at most 64 characters; 0 refuses them, and with them merge keys (`<<`).
+    """
+    if len(text.encode("utf-8", "surrogatepass")) > longest:
+        raise InvalidInput(
+            format_message("The text is larger than {longest} KiB.", longest=longest // 1024),
+            code="too_large",
+            remedy="Split it into several files.",
+        )
+    building = _NodeBuilder(aliased)
+    try:
+        for event in yaml.parse(text.lstrip("\ufeff"), Loader=loader):
+            building.take(event)
+    except yaml.MarkedYAMLError as error:
+        raise _build_syntax_error(error.problem_mark, error.problem or "it can't be read") from None
+    except yaml.YAMLError:
+        # A character that no YAML may hold; the library's own words would quote the text.
+        raise _build_syntax_error(None, "it holds a character that YAML doesn't allow") from None
+    return tuple(building.documents)
+
+
+@dataclass(slots=True)
+class _OpenCollection:
+    """A mapping or sequence that isn't closed yet, and the key whose value comes next."""
+
+    line: int
+    is_mapping: bool
+    members: list[tuple[str, int, SourceNode]] = field(default_factory=list)
+    items: list[SourceNode] = field(default_factory=list)
+    key: tuple[str, int] | None = None
+    anchor: str = ""
+    weight: int = 1
+    depth: int = 1
+
+    def node(self) -> SourceNode:
+        if self.is_mapping:
+            return SourceNode({}, self.line, members=tuple(self.members))
+        return SourceNode([], self.line, items=tuple(self.items))
+
+    def merge(self, node: SourceNode, line: int) -> None:
+        """Put the members of `node` (of several: the first before the others) behind our own."""
+        several = node.items if isinstance(node.value, list) else (node,)
+        for one in several:
+            if not isinstance(one.value, dict):
+                raise _build_unsupported_error(line, "a merge key (`<<`) with what is no mapping")
+            # Of members that come twice the last counts.
+            self.members[:0] = one.members
+
+
+@dataclass(frozen=True, slots=True)
+class _AnchorTarget:
+    """A value that aliases name, how much it is, and how deep."""
+
+    node: SourceNode
+    weight: int
+    depth: int
+
+
+class _NodeBuilder:
+    """The nodes under construction."""
+
+    def __init__(self, aliased: int) -> None:
+        self.documents: list[SourceNode] = []
+        self._open: list[_OpenCollection] = []
+        self._aliases = bool(aliased)
+        self._left = aliased
+        self._anchored: dict[str, _AnchorTarget] = {}
+
+    def take(self, event: Any) -> None:
+        line = event.start_mark.line + 1
+        if not self._aliases and getattr(event, "anchor", None):
+            raise _build_unsupported_error(line, "anchors and aliases (`&`, `*`)")
+        if isinstance(event, yaml.AliasEvent):
+            self._alias(event.anchor or "", line)
+        elif isinstance(event, yaml.DocumentStartEvent):
+            self._anchored.clear()
+        elif isinstance(event, yaml.MappingStartEvent | yaml.SequenceStartEvent):
+            self._begin(event, line)
+        elif isinstance(event, yaml.MappingEndEvent | yaml.SequenceEndEvent):
+            frame = self._open.pop()
+            self._put(_AnchorTarget(frame.node(), frame.weight, frame.depth), frame.anchor)
+        elif isinstance(event, yaml.ScalarEvent):
+            self._scalar(event, line)
+
+    def _begin(self, event: Any, line: int) -> None:
+        if event.tag:
+            raise _build_unsupported_error(line, "tags (`!`)")
+        if self._waits_for_key():
+            raise _build_unsupported_error(line, "keys that are no text")
+        if len(self._open) >= DEEPEST:
+            raise InvalidInput(
+                format_message("The text is nested deeper than {deepest}.", deepest=DEEPEST),
+                code="too_deep",
+                remedy="A configuration of servers is never nested that deep.",
+                extra={"line": line},
+            )
+        mapping = isinstance(event, yaml.MappingStartEvent)
+        self._open.append(_OpenCollection(line, mapping, anchor=event.anchor or ""))
+
+    def _alias(self, name: str, line: int) -> None:
+        """Put a value where an alias stands; what is not complete yet can't be named."""
+        found = self._anchored.get(name)
+        if found is None or self._waits_for_key():
+            raise _build_unsupported_error(line, "an alias (`*`) of nothing that stands before it")
+        self._left -= found.weight
+        if self._left < 0 or len(self._open) + found.depth > DEEPEST:
+            raise InvalidInput(
+                format_message(
+                    "With what the aliases (`*`) of line {line} stand for, the text is too large.",
+                    line=line,
+                ),
+                code="too_large",
+                remedy="Write out what is meant, or leave out what no server needs.",
+                extra={"line": line},
+            )
+        self._put(found)
+
+    def _scalar(self, event: Any, line: int) -> None:
+        if event.tag not in (None, "!", _TEXT_TAG):
+            raise _build_unsupported_error(line, "tags (`!`)")
+        if has_unstorable_characters(event.value):
+            raise _build_syntax_error(
+                event.start_mark, "a text holds a character that can't be stored"
+            )
+        if self._waits_for_key():
+            self._open[-1].key = (event.value, line)
+            return
+        plain = event.style in (None, "") and event.tag is None
+        node = SourceNode(_parse_scalar(event.value) if plain else event.value, line)
+        self._put(_AnchorTarget(node, 1 + len(event.value) // WEIGHED, 0), event.anchor or "")
+
+    def _waits_for_key(self) -> bool:
+        return bool(self._open) and self._open[-1].is_mapping and self._open[-1].key is None
+
+    def _put(self, value: _AnchorTarget, anchor: str = "") -> None:
+        if anchor:
+            self._anchored[anchor] = value
+        if not self._open:
+            self.documents.append(value.node)
+            return
+        frame = self._open[-1]
+        frame.weight += value.weight
+        frame.depth = max(frame.depth, value.depth + 1)
+        if frame.key is None:
+            frame.items.append(value.node)
+            return
+        if self._aliases and frame.key[0] == MERGE:
+            frame.merge(value.node, frame.key[1])
+        else:
+            frame.members.append((*frame.key, value.node))
+        frame.key = None
+
+
+def can_omit_quotes(text: str) -> bool:
+    """Tell whether a text without quotes would be read as a text again."""
+    return isinstance(_parse_scalar(text), str)
+
+
+def _parse_scalar(text: str) -> Any:
+    """Return a plain scalar by YAML 1.2's core rules; dates and `yes` stay texts."""
+    lowered = text.lower()
+    if lowered in _WORDS and text in (lowered, lowered.upper(), lowered.capitalize()):
+        return _WORDS[lowered]
+    if _INTEGER.fullmatch(text):
+        return int(text)
+    return float(text) if _FLOAT.fullmatch(text) else text
+
+
+def _build_syntax_error(mark: Any, why: str) -> InvalidInput:
+    where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+    # The library quotes single characters at most; longer words are its own grammar's.
+    return InvalidInput(
+        format_message("The text is not valid YAML: {why}{where}.", why=why, where=where),
+        code="broken_yaml",
+        remedy="Mend that line; indent with spaces, and quote texts with `:` or `#` in them.",
+        extra={"line": mark.line + 1, "column": mark.column + 1} if mark else {},
+    )
+
+
+def _build_unsupported_error(line: int, what: str) -> InvalidInput:
+    return InvalidInput(
+        format_message("Line {line} uses {what}, which are not read here.", line=line, what=what),
+        code="unsupported_yaml",
+        remedy="Write the value out.",
+        extra={"line": line},
+    )

@@ -1,0 +1,149 @@
+"""Schedules in the admin."""
+
+from functools import cache
+from typing import Any
+
+from django import forms
+from django.db.models import Model
+from django.http import HttpRequest
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _t
+from django.utils.translation import gettext_lazy as _
+from django_celery_beat.models import PeriodicTask
+
+from bonobot.accounts.admin_base import ServiceFormAdmin
+from bonobot.accounts.roles import Action
+from bonobot.accounts.templatetags.display import ago, thousands
+from bonobot.celery import app
+from bonobot.core.admin.theme import Checkbox, IntegerInput, display, register
+from bonobot.core.i18n.localization import localize_text
+from bonobot.core.text.syntax_highlighting import render_sentence
+from bonobot.jobs.schedules import ESSENTIAL, LONGEST_S, compute_period_s, default_s, save_schedule
+
+# What entries are called; their names are what rows and the command line have.
+NAMES = {
+    "check due servers": _("check due servers"),
+    "sweep": _("sweep"),
+    "deliver notices": _("deliver notices"),
+    "run due workflows": _("run due workflows"),
+    "count usage": _("count usage"),
+    "export audit heads": _("export audit heads"),
+    "watch budgets": _("watch budgets"),
+    "forget who left": _("forget who left"),
+    "read definitions again": _("read definitions again"),
+    "prune health history": _("prune health history"),
+    "prune notices": _("prune notices"),
+    "forget old cells": _("forget old cells"),
+    "prune the audit": _("prune the audit"),
+    "prune programs": _("prune programs"),
+}
+
+
+class ScheduleForm(forms.ModelForm):
+    """How often, and whether."""
+
+    every = forms.IntegerField(
+        label=_("Every … seconds"), min_value=1, max_value=LONGEST_S, widget=IntegerInput
+    )
+    enabled = forms.BooleanField(label=_("Switched on"), required=False, widget=Checkbox)
+
+    class Meta:
+        model = PeriodicTask
+        fields = ("enabled",)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """Say what the code's own period is, and what nothing works without."""
+        super().__init__(*args, **kwargs)
+        row = self.instance
+        self.fields["every"].initial = compute_period_s(row)
+        self.fields["every"].help_text = _t("Usually %(n)d.") % {"n": default_s(row)}
+        if longest := ESSENTIAL.get(row.name):
+            told = _t("Nothing works without it: it is always on, every %(n)d seconds at least.")
+            self.fields["enabled"].disabled = True
+            self.fields["enabled"].help_text = told % {"n": longest}
+
+
+@register(PeriodicTask)
+class ScheduleAdmin(ServiceFormAdmin):
+    """What beat sends; the code says what there is."""
+
+    platform_only = True
+    counted_as = _("schedules")
+    needs_to_change = Action.MANAGE_ORGANIZATION
+    form = ScheduleForm
+    fields = ("what", "about", "every", "enabled", "last", "times")
+    readonly_fields = ("what", "about", "last", "times")
+    list_display = ("what", "about", "period", "usual", "on", "last", "times")
+    list_select_related = ("interval",)
+    ordering = ("name",)
+    change_list_template = "admin/schedules.html"
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        """Never: the code says what there is."""
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        """Never: what isn't wanted is switched off."""
+        return False
+
+    @display(description=_("schedule"), ordering="name")
+    def what(self, row: PeriodicTask) -> str:
+        """Return what it is called."""
+        return str(NAMES.get(row.name, row.name))
+
+    @display(description=_("what it does"))
+    def about(self, row: PeriodicTask) -> SafeString:
+        """Return the first sentence of the task's own description."""
+        return format_html(
+            '<span class="bb-cell">{}</span>',
+            render_sentence(localize_text(_get_task_summary(row.task))),
+        )
+
+    @display(description=_("every"), ordering="interval__every")
+    def period(self, row: PeriodicTask) -> str:
+        """Return the period."""
+        return _format_period(compute_period_s(row))
+
+    @display(description=_("usually"))
+    def usual(self, row: PeriodicTask) -> str:
+        """Return the code's own period."""
+        return _format_period(default_s(row))
+
+    @display(description=_("on"), boolean=True, ordering="enabled")
+    def on(self, row: PeriodicTask) -> bool:
+        """Return whether it runs."""
+        return bool(row.enabled)
+
+    @display(description=_("last sent"), ordering="last_run_at")
+    def last(self, row: PeriodicTask) -> Any:
+        """Return when beat sent it last."""
+        return ago(row.last_run_at)
+
+    @display(description=_("times sent"), ordering="total_run_count")
+    def times(self, row: PeriodicTask) -> str:
+        """Return how often beat has sent it so far."""
+        return thousands(row.total_run_count)
+
+    def save_form(self, request: HttpRequest, form: Any, change: bool) -> PeriodicTask:
+        """Write by the operation."""
+        said, row = form.cleaned_data, PeriodicTask.objects.get(pk=form.instance.pk)
+        save_schedule(self.principal(request), row, every=said["every"], enabled=said["enabled"])
+        return row
+
+
+def _format_period(seconds: int) -> str:
+    """Return a period in the largest unit that it is a whole number of."""
+    units = ((86_400, _t("%(n)d d")), (3_600, _t("%(n)d h")), (60, _t("%(n)d min")))
+    for size, text in units:
+        if seconds and seconds % size == 0:
+            return text % {"n": seconds // size}
+    return _t("%(n)d s") % {"n": seconds}
+
+
+@cache
+def _get_task_summary(name: str) -> str:
+    app.loader.import_default_modules()  # the web process has no other use for tasks
+    task = app.tasks.get(name)
+    first = str(task.__doc__ or "").strip().partition("\n")[0] if task else ""
+    return first.partition(";")[0].rstrip(".") or name

@@ -1,0 +1,156 @@
+"""Celery's scheduler over rows; leader election.
+
+A lease is a row, claimed and renewed by a conditional UPDATE. Who can't renew it stops leading when
+it has run out by its own clock, which is before anybody else may claim it: a host that is cut off
+from the database and one that can reach it never lead together.
+"""
+
+import logging
+import time
+from datetime import timedelta
+from time import monotonic
+from typing import Any
+from uuid import uuid4
+
+from django.db import DatabaseError, close_old_connections
+from django.db.models import Q
+from django.utils import timezone
+from django_celery_beat.models import PeriodicTask
+from django_celery_beat.schedulers import DatabaseScheduler, ModelEntry
+
+from bonobot.jobs.schedules import sync
+from bonobot.models import Lease
+
+logger = logging.getLogger(__name__)
+
+LEASE_S = 15.0
+RENEW_S = 5.0
+
+
+class LeaderLease:
+    """This process's part in one lease."""
+
+    def __init__(self, name: str) -> None:
+        """Begin without it."""
+        self.name = name
+        self.holder = uuid4()
+        self._until = 0.0
+        self._look_at = 0.0
+
+    @property
+    def leads(self) -> bool:
+        """Whether the lease is ours by our own clock."""
+        return monotonic() < self._until
+
+    def renew(self) -> bool:
+        """Claim or renew the lease, at most each five seconds; return whether it is ours."""
+        began = monotonic()
+        if began >= self._look_at:
+            self._look_at = began + RENEW_S
+            try:
+                self._until = began + LEASE_S if self._claimed() else 0.0
+            except DatabaseError as error:
+                logger.warning("The lease %r can't be renewed now: %s", self.name, error)
+        return self.leads
+
+    def let_go(self) -> None:
+        """Let another one claim the lease at once."""
+        self._until = 0.0
+        Lease.objects.filter(name=self.name, holder=self.holder).delete()
+
+    def _claimed(self) -> bool:
+        now = timezone.now()
+        until = now + timedelta(seconds=LEASE_S)
+        free = Q(holder=self.holder) | Q(until__lt=now)
+        if Lease.objects.filter(free, name=self.name).update(holder=self.holder, until=until):
+            return True
+        made = Lease(name=self.name, holder=self.holder, until=until)
+        Lease.objects.bulk_create([made], ignore_conflicts=True)
+        return Lease.objects.filter(name=self.name, holder=self.holder).exists()
+
+
+# How often beat writes when it last sent what: its sign of life.
+WRITTEN_EVERY_S = 30
+# How soon one that stands by looks whether the leader is gone.
+STANDBY_S = 2.0
+
+
+class DatabaseScheduleEntry(ModelEntry):
+    """An entry that writes its own columns alone, so that an edit meanwhile isn't undone."""
+
+    def save(self) -> None:
+        """Write when it was last sent, and how often."""
+        PeriodicTask.objects.filter(pk=self.model.pk).update(
+            last_run_at=self.model.last_run_at, total_run_count=self.model.total_run_count
+        )
+
+
+class BonobotScheduler(DatabaseScheduler):
+    """The database's scheduler, whose rows follow the code, and which outlives a database."""
+
+    Entry = DatabaseScheduleEntry
+    sync_every = WRITTEN_EVERY_S
+
+    ticked_at = time.monotonic()
+    leader = LeaderLease("beat")
+    _led = False
+    _written = False  # since it leads
+
+    @classmethod
+    def age_s(cls) -> float:
+        """Return how many seconds ago this process's scheduler last looked what is due."""
+        return time.monotonic() - cls.ticked_at
+
+    def tick(self, *args: Any, **kwargs: Any) -> float:
+        """Send what is due, if we lead; the moment is the program's sign of life."""
+        BonobotScheduler.ticked_at = time.monotonic()
+        close_old_connections()
+        if not self.leader.renew():
+            self._led = False
+            return STANDBY_S
+        if not self._led:
+            self._take_over()
+        wait: float = super().tick(*args, **kwargs)
+        return min(wait, RENEW_S)
+
+    def close(self) -> None:
+        """Write what is left to write, and let another one lead."""
+        super().close()
+        try:
+            self.leader.let_go()
+        except DatabaseError:
+            logger.warning("The lease can't be given back now; it runs out", exc_info=True)
+
+    def setup_schedule(self) -> None:
+        """Leave the rows unread until we lead; the entries Celery would add have no use here."""
+
+    def _take_over(self) -> None:
+        """Begin with the rows as the last leader left them."""
+        logger.info("beat leads")
+        self._initial_read = self._heap_invalidated = True
+        self._heap: list[Any] = []
+        self._dirty.clear()
+        # Looked up before the rows are read, so that no change falls between.
+        self._last_timestamp = self.Changes.last_change()
+        self._led, self._written = True, False
+
+    def should_sync(self) -> bool:
+        """Tell whether to write what was sent: the first of it at once, a sign of life."""
+        return bool(self._dirty and not self._written) or bool(super().should_sync())
+
+    def sync(self) -> None:
+        """Write when what was sent was sent."""
+        self._written = self._written or bool(self._dirty)
+        super().sync()
+
+    def all_as_schedule(self) -> dict[str, Any]:
+        """Return the rows as entries; the last ones known while the database is away."""
+        try:
+            sync(self.app.conf.beat_schedule)
+            found: dict[str, Any] = super().all_as_schedule()
+        except DatabaseError:
+            if self._schedule is None:
+                raise
+            logger.warning("The schedule can't be read now; the last one holds", exc_info=True)
+            return dict(self._schedule)
+        return found

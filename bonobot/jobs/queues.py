@@ -1,0 +1,94 @@
+"""Worker queues and routes.
+
+Messages of a queue are taken in their order, those of several queues in turn. A message only hands
+work over: sessions and discoveries run on the worker's loop (`lib.lanes` bounds the latter), and of
+what comes again and again one runs at a time in each worker (`Alone`), on a thread of its own.
+"""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+# When a message was sent, in seconds since 1970: for how long the oldest has waited.
+SENT_AT = "bonobot_sent_at"
+
+
+@dataclass(frozen=True)
+class TaskQueue:
+    """A kind of work: its name, what it is, and the tasks that belong to it."""
+
+    name: str
+    holds: str
+    tasks: tuple[str, ...]
+
+
+QUEUES = (
+    TaskQueue(
+        "sessions",
+        "sessions of agents, replays",
+        ("agents.tasks.run_session", "agents.tasks.play_recording"),
+    ),
+    TaskQueue(
+        "sweeps",
+        "what was forgotten or is due: sessions, schedules of workflows, budgets, leavers",
+        (
+            "agents.tasks.sweep",
+            "agents.tasks.run_due_workflows",
+            "agents.tasks.watch_budgets",
+            "mcp_servers.tasks.forget_who_left",
+        ),
+    ),
+    TaskQueue("health", "checks of servers that are due", ("mcp_servers.tasks.check_due",)),
+    TaskQueue(
+        "discovery",
+        "reading what servers offer, again with newer rules too; deeds upon many servers",
+        (
+            "mcp_servers.tasks.discover_server",
+            "mcp_servers.tasks.rescan_definitions",
+            "mcp_servers.tasks.carry_out_round",
+        ),
+    ),
+    TaskQueue(
+        "notices",
+        "mail and webhooks to people",
+        (
+            "bonobot.notifications.tasks.send_due_notifications",
+            "bonobot.accounts.tasks.mail_factor_reset",
+            "bonobot.accounts.tasks.send_password_resets",
+        ),
+    ),
+    TaskQueue(
+        "upkeep",
+        "usage counted, audit heads exported, old rows removed",
+        (
+            "bonobot.ledger.tasks.count_usage",
+            "bonobot.ledger.tasks.export_heads",
+            "bonobot.ledger.tasks.forget_cells",
+            "bonobot.ledger.tasks.verify_further",
+            "bonobot.accounts.tasks.prune_audit",
+            "bonobot.notifications.tasks.prune_notices",
+            "mcp_servers.tasks.prune_checks",
+            "bonobot.oauth_server.tasks.prune_programs",
+        ),
+    ),
+)
+NAMES = tuple(queue.name for queue in QUEUES)
+# Of a task that nobody named: a worker of any other kind wouldn't expect it.
+OTHERS = "sweeps"
+
+
+def build_task_routes() -> dict[str, dict[str, str]]:
+    """Return which task goes to which queue, as Celery wants it."""
+    return {task: {"queue": queue.name} for queue in QUEUES for task in queue.tasks}
+
+
+def set_sent_at(headers: dict[str, Any]) -> None:
+    """Write into a message's headers when it is sent."""
+    headers[SENT_AT] = time.time()
+
+
+def compute_message_age_s(headers: Mapping[str, Any]) -> float:
+    """Return how long ago a message was sent, in seconds; 0 where it doesn't say."""
+    sent = headers.get(SENT_AT)
+    return max(time.time() - sent, 0.0) if isinstance(sent, float | int) else 0.0

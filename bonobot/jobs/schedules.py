@@ -1,0 +1,167 @@
+"""What runs how often: sync, change.
+
+The code says which entries there are; a row says how often one runs and whether it does. Each is
+made once and follows the code's default until somebody edits it. Entries that sessions, servers
+and notices can't do without are never off and never slower than they may be, whoever wrote the row.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from django.conf import settings
+from django.db import transaction
+from django_celery_beat.models import IntervalSchedule, PeriodicTask, PeriodicTasks
+
+from bonobot.accounts.principals import Principal
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import Conflict, Forbidden, InvalidInput
+from bonobot.ledger.audit.admin_changes import record_change
+
+# The longest period in seconds that each of these may have.
+ESSENTIAL = {"sweep": 60, "check due servers": 60, "deliver notices": 60}
+LONGEST_S = 31 * 86_400
+OURS = ("agents.", "bonobot.", "mcp_servers.")
+DEFAULT = "default_s"
+HEARTBEAT = "sweep"
+# A message expires before its successor, so that a worker that was away doesn't run a heap.
+EXPIRES_PERCENT = 90
+
+Entries = Mapping[str, Mapping[str, Any]]
+
+
+def get_scheduled_entries() -> Entries:
+    """Return what the code schedules."""
+    found: Entries = settings.CELERY_BEAT_SCHEDULE
+    return found
+
+
+@transaction.atomic
+def sync(wanted: Entries) -> None:
+    """Make the rows follow the code: missing ones made, vanished ones gone, broken ones repaired.
+
+    What an administrator set (period, on or off) stays, within what the entry allows.
+    """
+    rows = {row.name: row for row in PeriodicTask.objects.select_related("interval")}
+    changed = False
+    for name, entry in wanted.items():
+        row = rows.get(name)
+        if row is None:
+            PeriodicTask.objects.create(**_build_columns(name, entry))
+        elif repaired := _compute_repairs(row, entry):
+            PeriodicTask.objects.filter(pk=row.pk).update(**repaired)
+            changed = True
+    gone = [row.pk for name, row in rows.items() if name not in wanted and _is_ours(row)]
+    if gone:
+        PeriodicTask.objects.filter(pk__in=gone).delete()
+    if changed:
+        PeriodicTasks.update_changed()
+
+
+def save_schedule(principal: Principal, row: PeriodicTask, *, every: int, enabled: bool) -> None:
+    """Set how often an entry runs (seconds), and whether; raises `Invalid`, `Conflict`."""
+    if not principal.platform_admin:
+        raise Forbidden(
+            "Only a platform administrator may change what runs when.",
+            rule="platform_admin",
+            remedy="Ask a platform administrator.",
+        )
+    longest = ESSENTIAL.get(row.name)
+    if longest and not enabled:
+        raise Conflict(
+            format_message("Nothing works without {name!r}.", name=row.name),
+            code="schedule_essential",
+            field="enabled",
+            remedy="Leave it on; it may run less often.",
+        )
+    if not 1 <= every <= (longest or LONGEST_S):
+        raise InvalidInput(
+            format_message("The period is {every} s.", every=every),
+            field="every",
+            remedy=format_message(
+                "Use a whole number of seconds from 1 to {longest}.", longest=longest or LONGEST_S
+            ),
+        )
+    with record_change(
+        organization_id=principal.organization_id,
+        actor=principal.actor,
+        action="schedule_changed",
+        resource_type="schedule",
+        resource_id=str(row.pk),
+        resource_name=row.name,
+        details={"every_s": every, "enabled": enabled},
+        governed=False,
+    ):
+        row.interval = _ensure_interval(every)
+        row.expire_seconds = _compute_expiry_s(every, get_scheduled_entries().get(row.name, {}))
+        row.enabled = enabled
+        # The scheduler writes the same row: its last run stays as it is.
+        row.save(update_fields=["interval", "expire_seconds", "enabled", "date_changed"])
+
+
+def compute_period_s(row: PeriodicTask) -> int:
+    """Return a row's period in seconds; 0 where somebody gave it another kind of schedule."""
+    return int(row.interval.schedule.run_every.total_seconds()) if row.interval else 0
+
+
+def default_s(row: PeriodicTask) -> int:
+    """Return the period that the code gave to the row."""
+    try:
+        return int(json.loads(row.headers or "{}").get(DEFAULT, 0))
+    except (ValueError, TypeError, AttributeError):
+        return 0
+
+
+def _build_columns(name: str, entry: Mapping[str, Any]) -> dict[str, Any]:
+    every = int(entry["schedule"])
+    return {
+        "name": name,
+        "task": entry["task"],
+        "interval": _ensure_interval(every),
+        "expire_seconds": _compute_expiry_s(every, entry),
+        "headers": json.dumps({DEFAULT: every}),
+    }
+
+
+def _compute_repairs(row: PeriodicTask, entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the columns of a row that aren't as they have to be."""
+    default, every = int(entry["schedule"]), compute_period_s(row)
+    longest = ESSENTIAL.get(row.name, LONGEST_S)
+    unedited = every == default_s(row)
+    if not 1 <= every <= longest or unedited:
+        every = default
+    wanted: dict[str, Any] = {
+        "task": entry["task"],
+        "crontab_id": None,
+        "solar_id": None,
+        "clocked_id": None,
+        "one_off": False,
+        "start_time": None,
+        "expires": None,
+        "expire_seconds": _compute_expiry_s(every, entry),
+        "args": "[]",
+        "kwargs": "{}",
+        "headers": json.dumps({DEFAULT: default}),
+    }
+    if row.name in ESSENTIAL:
+        wanted["enabled"] = True
+    found = {name: value for name, value in wanted.items() if getattr(row, name) != value}
+    if every != compute_period_s(row):
+        found["interval"] = _ensure_interval(every)
+    return found
+
+
+def _ensure_interval(every: int) -> IntervalSchedule:
+    wanted = {"every": every, "period": IntervalSchedule.SECONDS}
+    return IntervalSchedule.objects.filter(**wanted).first() or IntervalSchedule.objects.create(
+        **wanted
+    )
+
+
+def _compute_expiry_s(every: int, entry: Mapping[str, Any]) -> int:
+    said: int = entry.get("options", {}).get("expires", every)
+    return max(min(said, every * EXPIRES_PERCENT // 100), 1)
+
+
+def _is_ours(row: PeriodicTask) -> bool:
+    return bool(row.task.startswith(OURS))

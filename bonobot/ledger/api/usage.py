@@ -1,0 +1,126 @@
+"""Usage and cost."""
+
+from datetime import datetime
+from typing import Any
+
+import django_filters
+from django.http import HttpResponse
+from django.utils import timezone
+from django_filters.utils import translate_validation
+from drf_spectacular.types import OpenApiTypes
+from rest_framework import serializers
+from rest_framework.response import Response
+
+from bonobot.accounts.api.openapi_schema import describe_operation
+from bonobot.accounts.api.resource_view import ResourceView
+from bonobot.accounts.roles import Action
+from bonobot.core.api.filters import StrictFilterSet
+from bonobot.core.api.serializers import StrictSerializer
+from bonobot.ledger.audit.export import MEDIA
+from bonobot.ledger.models import Rollup
+from bonobot.ledger.usage.report import GROUPS, UsageQuery, UsageReport, build_usage_report
+
+
+class UsageFilter(StrictFilterSet):
+    """What a report is about."""
+
+    by = django_filters.ChoiceFilter(
+        choices=[(name, name) for name in GROUPS], method="keep", label="What a line is of (agent)"
+    )
+    since = django_filters.IsoDateTimeFilter(method="keep_time", label="From when; 30 days ago")
+    until = django_filters.IsoDateTimeFilter(method="keep_time", label="Until when; now")
+    agent = django_filters.CharFilter(method="keep", label="Id or name of the agent")
+    server = django_filters.CharFilter(method="keep", label="Id or name of the server")
+    tool = django_filters.CharFilter(method="keep", label="The tool's own name")
+    model = django_filters.CharFilter(method="keep", label="The model's name")
+
+    def keep(self, rows: Any, name: str, value: str) -> Any:
+        """Keep all: the report itself looks at what was asked."""
+        return rows
+
+    def keep_time(self, rows: Any, name: str, value: datetime) -> Any:
+        """Keep all: the report itself looks at what was asked."""
+        return rows
+
+
+class UsageNumbersSerializer(StrictSerializer):
+    """What something came to."""
+
+    calls = serializers.IntegerField(help_text="Calls that ended, refused ones among them.")
+    ok = serializers.IntegerField()
+    errors = serializers.IntegerField(  # type: ignore[assignment]  # DRF moves it
+        help_text="Failed, or ended nobody knows how."
+    )
+    refused = serializers.IntegerField()
+    turns = serializers.IntegerField(help_text="Answers of models.")
+    input_tokens = serializers.IntegerField()
+    output_tokens = serializers.IntegerField()
+    cost_microusd = serializers.IntegerField(help_text="Millionths of a dollar.")
+    p50_ms = serializers.IntegerField(
+        allow_null=True, help_text="Median duration of calls that went well, within its bucket."
+    )
+    p95_ms = serializers.IntegerField(allow_null=True)
+
+
+class UsageLineSerializer(UsageNumbersSerializer):
+    """One line of a report."""
+
+    id = serializers.CharField(
+        help_text="Of an organization, agent or server, of a tool its server's; else blank."
+    )
+    name = serializers.CharField()
+    server = serializers.CharField(help_text="Of a tool: its server; blank for built-in tools.")
+
+
+class UsageReportSerializer(StrictSerializer):
+    """A report of usage and cost."""
+
+    by = serializers.ChoiceField([(name, name) for name in GROUPS])
+    since = serializers.DateTimeField(help_text="The beginning of its first day or hour (UTC).")
+    until = serializers.DateTimeField()
+    complete = serializers.BooleanField(
+        help_text="False while calls of the last minutes are still being counted."
+    )
+    total = UsageNumbersSerializer()
+    results = UsageLineSerializer(many=True)
+
+
+class UsageView(ResourceView):
+    """What the organization used."""
+
+    rules = {"GET": Action.VIEW_AUDIT}
+    queryset = Rollup.objects.none()
+    filterset_class = UsageFilter
+    http_method_names = ["get"]
+
+    @describe_operation("get_usage", answer=UsageReportSerializer)
+    def get(self, request: object) -> Response:
+        """Report calls, tokens and cost, the most calls first (at most 1,000 lines)."""
+        return Response(UsageReportSerializer(self.report().as_dict()).data)
+
+    def report(self) -> UsageReport:
+        """Return what the query asks for."""
+        self.check_parameters()
+        found = UsageFilter(self.request.query_params, queryset=self.queryset)
+        if not found.is_valid():
+            raise translate_validation(found.errors)
+        said = {name: value for name, value in found.form.cleaned_data.items() if value}
+        return build_usage_report(self.principal, UsageQuery(**said))
+
+
+class UsageExportView(UsageView):
+    """The same as a file."""
+
+    @describe_operation("export_usage", answer={(200, MEDIA["csv"]): OpenApiTypes.STR})
+    def get(self, request: object) -> HttpResponse:  # type: ignore[override]  # a file
+        """Export a report as CSV."""
+        return as_file(self.report())
+
+
+def as_file(report: UsageReport) -> HttpResponse:
+    """Answer a report as a CSV file."""
+    response = HttpResponse(report.as_csv(), content_type=MEDIA["csv"])
+    name = f"usage-by-{report.asked.by}-{timezone.now():%Y-%m-%d}.csv"
+    response["Content-Disposition"] = f'attachment; filename="{name}"'
+    response["Cache-Control"] = "no-store"
+    return response

@@ -1,0 +1,216 @@
+"""Record administrative changes in their transaction.
+
+The row is the last statement of the caller's own transaction, on the caller's own connection, so a
+change and its record are kept or lost together, and the lock of the organization's chain is held
+only for that moment. A governed change raises the policy generation: the very next admission of a
+call sees it, on every host.
+"""
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+from django.db import transaction
+
+from bonobot.core.db import preconditions
+from bonobot.core.db.fields import generate_uuid7
+from bonobot.ledger.audit.hash_chain import ChainTip
+from bonobot.ledger.types import Actor, Opening, Outcome
+from bonobot.ledger.writer import sql
+from bonobot.ledger.writer.batch_plan import OpenItem, SealedItem, open_item
+from bonobot.ledger.writer.sql import LedgerDatabase
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeEvent:
+    """What kind of event is recorded, and how it came out."""
+
+    type: str
+    outcome: Outcome = "ok"
+    code: str = ""
+    server_id: UUID | None = None
+    server_name: str = ""
+
+
+CHANGE = ChangeEvent("change")
+
+
+@dataclass(slots=True, kw_only=True)
+class AdminChange:
+    """A change in progress: until it ends, what is recorded of it can still be completed."""
+
+    organization_id: UUID
+    actor: Actor
+    action: str
+    resource_type: str
+    resource_id: str
+    resource_name: str = ""
+    details: Mapping[str, Any] = field(default_factory=dict)
+    governed: bool = True
+    event: ChangeEvent = CHANGE
+    id: UUID = field(default_factory=generate_uuid7)
+
+
+@dataclass(slots=True)
+class _PendingChanges:
+    """What the outermost change of a thread writes at its end."""
+
+    done: list[tuple[AdminChange, datetime]] = field(default_factory=list)
+    bumped: set[UUID] = field(default_factory=set)
+
+
+class _ThreadState(threading.local):
+    # Connections belong to threads, and so does what waits to be written on them.
+    pending: _PendingChanges | None = None
+
+
+_thread = _ThreadState()
+
+
+@contextmanager
+def record_change(
+    *,
+    organization_id: UUID,
+    actor: Actor,
+    action: str,
+    resource_type: str,
+    resource_id: str,
+    resource_name: str = "",
+    details: Mapping[str, Any] | None = None,
+    governed: bool = True,
+    event: ChangeEvent = CHANGE,
+) -> Iterator[AdminChange]:
+    """Make a change and record it in one transaction; nothing is recorded if the block raises.
+
+    The yielded `Change` may be completed in the block, as may the mapping given as `details`. A
+    change within a change is a row of its own; all are written when the outermost one ends.
+    """
+    one = AdminChange(
+        organization_id=organization_id,
+        actor=actor,
+        action=action,
+        resource_type=resource_type,
+        resource_id=resource_id,
+        resource_name=resource_name,
+        details={} if details is None else details,
+        governed=governed,
+        event=event,
+    )
+    with _record_in_transaction(one):
+        yield one
+
+
+def record(
+    *,
+    organization_id: UUID,
+    actor: Actor,
+    action: str,
+    resource_type: str,
+    resource_id: str,
+    resource_name: str = "",
+    details: Mapping[str, Any] | None = None,
+    governed: bool = True,
+    event: ChangeEvent = CHANGE,
+) -> UUID:
+    """Record a change that the caller's transaction has just made, as its last statement."""
+    with record_change(
+        organization_id=organization_id,
+        actor=actor,
+        action=action,
+        resource_type=resource_type,
+        resource_id=resource_id,
+        resource_name=resource_name,
+        details=details,
+        governed=governed,
+        event=event,
+    ) as one:
+        pass
+    return one.id
+
+
+@contextmanager
+def record_changes_at_end() -> Iterator[None]:
+    """Make changes in one transaction and write what is recorded of them at its end.
+
+    Else the organization's chain stays locked from the first of them on, and whoever has locked
+    what is written later waits for it.
+    """
+    with _record_in_transaction(None):
+        yield
+
+
+def increment_generation(organization_id: UUID) -> None:
+    """Raise the organization's policy generation in the caller's transaction.
+
+    Within a change it is done when the outermost one ends, once for all its writes.
+    """
+    pending = _thread.pending
+    if pending is None:
+        sql.increment_generation(LedgerDatabase(transaction.get_connection()), organization_id)
+    else:
+        pending.bumped.add(organization_id)
+
+
+@contextmanager
+def _record_in_transaction(one: AdminChange | None) -> Iterator[None]:
+    outermost = _thread.pending is None
+    pending = _thread.pending = _thread.pending or _PendingChanges()
+    before = len(pending.done)
+    try:
+        with transaction.atomic():
+            if outermost:
+                preconditions.run_checks()
+            yield
+            if one is not None:
+                pending.done.append((one, datetime.now(UTC)))
+                if one.governed:
+                    pending.bumped.add(one.organization_id)
+            if outermost and (pending.done or pending.bumped):
+                _write(pending)
+    except BaseException:
+        del pending.done[before:]
+        raise
+    finally:
+        if outermost:
+            _thread.pending = None
+
+
+def _write(pending: _PendingChanges) -> None:
+    database = LedgerDatabase(transaction.get_connection())
+    organizations = {one.organization_id for one, _ in pending.done} | pending.bumped
+    tips = sql.lock_heads(database, organizations)
+    for organization_id in pending.bumped:
+        tip = tips[organization_id]
+        tips[organization_id] = ChainTip(tip.seq, tip.digest, tip.generation + 1)
+    sealed: list[SealedItem] = []
+    for one, at in pending.done:
+        tip = tips[one.organization_id]
+        item = _build_item(one, at, tip.generation)
+        tip = tips[one.organization_id] = tip.extend(item.text)
+        sealed.append(SealedItem(item, tip.seq, tip.digest))
+    if sealed:
+        sql.write_opened(database, sealed)
+    sql.write_heads(database, tips)
+
+
+def _build_item(one: AdminChange, at: datetime, generation: int) -> OpenItem:
+    opening = Opening(
+        call_id=one.id,
+        organization_id=one.organization_id,
+        action=one.action,
+        event_type=one.event.type,
+        resource_type=one.resource_type,
+        resource_id=one.resource_id,
+        resource_name=one.resource_name,
+        actor=one.actor,
+        decision="allow",
+        details=one.details,
+        code=one.event.code,
+        server_id=one.event.server_id,
+        server_name=one.event.server_name,
+    )
+    return open_item(opening, at, outcome=one.event.outcome, generation=generation)

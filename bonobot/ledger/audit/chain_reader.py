@@ -1,0 +1,92 @@
+"""Read stored entries in chain order."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+from uuid import UUID
+
+from django.db.models import F, Func, QuerySet, TextField
+
+from bonobot.ledger.audit import entry_encoding
+from bonobot.ledger.audit.hash_chain import ChainTip, StoredEntry
+from bonobot.ledger.models import AuditRow, Head
+
+PAGE = 1_000
+LOWEST, HIGHEST = -(2**63), 2**63 - 1
+
+SEALED = ("id", "seq", "digest", "opened", "closed_seq", "closed_digest", "closed")
+
+
+class _IdText(Func):
+    """An id as the sealed text writes it."""
+
+    output_field = TextField()
+    template = "%(expressions)s::text"
+
+    def as_sqlite(self, compiler: Any, connection: Any, **more: Any) -> Any:
+        """Return the SQL for SQLite, which has the digits alone."""
+        ends = ((1, 8), (9, 4), (13, 4), (17, 4), (21, -1))
+        parts = [f"SUBSTR(%(expressions)s, {first}, {count})" for first, count in ends[:-1]]
+        parts.append("SUBSTR(%(expressions)s, 21)")
+        return self.as_sql(compiler, connection, template=" || '-' || ".join(parts), **more)
+
+
+class _TimeText(Func):
+    """A time as the sealed text writes it, and anything else in a way that never looks like it."""
+
+    output_field = TextField()
+    # Without the bounds a year before Christ would look like one after, and infinity like nothing.
+    template = (
+        "CASE WHEN %(expressions)s BETWEEN '0001-01-01 00:00:00Z' AND '9999-12-31 23:59:59.999999Z'"
+        " THEN TO_CHAR(%(expressions)s AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"')"
+        " ELSE %(expressions)s::text END"
+    )
+
+    def as_sqlite(self, compiler: Any, connection: Any, **more: Any) -> Any:
+        """Return the SQL for SQLite, which has a text, without microseconds if there are none."""
+        template = (
+            "REPLACE(%(expressions)s, ' ', 'T')"
+            " || CASE LENGTH(%(expressions)s) WHEN 19 THEN '.000000Z' ELSE 'Z' END"
+        )
+        return self.as_sql(compiler, connection, template=template, **more)
+
+
+_WRITTEN = {"uuid": _IdText, "time": _TimeText}
+_KINDS = {column.name: column.kind for column in entry_encoding.COLUMNS}
+# In one query, and as texts: values that Python would make of them cost more than all checks.
+_VALUES = [
+    _WRITTEN[_KINDS[name]](F(name)) if _KINDS.get(name) in _WRITTEN else F(name)
+    for name in (*SEALED, *entry_encoding.NAMES)
+]
+
+
+def load_tip(organization_id: UUID) -> ChainTip:
+    """Return where an organization's chain ends now."""
+    head = Head.objects.filter(pk=organization_id).first()
+    return ChainTip(head.seq, head.digest, head.generation) if head else ChainTip()
+
+
+def load_rows_from(
+    organization_id: UUID, first: int, *, up_to: int, most: int
+) -> Iterator[StoredEntry]:
+    """Yield so many rows from a place on, at another at most, in their order."""
+    rows = AuditRow.objects.filter(organization_id=organization_id, seq__lte=up_to).order_by("seq")
+    while most > 0:
+        page = read(rows.filter(seq__gte=first)[: min(PAGE, most)])
+        yield from page
+        if not page:
+            return
+        first, most = page[-1].seq + 1, most - len(page)
+
+
+def load_rows_at(organization_id: UUID, places: Sequence[int]) -> Iterator[StoredEntry]:
+    """Yield the rows at these places, as far as they are there."""
+    rows = AuditRow.objects.filter(organization_id=organization_id).order_by("seq")
+    for first in range(0, len(places), PAGE):
+        yield from read(rows.filter(seq__in=places[first : first + PAGE]))
+
+
+def read(rows: QuerySet[AuditRow]) -> list[StoredEntry]:
+    """Return rows as the database has them."""
+    count = len(SEALED)
+    found = rows.values_list(*_VALUES)
+    return [StoredEntry._make((*values[:count], values[count:])) for values in found]

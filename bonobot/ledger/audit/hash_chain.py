@@ -1,0 +1,187 @@
+"""Digests that link entries; pure.
+
+Pure. A row holds up to two entries (opened, closed), each at its own position of the one chain of
+its organization. The tip (position and digest of the last entry) is kept apart, so that a missing
+tail is seen too. Whoever can rewrite all rows and the tip can forge a chain: only a tip that was
+exported shows that.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from typing import Any, NamedTuple
+
+from bonobot.core.i18n.messages import format_message
+from bonobot.ledger.audit import entry_encoding
+
+GENESIS = "0" * 64
+MOST_FAULTS = 100
+
+
+def link(previous: str, text: str) -> str:
+    """Return the hex SHA-256 of an entry: over the previous digest, then the stored ASCII text."""
+    # What we wrote is ASCII; what somebody put in its place may be anything, and gets a digest too.
+    return hashlib.sha256((previous + text).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class ChainTip:
+    """Where a chain ends: entries so far, the last one's digest, and the policy generation."""
+
+    seq: int = 0
+    digest: str = GENESIS
+    generation: int = 0
+
+    def extend(self, text: str) -> "ChainTip":
+        """Return the tip after one more entry."""
+        return ChainTip(self.seq + 1, link(self.digest, text), self.generation)
+
+
+class StoredEntry(NamedTuple):
+    """A row as the database returned it; `columns` as `sealing.columns` would make them."""
+
+    id: str
+    seq: int
+    digest: str
+    opened: str
+    closed_seq: int | None
+    closed_digest: str
+    closed: str
+    columns: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ChainFault:
+    """One thing that is wrong with a chain, at a position, in a row where it is known."""
+
+    kind: str
+    seq: int
+    row_id: str
+    detail: str
+
+    def __str__(self) -> str:
+        row = f", row {self.row_id}" if self.row_id else ""
+        return f"{self.kind} at {self.seq}{row}: {self.detail}"
+
+
+# Position, digest, text, row id: a tuple because the heap of closings orders by position.
+_Entry = tuple[int, str, str, str]
+
+
+@dataclass(slots=True)
+class ChainVerifier:
+    """Checks rows fed in the order of `seq`, from `start` to a tip that was read before them.
+
+    `anchors` are digests by position that were known earlier. Without a start the first row is
+    taken as it is.
+    """
+
+    tip: ChainTip
+    start: ChainTip | None = field(default_factory=ChainTip)
+    anchors: Mapping[int, str] = field(default_factory=dict)
+    rows: int = 0
+    highest: int = 0
+    faults: list[ChainFault] = field(default_factory=list)
+    _closings: list[_Entry] = field(default_factory=list)
+    _last: tuple[int, str] | None = None
+
+    def __post_init__(self) -> None:
+        if self.start is not None:
+            self._last = (self.start.seq, self.start.digest)
+
+    def feed(self, row: StoredEntry) -> None:
+        """Check one row's columns, and its entries once those before them are known."""
+        self.rows += 1
+        self._check_columns(row)
+        closings = self._closings
+        while closings and closings[0][0] < row.seq:
+            self._check_entry(heappop(closings))
+        self._check_entry((row.seq, row.digest, row.opened, row.id))
+        if row.closed_seq is not None:
+            heappush(self._closings, (row.closed_seq, row.closed_digest, row.closed, row.id))
+
+    def feed_closing(self, row: StoredEntry) -> None:
+        """Check the columns of a row whose opening lies before the start, and its closing."""
+        self._check_columns(row)
+        if row.closed_seq is not None:
+            heappush(self._closings, (row.closed_seq, row.closed_digest, row.closed, row.id))
+
+    @property
+    def last(self) -> ChainTip:
+        """The last entry that was checked."""
+        return ChainTip(*self._last) if self._last else ChainTip()
+
+    def settle(self) -> ChainTip:
+        """Check what is left and return where the rows ended."""
+        while self._closings:
+            self._check_entry(heappop(self._closings))
+        return self.last
+
+    def finish(self) -> None:
+        """Check what is left against the tip, and the tip against the anchors."""
+        last = self.settle()
+        seq, digest = last.seq, last.digest
+        known = max(self.anchors, default=0)
+        if known > self.tip.seq:
+            cut = format_message(
+                "the chain ended at {known} when its head was exported", known=known
+            )
+            self._fault("truncated", self.tip.seq, "", cut)
+        if seq < self.tip.seq:
+            cut = format_message(
+                "entries {first} to {last} are missing at the end", first=seq + 1, last=self.tip.seq
+            )
+            self._fault("truncated", seq + 1, "", cut)
+        elif digest != self.tip.digest:
+            self._fault("head", seq, "", "the head's digest isn't that of the last entry")
+
+    def _check_entry(self, entry: _Entry) -> None:
+        seq, digest, text, row_id = entry
+        if seq > self.highest:
+            self.highest = seq
+        if seq > self.tip.seq:
+            return  # sealed after the tip was read, or forged: `highest` tells the caller
+        if self._last is None:
+            self._last = (seq, digest)
+            return
+        last_seq, last_digest = self._last
+        if seq <= last_seq:
+            self._fault(
+                "misplaced",
+                seq,
+                row_id,
+                format_message("position {seq} was already taken", seq=seq),
+            )
+            return
+        if seq > last_seq + 1:
+            gap = format_message(
+                "entries {first} to {last} are missing", first=last_seq + 1, last=seq - 1
+            )
+            self._fault("missing", last_seq + 1, row_id, gap)
+        elif link(last_digest, text) != digest:
+            self._fault("altered", seq, row_id, "the digest doesn't fit the text and its place")
+        if self.anchors.get(seq, digest) != digest:
+            self._fault("anchor", seq, row_id, "another digest stood here when it was exported")
+        self._last = (seq, digest)
+
+    def _check_columns(self, row: StoredEntry) -> None:
+        if row.closed_seq is None and (row.closed or row.closed_digest):
+            self._fault("columns", row.seq, row.id, "a closing without a position")
+        if entry_encoding.has_matching_columns(row.opened, row.closed, row.columns):
+            return
+        try:
+            sealed = entry_encoding.parse_columns(row.opened, row.closed)
+        except (ValueError, TypeError, LookupError, AttributeError) as error:
+            unread = format_message("the sealed text can't be read: {error}", error=str(error))
+            self._fault("unreadable", row.seq, row.id, unread)
+            return
+        if sealed != row.columns:
+            pairs = zip(entry_encoding.NAMES, sealed, row.columns, strict=True)
+            names = ", ".join(f"`{name}`" for name, wanted, found in pairs if wanted != found)
+            other = format_message("{names} differ from the sealed text", names=names)
+            self._fault("columns", row.seq, row.id, other)
+
+    def _fault(self, kind: str, seq: int, row_id: str, detail: str) -> None:
+        if len(self.faults) < MOST_FAULTS:
+            self.faults.append(ChainFault(kind, seq, row_id, detail))

@@ -1,0 +1,258 @@
+"""Archive and remove old entries or a whole organization's.
+
+What is left is verified from the checkpoint on. A row leaves only with both of its seals, so a call
+that was opened before and closed behind the cut stays, with all that follows it; and only once it
+is counted, so that what it came to stays (`counting`).
+
+Rows leave in short steps, each under the lock of the chain for some hundredths of a second: it
+reads the oldest rows by the chain's own index, however many there are behind them.
+
+Whoever calls this has written the audit elsewhere, or was told what is lost. It works past the
+querysets, which refuse to change audit rows, inside the caller's transaction.
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+from uuid import UUID, uuid4
+
+from django.apps import apps
+from django.db import transaction
+from django.db.models import QuerySet
+
+from bonobot.ledger.audit import entry_encoding
+from bonobot.ledger.audit import export as audit_export
+from bonobot.ledger.audit.admin_changes import record
+from bonobot.ledger.audit.hash_chain import GENESIS
+from bonobot.ledger.audit.signed_checkpoints import get_signer
+from bonobot.ledger.models import AuditQuerySet, AuditRow, Checkpoint, RateCell
+from bonobot.ledger.types import Actor, build_rate_prefix
+from bonobot.ledger.usage import build_rollups
+from bonobot.ledger.writer import sql
+from bonobot.ledger.writer.sql import LedgerDatabase
+
+KIND = "checkpoint"
+AT_ONCE = 1_000
+OPEN = AuditRow.Outcome.OPEN
+
+
+@dataclass(frozen=True, slots=True)
+class PruneResult:
+    """How many rows left (or would), and the position behind which the chain goes on."""
+
+    rows: int
+    seq: int
+
+
+class RetentionRow(NamedTuple):
+    """What decides whether a row can leave: where both of its seals are, and when it was opened."""
+
+    seq: int
+    closed_seq: int | None
+    opened_at: datetime
+    outcome: str
+
+
+def plan(organization_id: UUID, *, before: datetime) -> PruneResult:
+    """Return what `prune` would remove, and remove nothing."""
+    rows, (seq, _digest) = 0, find_chain_start(organization_id)
+    build_rollups.count(organization_id)
+    uncounted = build_rollups.find_first_uncounted(organization_id)
+    while places := _load_oldest_rows(organization_id, behind=seq):
+        end = cut(places, before, uncounted)
+        leaving = sum(place.seq <= end for place in places)
+        if not leaving:
+            break
+        rows, seq = rows + leaving, end
+    return PruneResult(rows, seq)
+
+
+def prune_entries(
+    organization_id: UUID,
+    *,
+    before: datetime,
+    actor: Actor,
+    up_to: int | None = None,
+    archive: str = "",
+) -> PruneResult:
+    """Remove what was opened before a time, to a position at most; recorded in the audit itself.
+
+    Works in steps of 1,000 rows, each with its own checkpoint in the same transaction. `archive`
+    names the file that they were written to before.
+    """
+    build_rollups.count(organization_id)
+    removed, seq = 0, find_chain_start(organization_id)[0]
+    while step := _prune_batch(organization_id, before, up_to):
+        removed, seq = removed + step.rows, step.seq
+    if removed:
+        details = {"before": entry_encoding.format_timestamp(before), "rows": removed, "up_to": seq}
+        record(
+            organization_id=organization_id,
+            actor=actor,
+            action="audit_pruned",
+            resource_type="audit",
+            resource_id=str(organization_id),
+            details=details | ({"archive": archive} if archive else {}),
+            governed=False,
+        )
+    return PruneResult(removed, seq)
+
+
+def cut(places: Sequence[RetentionRow], before: datetime, uncounted: int | None) -> int:
+    """Return the last position that can leave of the oldest rows, in their order; 0: none.
+
+    All rows up to it are whole and old, and counted; the last of those given stays if there are as
+    many as a step takes, since what lies behind it isn't known.
+    """
+    end = max(max(place.seq, place.closed_seq or 0) for place in places)
+    if len(places) > AT_ONCE:
+        end = places[-1].seq - 1
+    if uncounted is not None:
+        end = min(end, uncounted - 1)
+    for place in places:
+        if place.opened_at >= before or place.outcome == OPEN:
+            end = min(end, place.seq - 1)
+    # From the back: a row that is closed behind the end stays, and what follows it.
+    for place in reversed(places):
+        if place.seq <= end < (place.closed_seq or 0):
+            end = place.seq - 1
+    return end if end >= places[0].seq else 0
+
+
+def find_latest_checkpoint(organization_id: UUID) -> Checkpoint | None:
+    """Return the latest checkpoint of a chain."""
+    return Checkpoint.objects.filter(organization_id=organization_id).order_by("-seq").first()
+
+
+def find_chain_start(organization_id: UUID) -> tuple[int, str]:
+    """Return the position and digest behind which the chain's rows begin."""
+    found = find_latest_checkpoint(organization_id)
+    return (found.seq, found.digest) if found else (0, GENESIS)
+
+
+def is_genuine(found: Checkpoint) -> bool:
+    """Tell whether a checkpoint was signed here and says what its columns say."""
+    statement = found.statement
+    return get_signer().holds(statement) and statement == {
+        **_build_statement(found.organization_id, found.seq, found.digest, statement.get("at")),
+        "key": statement.get("key"),
+        "signature": statement.get("signature"),
+    }
+
+
+def _prune_batch(organization_id: UUID, before: datetime, up_to: int | None) -> PruneResult | None:
+    uncounted = build_rollups.find_first_uncounted(organization_id)
+    if up_to is not None:
+        uncounted = min(up_to + 1, uncounted or up_to + 1)
+    with transaction.atomic():
+        database = LedgerDatabase(transaction.get_connection())
+        # The lock of the chain: nobody closes a row at the cut meanwhile.
+        sql.lock_heads(database, [organization_id])
+        places = _load_oldest_rows(organization_id, behind=find_chain_start(organization_id)[0])
+        seq = cut(places, before, uncounted) if places else 0
+        if not seq:
+            return None
+        rows = sum(place.seq <= seq for place in places)
+        digest = _load_digest(organization_id, [one for one in places if one.seq <= seq], seq)
+        at = entry_encoding.format_timestamp(datetime.now(UTC))
+        Checkpoint.objects.create(
+            id=uuid4(),
+            organization_id=organization_id,
+            seq=seq,
+            digest=digest,
+            statement=get_signer().sign(_build_statement(organization_id, seq, digest, at)),
+        )
+        sql.remove(database, organization_id, up_to=seq)
+        return PruneResult(rows, seq)
+
+
+def _query_rows(organization_id: UUID) -> AuditQuerySet:
+    return AuditRow.objects.filter(organization_id=organization_id).order_by("seq")
+
+
+def _load_oldest_rows(organization_id: UUID, *, behind: int) -> list[RetentionRow]:
+    """Return the oldest rows behind a position: as many as a step takes, and one more."""
+    rows = _query_rows(organization_id).filter(seq__gt=behind)
+    return [RetentionRow(*row) for row in rows.values_list(*RetentionRow._fields)[: AT_ONCE + 1]]
+
+
+def _load_digest(organization_id: UUID, places: Sequence[RetentionRow], seq: int) -> str:
+    """Return the digest of the entry at a position, which is one of these rows' seals."""
+    own = next(place.seq for place in places if seq in (place.seq, place.closed_seq))
+    row = _query_rows(organization_id).get(seq=own)
+    return str(row.digest if row.seq == seq else row.closed_digest)
+
+
+def _build_statement(organization_id: UUID, seq: int, digest: str, at: object) -> dict[str, Any]:
+    return {
+        "kind": KIND,
+        "organization_id": str(organization_id),
+        "seq": seq,
+        "digest": digest,
+        "at": at,
+    }
+
+
+SUFFIX = ".part"
+
+
+def archive_and_prune(
+    organization_id: UUID, *, before: datetime, actor: Actor, file: Path
+) -> PruneResult:
+    """Write the rows that can leave as JSON Lines, then remove exactly these.
+
+    The file has its name once it is whole and on the disk. Raises OSError, and FileExistsError
+    rather than replace one; then nothing has left.
+    """
+    planned = plan(organization_id, before=before)
+    if not planned.rows:
+        return planned
+    _write(organization_id, planned.seq, file)
+    return prune_entries(
+        organization_id, before=before, actor=actor, up_to=planned.seq, archive=file.name
+    )
+
+
+def prune_into(
+    organization_id: UUID, *, before: datetime, actor: Actor, folder: Path
+) -> PruneResult:
+    """Do as `prune` does, with a file of its own for each time, named by organization and place."""
+    start = find_chain_start(organization_id)[0]
+    stamp = before.strftime("%Y%m%dT%H%M%S")
+    file = folder / f"{organization_id}-from-{start + 1}-before-{stamp}.jsonl"
+    return archive_and_prune(organization_id, before=before, actor=actor, file=file)
+
+
+def _write(organization_id: UUID, up_to: int, file: Path) -> None:
+    if file.exists():
+        raise FileExistsError(f"{file} is there already")
+    rows = AuditRow.objects.filter(organization_id=organization_id, seq__lte=up_to)
+    growing = file.with_name(file.name + SUFFIX)
+    growing.touch(mode=0o600)
+    with growing.open("w", encoding="utf-8") as written:
+        for page in audit_export.export_pages(rows, "jsonl"):
+            written.write(page)
+        written.flush()
+        os.fsync(written.fileno())
+    growing.rename(file)
+
+
+def list_organization_rows(organization_id: UUID) -> list[QuerySet[Any]]:
+    """Return what the ledger holds of an organization: its chain, its cells, what is counted."""
+    own = [
+        model
+        for model in apps.get_app_config("ledger").get_models()
+        if any(field.attname == "organization_id" for field in model._meta.fields)
+    ]
+    found: list[QuerySet[Any]] = [
+        model._base_manager.filter(organization_id=organization_id) for model in own
+    ]
+    return [*found, RateCell.objects.filter(key__startswith=build_rate_prefix(organization_id))]
+
+
+def forget(organization_id: UUID) -> int:
+    """Remove all of it; return how many rows."""
+    return sum(rows._raw_delete(rows.db) for rows in list_organization_rows(organization_id))

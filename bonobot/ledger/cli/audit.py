@@ -1,0 +1,346 @@
+"""`audit list|verify|export|prune`."""
+
+import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import IO, Any
+
+from agents.cli.policy_simulations import REPLAY
+from bonobot.core.cli.command_group import (
+    CommandContext,
+    CommandFailed,
+    CommandVerb,
+    build_table,
+    parse_time,
+)
+from bonobot.core.problems import InvalidInput
+from bonobot.ledger.api.audit import AuditFilter
+from bonobot.ledger.audit import export as audit_export
+from bonobot.ledger.audit import retention, signed_checkpoints
+from bonobot.ledger.audit import search as audit_search
+from bonobot.ledger.audit.signed_checkpoints import SignedCheckpoint
+from bonobot.ledger.audit.verify_chain import VerificationReport, verify_exported, verify_step
+from bonobot.ledger.models import AuditRow
+from bonobot.ledger.types import EVENT_TYPES
+
+# What `list` and REST's list are narrowed by in the same words.
+NARROWED_BY = {
+    "agent": "only this agent's, by id or name",
+    "server": "only this server's, by id or name",
+    "tool": "only this tool's",
+    "session": "only this session's, by id",
+    "action": "only this action, `agent_added`",
+    "code": "only refusals and errors with this code",
+    "rule": "only what this rule decided",
+    "decision": "allow, deny, ask",
+    "resource": "only what was done to the thing of this id",
+    "actor": "only what this person or program did, by id or name",
+    "outcome": "ok, error, refused, unknown, cancelled",
+}
+
+
+def _list_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--limit", type=int, default=50, help="newest rows (default: 50)")
+    parser.add_argument("--search", metavar="WORDS", help="words of names, codes and arguments")
+    parser.add_argument("--event", choices=EVENT_TYPES, help="only this kind of event")
+    for name, told in NARROWED_BY.items():
+        parser.add_argument(f"--{name}", help=told)
+    parser.add_argument("--since", type=parse_time, metavar="TIME", help="2026-11-01, or 7d, 12h")
+    parser.add_argument("--until", type=parse_time, metavar="TIME")
+
+
+def _list(cli: CommandContext, options: argparse.Namespace) -> None:
+    filters = _build_filter(cli, options)
+    rows, most = filters.qs, max(options.limit, 0)
+    looked_to = filters.search(cli.principal.organization_id).looks_to()
+    if looked_to is not None:
+        rows = rows.filter(opened_at__gte=looked_to)
+    found = [_serialize_entry(row) for row in rows[:most]]
+    shown = [
+        (
+            f"{row['at']:%Y-%m-%d %H:%M:%S}",
+            row["action"],
+            row["resource"],
+            row["actor"],
+            row["outcome"],
+            row["code"],
+        )
+        for row in found
+    ]
+    empty = "Nothing has happened yet, or nothing matches."
+    cli.emit(
+        found,
+        build_table(
+            "TIME", "ACTION", "RESOURCE", "ACTOR", "OUTCOME", "CODE", rows=shown, empty=empty
+        ),
+    )
+
+    if looked_to is not None and len(found) < most:
+        looked = f"Looked through {audit_search.LOOKED_AT:,} rows."
+        onward = f"Further back: --until {looked_to.isoformat()}"
+        cli.remark(f"{looked} {onward}", {"looked_to": looked_to.isoformat()})
+
+
+def _build_filter(cli: CommandContext, options: argparse.Namespace) -> AuditFilter:
+    """Return what is looked for, read as REST reads it; raises `Invalid` naming the option."""
+    given = {name: getattr(options, name) for name in (*NARROWED_BY, "since", "until")}
+    given |= {"q": options.search, "event_type": options.event}
+    asked = {
+        name: value.isoformat() if isinstance(value, datetime) else value
+        for name, value in given.items()
+        if value
+    }
+    rows = AuditRow.objects.of(cli.principal.organization_id).defer("opened", "closed")
+    filters = AuditFilter(asked, queryset=rows)
+    if not filters.is_valid():
+        name, errors = next(iter(filters.errors.items()))
+        raise InvalidInput(str(errors[0]), field=f"--{name}")
+    return filters
+
+
+def _serialize_entry(row: AuditRow) -> dict[str, Any]:
+    return {
+        "id": str(row.pk),
+        "seq": row.seq,
+        "at": row.opened_at,
+        "action": row.action,
+        "event_type": row.event_type,
+        "resource_type": row.resource_type,
+        "resource_id": row.resource_id,
+        "resource": row.resource_name or row.resource_id,
+        "actor": row.actor_label,
+        "decision": row.decision,
+        "rule": row.rule,
+        "code": row.code,
+        "outcome": row.outcome,
+        "duration_ms": row.duration_ms,
+        "agent": row.agent_name,
+        "server": row.server_name,
+        "tool": row.tool_name,
+        "session_id": str(row.session_id) if row.session_id else None,
+    }
+
+
+def _verify_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--heads", metavar="FILE", help="compare with heads that were kept elsewhere"
+    )
+    parser.add_argument("--file", metavar="FILE", help="check an exported file, not the database")
+    parser.add_argument(
+        "--continue",
+        dest="onward",
+        action="store_true",
+        help="go on where the last one was stopped, or read what came since it ended",
+    )
+
+
+def _verify(cli: CommandContext, options: argparse.Namespace) -> None:
+    report = _report(cli, options)
+    faults = [str(fault) for fault in report.faults]
+    cli.emit(
+        {
+            "ok": report.ok,
+            "rows": report.rows,
+            "faults": faults,
+            "seq": report.seq,
+            "digest": report.digest,
+            "start": report.start,
+        }
+    )
+    since = f", from the checkpoint at {report.start} on" if report.start else ""
+    state = "unbroken" if report.ok else f"{len(faults)} faults"
+    cli.say(f"{report.rows} rows{since}, {state}")
+    for fault in faults:
+        cli.say(f"✗ {fault}")
+    if not report.ok:
+        raise CommandFailed
+
+
+def _report(cli: CommandContext, options: argparse.Namespace) -> VerificationReport:
+    organization_id = cli.principal.organization_id
+    try:
+        if options.file:
+            with (
+                cli.waiting("Reading the file"),
+                Path(options.file).open(encoding="utf-8") as lines,
+            ):
+                return verify_exported(audit_export.read(lines))
+        if not options.heads:
+            known = list(
+                signed_checkpoints.parse_checkpoints(
+                    organization_id, signed_checkpoints.read_checkpoint_lines()
+                )
+            )
+        else:
+            with Path(options.heads).open(encoding="utf-8") as lines:
+                known = list(signed_checkpoints.parse_checkpoints(organization_id, lines))
+            if not known:
+                raise ValueError("It holds no signed head of this organization.")
+    except (OSError, ValueError) as error:
+        path = options.file or options.heads or str(signed_checkpoints.get_checkpoint_folder())
+        raise InvalidInput(
+            f"{path!r} can't be used: {error}",
+            code="unusable_file",
+            field="--file" if options.file else "--heads",
+            remedy="Name a file that `bonobot audit` wrote, or lines of the log.",
+        ) from error
+    return _verify_stepwise(cli, known, afresh=not options.onward)
+
+
+def _verify_stepwise(
+    cli: CommandContext, known: list[SignedCheckpoint], *, afresh: bool
+) -> VerificationReport:
+    """Verify to the end, step by step; whoever stops it can go on with `--continue`."""
+    with cli.share("Reading the audit") as show:
+        while True:
+            standing = verify_step(cli.principal.organization_id, anchors=known, afresh=afresh)
+            show(standing.share)
+            if standing.done:
+                return standing.report()
+            afresh = False
+
+
+def _show_checkpoints(cli: CommandContext, options: argparse.Namespace) -> None:
+    found = signed_checkpoints.sign_chain_ends(cli.principal.organization_id)
+    cli.emit(found)
+    for one in found:
+        cli.say(f"{one['seq']} entries, {one['digest']}, signed by {one['key']}")
+    for name, key in signed_checkpoints.get_signer().public_keys.items():
+        cli.say(f"public key {name}: {key}")
+
+
+def _export_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--format", choices=sorted(audit_export.MEDIA), default="jsonl", help="default: jsonl"
+    )
+    parser.add_argument("--since", type=parse_time, metavar="TIME", help="2026-11-01, or 7d, 12h")
+    parser.add_argument("--until", type=parse_time, metavar="TIME")
+    parser.add_argument("--output", metavar="FILE", help="default: standard output")
+
+
+def _export(cli: CommandContext, options: argparse.Namespace) -> None:
+    rows = AuditRow.objects.of(cli.principal.organization_id)
+    if options.since:
+        rows = rows.filter(opened_at__gte=options.since)
+    if options.until:
+        rows = rows.filter(opened_at__lt=options.until)
+    with _open_output(cli, options.output) as file:
+        for page in audit_export.export_pages(rows, options.format):
+            file.write(page)
+    if options.output:
+        cli.emit({"rows": rows.count(), "file": options.output})
+        cli.say(f"{rows.count()} rows are in {options.output}")
+
+
+@contextmanager
+def _open_output(cli: CommandContext, path: str | None) -> Iterator[IO[str]]:
+    if path is None:
+        yield cli.out.file
+        return
+    try:
+        with Path(path).open("w", encoding="utf-8") as file:
+            yield file
+    except OSError as error:
+        raise InvalidInput(
+            f"{path!r} can't be written: {error}",
+            code="unusable_file",
+            field="--output",
+            remedy="Name a file in a folder that is there and that you may write to.",
+        ) from error
+
+
+def _prune_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--before", type=parse_time, metavar="TIME", required=True, help="2026-01-01, 90d"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="say what would leave, and stop")
+    parser.add_argument("--archive", metavar="FILE", help="write there what leaves, before it does")
+    parser.add_argument("--yes", action="store_true", help="don't ask")
+
+
+def _prune(cli: CommandContext, options: argparse.Namespace) -> None:
+    organization_id = cli.principal.organization_id
+    planned = retention.plan(organization_id, before=options.before)
+    old = planned.rows
+    if options.dry_run:
+        cli.emit({"rows": old, "seq": planned.seq, "dry_run": True})
+        cli.say(f"{old} rows would be removed; the chain would go on behind {planned.seq}.")
+        return
+    question = f"Remove {old} rows from before {options.before:%Y-%m-%d %H:%M} for ever?"
+    if old and not options.yes and not cli.confirm(question):
+        raise InvalidInput(
+            f"{old} rows would be removed.",
+            code="not_confirmed",
+            field="--yes",
+            remedy="Add --yes.",
+        )
+    how: dict[str, Any] = {"before": options.before, "actor": cli.principal.actor}
+    try:
+        done = (
+            retention.archive_and_prune(organization_id, file=Path(options.archive), **how)
+            if options.archive
+            else retention.prune_entries(organization_id, **how)
+        )
+    except OSError as error:
+        raise InvalidInput(
+            f"{options.archive!r} can't be written: {error}",
+            code="unusable_file",
+            field="--archive",
+            remedy="Name a new file in a folder that you may write to; nothing was removed.",
+        ) from error
+    cli.emit({"rows": done.rows, "seq": done.seq})
+    cli.say(f"{done.rows} rows were removed; the chain goes on behind {done.seq}.")
+
+
+VERBS = (
+    CommandVerb(
+        "list",
+        "List what happened, newest first.",
+        _list,
+        _list_arguments,
+        (
+            "audit list",
+            "audit list --outcome refused --json",
+            "audit list --search invoice --since 7d",
+        ),
+    ),
+    CommandVerb(
+        "verify",
+        "Check that nothing was changed or removed; exported heads are compared.",
+        _verify,
+        _verify_arguments,
+        (
+            "audit verify",
+            "audit verify --continue",
+            "audit verify --heads /backup/2026-11.jsonl",
+            "audit verify --file a.jsonl",
+        ),
+    ),
+    CommandVerb(
+        "heads",
+        "Show where the audit ends now, signed, and the public key.",
+        _show_checkpoints,
+        examples=("audit heads", "audit heads --json"),
+    ),
+    CommandVerb(
+        "export",
+        "Write the audit as JSON Lines (which `verify --file` checks) or CSV.",
+        _export,
+        _export_arguments,
+        ("audit export --output audit.jsonl", "audit export --format csv --since 7d"),
+    ),
+    REPLAY,
+    CommandVerb(
+        "prune",
+        "Remove old rows, leaving a signed checkpoint that the rest is verified from.",
+        _prune,
+        _prune_arguments,
+        (
+            "audit prune --before 365d --dry-run",
+            "audit prune --before 365d --archive 2025.jsonl",
+            "audit prune --before 2026-01-01 --yes --json",
+        ),
+    ),
+)

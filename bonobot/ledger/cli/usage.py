@@ -1,0 +1,125 @@
+"""`usage`."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from bonobot.accounts.templatetags.display import dollars, milliseconds, thousands
+from bonobot.core.cli.command_group import CommandContext, CommandVerb, build_table, parse_time
+from bonobot.core.problems import InvalidInput
+from bonobot.ledger.usage import build_rollups
+from bonobot.ledger.usage.report import (
+    GROUPS,
+    UsageQuery,
+    UsageReport,
+    UsageReportEntry,
+    build_usage_report,
+)
+
+EMPTY = "Nothing was called in this time, or nothing matches."
+
+
+def _add_usage_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--by", choices=list(GROUPS), default="agent", help="default: agent")
+    parser.add_argument("--since", type=parse_time, metavar="TIME", help="2026-11-01, or 7d (30d)")
+    parser.add_argument("--until", type=parse_time, metavar="TIME")
+    parser.add_argument("--agent", metavar="NAME", help="only this agent's")
+    parser.add_argument("--server", metavar="NAME", help="only this server's")
+    parser.add_argument("--tool", metavar="NAME", help="only this tool's")
+    parser.add_argument("--model", metavar="NAME", help="only this model's")
+
+
+def _export_arguments(parser: argparse.ArgumentParser) -> None:
+    _add_usage_arguments(parser)
+    parser.add_argument("--output", metavar="FILE", help="default: standard output")
+
+
+def _report(cli: CommandContext, options: argparse.Namespace) -> UsageReport:
+    asked = UsageQuery(
+        by=options.by,
+        since=options.since,
+        until=options.until,
+        agent=options.agent or "",
+        server=options.server or "",
+        tool=options.tool or "",
+        model=options.model or "",
+    )
+    return build_usage_report(cli.principal, asked)
+
+
+def _show(cli: CommandContext, options: argparse.Namespace) -> None:
+    report = _report(cli, options)
+    lines = (
+        [*report.entries, UsageReportEntry("", "total", "", report.total)] if report.entries else []
+    )
+    columns = ("CALLS", "ERRORS", "REFUSED", "MEDIAN", "95 %", "TURNS", "TOKENS", "COST")
+    drawn = build_table(
+        options.by.upper(), *columns, rows=[_build_row(one) for one in lines], empty=EMPTY
+    )
+    cli.emit(report.as_dict(), drawn)
+    cli.say(f"{report.since:%Y-%m-%d %H:%M} to {report.until:%Y-%m-%d %H:%M} UTC")
+    if not report.complete:
+        cli.say("The latest calls are still being counted.")
+
+
+def _build_row(entry: UsageReportEntry) -> Sequence[str]:
+    line = entry.line
+    name = f"{entry.server}: {entry.name}" if entry.server else entry.name or "–"
+    return (
+        name,
+        *(thousands(number) for number in (line.calls, line.errors, line.refused)),
+        milliseconds(line.p50),
+        milliseconds(line.p95),
+        thousands(line.turns),
+        thousands(line.tokens),
+        dollars(line.cost_microusd),
+    )
+
+
+def _export(cli: CommandContext, options: argparse.Namespace) -> None:
+    report = _report(cli, options)
+    if not options.output:
+        cli.out.file.write(report.as_csv())
+        return
+    try:
+        Path(options.output).write_text(report.as_csv(), encoding="utf-8")
+    except OSError as error:
+        raise InvalidInput(
+            f"{options.output!r} can't be written: {error}",
+            code="unusable_file",
+            field="--output",
+            remedy="Name a file in a folder that is there and that you may write to.",
+        ) from error
+    cli.emit({"rows": len(report.entries), "file": options.output})
+    cli.say(f"{len(report.entries)} rows are in {options.output}")
+
+
+def _rebuild(cli: CommandContext, options: argparse.Namespace) -> None:
+    with cli.waiting("Counting the audit"):
+        rows = build_rollups.rebuild(cli.principal.organization_id)
+    cli.emit({"rows": rows})
+    cli.say(f"{rows} rows of the audit were counted again.")
+
+
+VERBS = (
+    CommandVerb(
+        "show",
+        "Show calls, tokens and cost by organization, agent, server, tool, model or day.",
+        _show,
+        _add_usage_arguments,
+        ("usage show --by tool", "usage show --by model --since 7d --json"),
+    ),
+    CommandVerb(
+        "export",
+        "Write the same as CSV.",
+        _export,
+        _export_arguments,
+        ("usage export --by agent --since 2026-11-01 --output november.csv",),
+    ),
+    CommandVerb(
+        "rebuild",
+        "Count the audit again; days whose rows were removed stay as they are.",
+        _rebuild,
+        examples=("usage rebuild",),
+    ),
+)

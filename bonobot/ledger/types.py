@@ -1,0 +1,194 @@
+"""Actor, Opening, Admission, Settlement.
+
+Amounts are integers in the unit that their cell's key names (tokens, micro-dollars, calls,
+milliseconds), so sums are exact and the same on every database.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+from uuid import UUID
+
+ActorKind = Literal["user", "token", "cli", "session", "system", "gateway"]
+KINDS: frozenset[str] = frozenset(get_args(ActorKind))
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """Someone or something that acts: its kind, its id there, and its name at that time."""
+
+    kind: ActorKind
+    id: str
+    label: str
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ValueError(f"`kind` must be one of {sorted(KINDS)}, not {self.kind!r}.")
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.label or self.id}"
+
+
+Outcome = Literal["ok", "error", "refused", "unknown", "cancelled"]
+EVENT_TYPES = ("call", "model", "change", "approval", "connection")
+OUTCOMES: frozenset[str] = frozenset(get_args(Outcome))
+
+# Sums of a thousand such amounts still fit a signed 64-bit column.
+LARGEST = 2**53
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """The request of a call, or an event: who wanted what, and what was decided about it."""
+
+    call_id: UUID
+    organization_id: UUID
+    action: str
+    event_type: str
+    resource_type: str
+    resource_id: str
+    actor: Actor
+    decision: str
+    rule: str = ""
+    code: str = ""
+    details: Mapping[str, Any] = field(default_factory=dict)
+    resource_name: str = ""
+    agent_id: UUID | None = None
+    agent_name: str = ""
+    server_id: UUID | None = None
+    server_name: str = ""
+    tool_name: str = ""
+    session_id: UUID | None = None
+    parent_id: UUID | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetReservation:
+    """An amount set aside in a budget cell until the call is settled; no limit: only counted."""
+
+    key: str
+    limit: int | None
+    amount: int
+
+    def __post_init__(self) -> None:
+        _check_amounts("amount", (self.amount,))
+        if self.limit is not None and self.limit < 0:
+            raise ValueError(f"`limit` must not be negative, it is {self.limit}.")
+
+
+@dataclass(frozen=True, slots=True)
+class RateCharge:
+    """One use of a rate limit: `per_minute` on average, `burst` at once."""
+
+    key: str
+    per_minute: int
+    burst: int
+    cost: int = 1
+
+    def __post_init__(self) -> None:
+        if self.per_minute < 1 or not 0 <= self.cost <= self.burst or self.burst < 1:
+            raise ValueError(
+                "`per_minute` and `burst` must be 1 or more, `cost` between 0 and `burst`: "
+                f"{self.per_minute}, {self.burst}, {self.cost}."
+            )
+
+
+def build_rate_prefix(organization_id: UUID) -> str:
+    """Return how the keys of an organization's own rates begin; others may be shared by several."""
+    return f"rate:{organization_id}:"
+
+
+@dataclass(frozen=True, slots=True)
+class FlowLabelEffect:
+    """What a call does to the labels that its caller holds, as bits; `key` names the caller.
+
+    The call is refused where all of `barred` are held already; else it `adds` its own. Labels are
+    forgotten after `idle_s` without use; None: never.
+    """
+
+    key: str
+    adds: int = 0
+    barred: int = 0
+    idle_s: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """A place that keeps data, and what a call does there; `key` names it.
+
+    A call that reads it brings the store's labels to its caller. A call that writes leaves what the
+    caller held before it: labels of a store are never forgotten, only cleared.
+    """
+
+    key: str
+    reads: bool = True
+    writes: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalReference:
+    """A person's yes that this call is to spend, and the digest of what it must have been for."""
+
+    id: UUID
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """A decided call that asks to run; `generation` is the one its policy snapshot was read at.
+
+    With a permit nothing is barred by a flow: a person has looked.
+    """
+
+    opening: Opening
+    reserves: tuple[BudgetReservation, ...] = ()
+    charges: tuple[RateCharge, ...] = ()
+    generation: int | None = None
+    flows: tuple[FlowLabelEffect, ...] = ()
+    stores: tuple[Store, ...] = ()
+    permit: ApprovalReference | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionResult:
+    """The call is in the audit, its reservations and charges stand: it may run."""
+
+    call_id: UUID
+    seq: int
+    generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settlement:
+    """How a call ended, and the code of why if it failed.
+
+    `actuals` are (key, reserved, actual) for each of its reserves; `kind` is for metrics, since the
+    row knows by itself what it is.
+    """
+
+    call_id: UUID
+    organization_id: UUID
+    outcome: Outcome
+    duration_ms: int
+    code: str = ""
+    details: Mapping[str, Any] = field(default_factory=dict)
+    actuals: tuple[tuple[str, int, int], ...] = ()
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost_microusd: int = 0
+    kind: Literal["call", "model", "bot", "trigger"] = "call"
+
+    def __post_init__(self) -> None:
+        if self.outcome not in OUTCOMES:
+            raise ValueError(f"`outcome` must be one of {sorted(OUTCOMES)}, not {self.outcome!r}.")
+        _check_amounts("duration_ms", (self.duration_ms,))
+        _check_amounts("tokens", (self.input_tokens, self.output_tokens))
+        _check_amounts("cost_microusd", (self.cost_microusd,))
+        for _, reserved, actual in self.actuals:
+            _check_amounts("actuals", (reserved, actual))
+
+
+def _check_amounts(name: str, amounts: Iterable[int]) -> None:
+    for amount in amounts:
+        if not 0 <= amount <= LARGEST:
+            raise ValueError(f"`{name}` must be between 0 and {LARGEST}, not {amount}.")

@@ -1,0 +1,606 @@
+"""Count entries into rollups and summaries.
+
+What is counted is added to the summaries in the transaction that adds it to the rollups. What was
+counted before there were summaries, or by a worker of a release that has none, is summed from the
+rollups, a day at a time from the latest back; reports read summaries of days that are whole, and
+rollups for others.
+
+A day is summed within the database, in one transaction; a step that is broken off changes nothing.
+Whoever counts doesn't wait for it: it ends by asking whether anybody has counted meanwhile, and is
+taken back where that is so. Then it is done again with the row of `Counted` held, for which whoever
+counts waits; calls never do. Of several workers one sums, the others leave it to that one.
+
+On SQLite, where all would wait, a day is read without a transaction and written in short ones
+(`piecemeal`), each of which asks the same; what they leave of a day that isn't whole is never read.
+
+For SQLite, where one writes and all others wait: what is read here blocks nobody, and each piece is
+a short transaction of its own. Rows lie in a table of the connection's own (`temp`) meanwhile.
+
+The cursor walks the chain by the place of a row's opening: places are given under the lock of the
+head, so whatever stands at or before a place that was seen is committed. What had no end by then is
+remembered (`Uncounted`) and looked up by its id until it has one. A batch is read, then written in
+one transaction that first moves the cursor from where it was read: a second worker, or one that was
+killed, changes nothing. Repeats of a refusal that are written later than `FLOOD_KEPT` after it
+aren't counted; `rebuild` counts them.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from itertools import chain
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+from uuid import UUID
+
+from django.db import connection, transaction
+from django.db.models import F, Min, Q, QuerySet, Subquery
+from django.db.models.functions import Coalesce
+from django.utils import timezone
+
+from bonobot.ledger.models import (
+    TOOK,
+    AuditRow,
+    Checkpoint,
+    Counted,
+    Head,
+    Rollup,
+    Summary,
+    Uncounted,
+)
+from bonobot.ledger.usage.aggregation import (
+    COUNTED,
+    COUNTS,
+    DIMENSIONS,
+    GRAINS,
+    NAMES,
+    OPEN,
+    REFUSED,
+    RollupKey,
+    RollupSum,
+    SummaryKey,
+    UsageDimension,
+    UsageEntry,
+    UsageLine,
+    fold,
+    hash_rollup_key,
+    summarize,
+    truncate_time,
+)
+
+STEP_BATCH = 250
+_TABLE = "temp.piecemeal"
+
+
+class StagingTable:
+    """Rows for a table, gathered by statements; they are let go of in the end.
+
+    `check` runs at the beginning of each transaction and raises where it may not go on.
+    """
+
+    def __init__(self, table: str, columns: str, check: Callable[[], None]) -> None:
+        self._table, self._columns, self._check = table, columns, check
+
+    def __enter__(self) -> Self:
+        self._drop()
+        with connection.cursor() as cursor:
+            # Our own names alone, here and below.
+            like = f"SELECT {self._columns} FROM {self._table} WHERE 0"  # noqa: S608
+            cursor.execute(f"CREATE TEMP TABLE piecemeal AS {like}")
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._drop()
+
+    def gather(self, statements: Iterable[tuple[str, Sequence[Any]]]) -> None:
+        """Keep what queries for these columns find."""
+        for query, values in statements:
+            with connection.cursor() as cursor:
+                cursor.execute(f"INSERT INTO {_TABLE} ({self._columns}) {query}", values)
+
+    def replace(self, old: QuerySet[Any]) -> None:
+        """Write what was gathered in place of other rows of the table."""
+        while self._removed(old):
+            pass
+        written = 0
+        while count := self._written(written):
+            written += count
+
+    def _removed(self, old: QuerySet[Any]) -> int:
+        with transaction.atomic():
+            self._check()
+            keys = list(old.order_by().values_list("pk", flat=True)[:STEP_BATCH])
+            rows = old.model._base_manager.filter(pk__in=keys)
+            return rows._raw_delete(rows.db) if keys else 0
+
+    def _written(self, behind: int) -> int:
+        with transaction.atomic(), connection.cursor() as cursor:
+            self._check()
+            cursor.execute(
+                f"INSERT INTO {self._table} ({self._columns}) SELECT {self._columns}"  # noqa: S608
+                f" FROM {_TABLE} WHERE rowid > %s AND rowid <= %s",
+                [behind, behind + STEP_BATCH],
+            )
+            return int(cursor.rowcount)
+
+    def _drop(self) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute(f"DROP TABLE IF EXISTS {_TABLE}")
+
+
+# Nothing was counted before: an organization whose summaries are whole is summed since then.
+ALWAYS = datetime(1970, 1, 1, tzinfo=UTC)
+DAY = timedelta(days=1)
+HOURLY_SUMMARIES_KEPT = timedelta(days=10)
+ROLLUP_BATCH = 500
+LONGEST_S = 20.0  # of one run of the task
+
+_KEY = ("organization_id", "dimension", "grain", "begins", "subject")
+_SAYS = ("event_type", "code", "rule", "agent_id", "server_id", "tool_name", "model")
+_SUMS = (*COUNTS, *TOOK)
+_COLUMNS = (*_KEY, *_SAYS, *NAMES.values(), *_SUMS)
+_FIELDS: dict[str, Any] = {name: Summary._meta.get_field(name) for name in _COLUMNS}
+_QUOTED = ", ".join(f'"{name}"' for name in _COLUMNS)
+_GROWN = ", ".join(
+    [f'"{name}" = ledger_summary."{name}" + excluded."{name}"' for name in _SUMS]
+    + [f"{name} = excluded.{name}" for name in NAMES.values()]
+)
+# Built from the names of our own columns; values are always parameters.
+_ADD = (
+    f"INSERT INTO ledger_summary ({_QUOTED}) VALUES {{rows}}"  # noqa: S608
+    f" ON CONFLICT ({', '.join(_KEY)}) DO UPDATE SET {_GROWN}"
+)
+_ROW = f"({', '.join(['%s'] * len(_COLUMNS))})"
+_CALL = "event_type = 'call'"
+_COUNTED = {
+    "calls": _CALL,
+    "ok": f"{_CALL} AND outcome = 'ok'",
+    "errors": f"{_CALL} AND outcome IN ('error', 'unknown')",
+    "refused": f"{_CALL} AND outcome = 'refused'",
+    "turns": "event_type = 'model' AND outcome <> 'refused'",
+}
+
+
+def get_complete_since(cursor: Counted) -> datetime | None:
+    """Return from which day on an organization's summaries can be relied on; None: not at all."""
+    return cursor.summed_since if cursor.summed_version == cursor.version else None
+
+
+def add(sums: Mapping[RollupKey, RollupSum], since: datetime | None) -> None:
+    """Add what was counted of the days that are summed already; the caller holds the cursor."""
+    if since is None:
+        return
+    found = summarize(sums, lambda place: place.begins >= since)
+    # In one order, as all who lock several rows do.
+    rows = [
+        _build_summary_row(*one)
+        for one in sorted(found, key=lambda one: _build_summary_key(one[0]))
+    ]
+    with connection.cursor() as cursor:
+        for first in range(0, len(rows), ROLLUP_BATCH):
+            some = rows[first : first + ROLLUP_BATCH]
+            statement = _ADD.format(rows=", ".join([_ROW] * len(some)))
+            cursor.execute(statement, [value for row in some for value in row])
+
+
+def sum_missing_days(seconds: float = LONGEST_S) -> int:
+    """Sum days of organizations whose summaries aren't whole, for so long; return how many."""
+    ends, days = time.monotonic() + seconds, 0
+    behind = Q(summed_since__isnull=True) | Q(summed_since__gt=ALWAYS)
+    rows = Counted.objects.filter(behind | ~Q(summed_version=F("version")))
+    for organization_id in list(rows.values_list("pk", flat=True)):
+        while time.monotonic() < ends and sum_next_day(organization_id):
+            days += 1
+    return days
+
+
+def sum_next_day(organization_id: UUID) -> bool:
+    """Sum the latest day that isn't summed yet; False where there is none."""
+    for holding in (False, True):
+        try:
+            if connection.vendor == "sqlite" and not holding:
+                return _sum_day_in_batches(organization_id)
+            with transaction.atomic():
+                return _sum_day_at_once(organization_id, holding=holding)
+        except _CursorMoved:
+            continue
+    return False  # nobody can have counted while the row was held
+
+
+class _CursorMoved(Exception):
+    """Somebody has counted while a day was summed."""
+
+
+def _sum_day_at_once(organization_id: UUID, *, holding: bool) -> bool:
+    if not _try_lock(organization_id):
+        return False
+    own = Counted.objects.filter(pk=organization_id)
+    if holding:
+        own.update(version=F("version"))  # it takes the lock; nothing was counted
+    cursor = own.first()
+    since = get_complete_since(cursor) if cursor else None
+    if cursor is None or (since is not None and since <= ALWAYS):
+        return False
+    day = _find_latest_day(organization_id, before=since)
+    if day is not None:
+        _sum(organization_id, day)
+    unmoved = own.filter(version=cursor.version)
+    if not unmoved.update(summed_since=day or ALWAYS, summed_version=cursor.version):
+        raise _CursorMoved
+    return day is not None
+
+
+def _sum_day_in_batches(organization_id: UUID) -> bool:
+    own = Counted.objects.filter(pk=organization_id)
+    # Whoever sums a day has a version of its own: another one who began before finds it moved.
+    with transaction.atomic():
+        cursor = own.first()
+        since = get_complete_since(cursor) if cursor else None
+        if cursor is None or (since is not None and since <= ALWAYS):
+            return False
+        version = cursor.version + 1
+        summed = cursor.summed_version if since is None else version
+        own.update(version=version, summed_version=summed)
+
+    def check() -> None:
+        if not own.filter(version=version).exists():
+            raise _CursorMoved
+
+    day = _find_latest_day(organization_id, before=since)
+    if day is not None:
+        with StagingTable("ledger_summary", _QUOTED, check) as aside:
+            aside.gather(_build_queries(organization_id, day))
+            aside.replace(_query_day_summaries(organization_id, day))
+    if not own.filter(version=version).update(summed_since=day or ALWAYS, summed_version=version):
+        raise _CursorMoved
+    return day is not None
+
+
+def _try_lock(organization_id: UUID) -> bool:
+    """Tell whether nobody else sums days of this organization, until the transaction ends."""
+    if connection.vendor == "sqlite":
+        return True  # whoever writes is alone
+    with connection.cursor() as cursor:
+        claim = "SELECT pg_try_advisory_xact_lock(hashtextextended('ledger.summing:' || %s, 0))"
+        cursor.execute(claim, [str(organization_id)])
+        return bool(cursor.fetchone()[0])
+
+
+def delete_old_summaries() -> int:
+    """Remove the summaries of hours that no report is by any more; those of days stay."""
+    before = timezone.now() - HOURLY_SUMMARIES_KEPT
+    old = Summary.objects.filter(grain=Rollup.Grain.HOUR, begins__lt=before)
+    return old._raw_delete(old.db)
+
+
+def _find_latest_day(organization_id: UUID, *, before: datetime | None) -> datetime | None:
+    days = Rollup.objects.filter(organization_id=organization_id, grain=Rollup.Grain.DAY)
+    earlier = days.filter(begins__lt=before) if before else days
+    return earlier.order_by("-begins").values_list("begins", flat=True).first()
+
+
+def _sum(organization_id: UUID, day: datetime) -> None:
+    """Write a day's summaries anew."""
+    old = _query_day_summaries(organization_id, day)
+    old._raw_delete(old.db)
+    with connection.cursor() as cursor:
+        for query, values in _build_queries(organization_id, day):
+            cursor.execute(f"INSERT INTO ledger_summary ({_QUOTED}) {query}", values)
+
+
+def _query_day_summaries(organization_id: UUID, day: datetime) -> QuerySet[Summary]:
+    """Return a day's summaries; with all that an index begins with, or each row is looked at."""
+    names = [one.name for one in DIMENSIONS]
+    rows = Summary.objects.filter(organization_id=organization_id, dimension__in=names)
+    return rows.filter(grain__in=GRAINS, begins__gte=day, begins__lt=day + DAY)
+
+
+def _build_queries(organization_id: UUID, day: datetime) -> Iterator[tuple[str, Sequence[Any]]]:
+    """Yield queries for a day's summaries, each with its values."""
+    kept = day >= truncate_time(timezone.now(), "day") - HOURLY_SUMMARIES_KEPT
+    prepared = [
+        _prepare_value(name, value) for name, value in (("begins", day), ("begins", day + DAY))
+    ]
+    for grain in GRAINS if kept else ("day",):
+        where = [_prepare_value("organization_id", organization_id), grain, *prepared]
+        for dimension in DIMENSIONS:
+            yield _build_sum_query(dimension), where
+
+
+def _build_sum_query(dimension: UsageDimension) -> str:
+    """Return the query that sums rollups by a dimension."""
+    told = dict.fromkeys((*_SAYS, *NAMES.values()), "''")
+    told |= {"agent_id": "NULL", "server_id": "NULL"}
+    told |= {name: f'"{name}"' for name in dimension.columns}
+    told |= {name: f"MAX({name})" for name in dimension.names}
+    told |= {"dimension": f"'{dimension.name}'", "subject": _build_subject_sql(dimension)}
+    told |= {name: name for name in ("organization_id", "grain", "begins")}
+    told |= {name: _sum_of(name) for name in COUNTS}
+    told |= {name: _sum_of("calls", which) for name, which in _COUNTED.items()}
+    told |= {name: _sum_of(name, _COUNTED["ok"]) for name in TOOK}
+    of = "".join(f" AND {name} = '{value}'" for name, value in dimension.of.items())
+    by = ", ".join(f'"{name}"' for name in ("organization_id", "grain", "begins"))
+    columns = ", ".join(f'"{name}"' for name in dimension.columns)
+    return (
+        "SELECT "  # noqa: S608  # our own names alone
+        + ", ".join(told[name] for name in _COLUMNS)
+        + " FROM ledger_rollup WHERE organization_id = %s AND grain = %s"
+        + f" AND begins >= %s AND begins < %s{of} GROUP BY {by}, {columns}"
+    )
+
+
+def _sum_of(column: str, which: str = "") -> str:
+    """Return the SQL of a sum, exact below 2**53."""
+    filtered = f" FILTER (WHERE {which})" if which else ""
+    if connection.vendor == "sqlite":
+        return f"COALESCE(SUM({column}){filtered}, 0)"
+    # PostgreSQL adds whole numbers of 64 bits as decimals, which takes several times as long.
+    return f"COALESCE(SUM({column}::float8){filtered}, 0)::bigint"
+
+
+def _build_subject_sql(dimension: UsageDimension) -> str:
+    """Return the SQL of `dimensions.subject_of`."""
+    sqlite = connection.vendor == "sqlite"
+    parts = []
+    for name in dimension.columns:
+        if name not in NAMES:
+            parts.append(f'"{name}"')
+        elif sqlite:
+            parts.append(f"COALESCE({name}, '')")
+        else:
+            parts.append(f"REPLACE(COALESCE({name}::text, ''), '-', '')")
+    text = " || ':' || ".join(parts)
+    if sqlite:
+        return f"SUBSTR(SHA256({text}), 1, 32)"
+    return f"ENCODE(SUBSTRING(SHA256(CONVERT_TO({text}, 'UTF8')) FROM 1 FOR 16), 'hex')::uuid"
+
+
+def _build_summary_key(spot: SummaryKey) -> tuple[str, str, datetime, UUID]:
+    return spot.dimension.name, spot.grain, spot.begins, spot.subject
+
+
+def _build_summary_row(spot: SummaryKey, line: UsageLine) -> Sequence[Any]:
+    own = spot.dimension.columns
+    values: dict[str, Any] = {
+        "organization_id": spot.kind.organization_id,
+        "dimension": spot.dimension.name,
+        "grain": spot.grain,
+        "begins": spot.begins,
+        "subject": spot.subject,
+        **dict.fromkeys((*_SAYS, *NAMES.values()), ""),
+        "agent_id": None,
+        "server_id": None,
+        **{name: getattr(spot.kind, name) for name in own},
+        **{name: getattr(line, name) for name in (*spot.dimension.names, *COUNTS)},
+        **dict(zip(TOOK, line.took, strict=True)),
+    }
+    return [_prepare_value(name, values[name]) for name in _COLUMNS]
+
+
+def _prepare_value(name: str, value: Any) -> Any:
+    """Return a value as the database takes it."""
+    return _FIELDS[name].get_db_prep_value(value, connection)
+
+
+BATCH = 2_000
+LATE_AT_ONCE = 1_000
+ROUNDS = 200  # of one organization in one run of the task
+FLOOD_KEPT = timedelta(minutes=10)
+HOURLY_ROLLUPS_KEPT = timedelta(days=60)
+COLUMNS = (*UsageEntry._fields[:-1], "repeats", "id", "seq", "closed_seq")
+SUMS = ("calls", "duration_ms", "input_tokens", "output_tokens", "cost_microusd")
+
+
+class AuditBatch(NamedTuple):
+    """What one look at the audit found, and what has to be remembered of it."""
+
+    cursor: Counted
+    seq: int
+    head: int
+    ended: list[UsageEntry]
+    waits: list[Uncounted]
+    done: list[UUID]  # of what waited
+    more: bool
+
+
+def count_all() -> int:
+    """Count what is new in all organizations, some batches of each; return how many rows ended."""
+    heads = dict(Head.objects.values_list("organization_id", "seq"))
+    seen = dict(Counted.objects.values_list("organization_id", "head"))
+    moved = [one for one, seq in heads.items() if seq != seen.get(one)]
+    return sum(count(organization_id, rounds=ROUNDS) for organization_id in moved)
+
+
+def count(organization_id: UUID, *, rounds: int | None = None) -> int:
+    """Count what is new in one organization, everything where no rounds are named."""
+    total = 0
+    while rounds is None or rounds > 0:
+        looked = _load_batch(organization_id)
+        if not _write(looked):
+            break  # another worker does it
+        total += len(looked.ended)
+        if not looked.more:
+            break
+        rounds = None if rounds is None else rounds - 1
+    return total
+
+
+def load_uncounted_entries(organization_id: UUID) -> tuple[list[UsageEntry], bool]:
+    """Return what ended since the last count, and whether there is more of it (2 queries).
+
+    A count that happens while somebody reads this and the rollups shows to them twice.
+    """
+    seen = Counted.objects.filter(pk=organization_id).values("seq")
+    rows = AuditRow.objects.filter(organization_id=organization_id).order_by("seq")
+    new = rows.filter(seq__gt=Coalesce(Subquery(seen), 0)).values_list(*COLUMNS)[:BATCH]
+    late = _query_late_rows(organization_id)
+    found = list(_build_usage_entries(None, chain(new, late), {row[-3] for row in late}))
+    return found, len(new) == BATCH or len(late) == LATE_AT_ONCE
+
+
+def find_first_uncounted(organization_id: UUID) -> int | None:
+    """Return the place of the first row that isn't counted to its end; it may not leave yet."""
+    cursor = Counted.objects.filter(pk=organization_id).values_list("seq", flat=True).first()
+    rows = AuditRow.objects.filter(organization_id=organization_id, seq__gt=cursor or 0)
+    waits = Uncounted.objects.filter(organization_id=organization_id)
+    places = [found.order_by().aggregate(seq=Min("seq"))["seq"] for found in (rows, waits)]
+    return min((seq for seq in places if seq is not None), default=None)
+
+
+def rebuild(organization_id: UUID) -> int:
+    """Count again from the rows that there are; days whose rows have left stay as they were.
+
+    The day in which the oldest row was written stays as well, where some of it may have left.
+    """
+    since = _find_first_whole_day(organization_id)
+    with transaction.atomic():
+        Counted.objects.get_or_create(organization_id=organization_id)
+        Counted.objects.filter(pk=organization_id).update(
+            seq=0, head=0, since=since, version=F("version") + 1, summed_since=None
+        )
+        old = Rollup.objects.filter(organization_id=organization_id)
+        (old.filter(begins__gte=since) if since else old).delete()
+        Uncounted.objects.filter(organization_id=organization_id).delete()
+    return count(organization_id)
+
+
+def delete_old_rollups() -> int:
+    """Remove the rollups of hours that nobody looks at by the hour any more; days stay."""
+    before = timezone.now() - HOURLY_ROLLUPS_KEPT
+    return Rollup.objects.filter(grain=Rollup.Grain.HOUR, begins__lt=before).delete()[0]
+
+
+def _find_first_whole_day(organization_id: UUID) -> datetime | None:
+    if not Checkpoint.objects.filter(organization_id=organization_id).exists():
+        return None
+    rows = AuditRow.objects.filter(organization_id=organization_id).order_by("seq")
+    oldest = rows.values_list("opened_at", flat=True).first() or timezone.now()
+    return truncate_time(oldest, "day") + timedelta(days=1)
+
+
+def _load_batch(organization_id: UUID) -> AuditBatch:
+    cursor = Counted.objects.filter(pk=organization_id).first() or Counted(
+        organization_id=organization_id, version=-1
+    )
+    head = Head.objects.filter(pk=organization_id).values_list("seq", flat=True).first() or 0
+    rows = AuditRow.objects.filter(organization_id=organization_id).order_by("seq")
+    new = list(rows.filter(seq__gt=cursor.seq).values_list(*COLUMNS)[:BATCH])
+    late = list(_query_late_rows(organization_id)) if cursor.version >= 0 else []
+    more = len(new) == BATCH or len(late) == LATE_AT_ONCE
+    return AuditBatch(
+        cursor=cursor,
+        seq=new[-1][-2] if new else cursor.seq,
+        # While there is more, the next run must not take this for the end.
+        head=-1 if more else head,
+        ended=list(_build_usage_entries(cursor.since, chain(new, late), {row[-3] for row in late})),
+        waits=list(_build_uncounted_entries(organization_id, cursor.since, new)),
+        done=[row[-3] for row in late],
+        more=more,
+    )
+
+
+def _query_late_rows(organization_id: UUID) -> QuerySet[Any, Any]:
+    """Return the rows that have come to their end since they were looked at."""
+    waits = Uncounted.objects.filter(organization_id=organization_id)
+    closed = AuditRow.objects.filter(closed_seq__isnull=False, pk__in=waits.values("pk"))
+    return closed.order_by().values_list(*COLUMNS)[:LATE_AT_ONCE]
+
+
+def _build_usage_entries(
+    since: datetime | None, rows: Iterable[Any], late: set[UUID]
+) -> Iterator[UsageEntry]:
+    """Yield what is counted now: ended calls, refusals, and how often those came again."""
+    for *facts, repeats, row_id, _seq, closed_seq in rows:
+        row = UsageEntry._make((*facts, 1 + repeats))
+        if not _is_countable(row, since) or row.outcome == OPEN:
+            continue
+        if row.outcome == REFUSED and row_id in late and closed_seq and repeats:
+            row = row._replace(times=repeats)  # the first of them was counted as it came
+        yield row
+
+
+def _build_uncounted_entries(
+    organization_id: UUID, since: datetime | None, rows: Iterable[Any]
+) -> Iterator[Uncounted]:
+    for *facts, _repeats, row_id, seq, closed_seq in rows:
+        row = UsageEntry._make((*facts, 1))
+        if _is_countable(row, since) and closed_seq is None:
+            yield Uncounted(
+                id=row_id,
+                organization_id=organization_id,
+                seq=seq,
+                opened_at=row.opened_at,
+                refused=row.outcome == REFUSED,
+            )
+
+
+def _is_countable(row: UsageEntry, since: datetime | None) -> bool:
+    return row.event_type in COUNTED and (since is None or row.opened_at >= since)
+
+
+def _write(looked: AuditBatch) -> bool:
+    """Write what a look found; False where somebody else has counted meanwhile."""
+    cursor = looked.cursor
+    with transaction.atomic():
+        if cursor.version < 0:
+            Counted.objects.get_or_create(organization_id=cursor.pk)
+            cursor.version, cursor.summed_version = 0, 0
+            cursor.summed_since = ALWAYS
+        moved = Counted.objects.filter(pk=cursor.pk, version=cursor.version).update(
+            seq=looked.seq,
+            head=looked.head,
+            version=cursor.version + 1,
+            summed_version=cursor.version + 1,
+            summed_since=(summed := get_complete_since(cursor)),
+        )
+        if not moved:
+            return False
+        sums = fold(looked.ended)
+        _add(sums)
+        add(sums, summed)
+        Uncounted.objects.bulk_create(looked.waits, batch_size=BATCH)
+        over = Q(refused=True, opened_at__lt=timezone.now() - FLOOD_KEPT)
+        gone = Uncounted.objects.filter(organization_id=cursor.pk)
+        gone.filter(Q(pk__in=looked.done) | (over if not looked.more else Q(pk=None))).delete()
+    return True
+
+
+def _add(sums: dict[RollupKey, RollupSum]) -> None:
+    """Add sums to their rows; the cursor that was moved keeps all others away from them."""
+    places = {hash_rollup_key(place): place for place in sums}
+    known = {row.key: row for row in _load_rollups(list(places))}
+    rows = []
+    for key, place in places.items():
+        row = known.get(key) or _build_rollup(key, place)
+        _add_to_rollup(row, sums[place])
+        rows.append(row)
+    Rollup.objects.bulk_create(
+        rows,
+        batch_size=LATE_AT_ONCE,
+        update_conflicts=True,
+        unique_fields=["key"],
+        update_fields=[*SUMS, *TOOK, "agent_name", "server_name", "last_at"],
+    )
+
+
+def _load_rollups(keys: Sequence[str]) -> Iterator[Rollup]:
+    for first in range(0, len(keys), LATE_AT_ONCE):
+        yield from Rollup.objects.filter(pk__in=keys[first : first + LATE_AT_ONCE])
+
+
+def _build_rollup(key: str, place: RollupKey) -> Rollup:
+    zeros = dict.fromkeys((*SUMS, *TOOK), 0)
+    return Rollup(key=key, grain=place.grain, begins=place.begins, **place.kind._asdict(), **zeros)
+
+
+def _add_to_rollup(row: Rollup, by: RollupSum) -> None:
+    for name in SUMS:
+        setattr(row, name, getattr(row, name) + getattr(by, name))
+    for name, more in zip(TOOK, by.took, strict=True):
+        setattr(row, name, getattr(row, name) + more)
+    row.agent_name, row.server_name = by.agent_name, by.server_name
+    row.last_at = max(filter(None, (row.last_at, by.last_at)), default=None)

@@ -1,0 +1,214 @@
+"""Usage report by agent, server, tool, model, day.
+
+A report is drawn from the rollups by whole days of UTC, or by whole hours where it begins and ends
+within the last three days.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Literal
+from uuid import UUID
+
+from django.utils import timezone
+from django.utils.translation import gettext_lazy as _
+
+from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.principals import Principal
+from bonobot.accounts.roles import Action
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import InvalidInput
+from bonobot.ledger.audit.export import escape_formula, format_csv
+from bonobot.ledger.usage import query_rollups
+from bonobot.ledger.usage.aggregation import COUNTS, Grain, UsageLine, truncate_time
+from bonobot.ledger.usage.query_rollups import ReportSpan
+
+By = Literal["organization", "agent", "server", "tool", "model", "day"]
+# What a line is of: its columns, and which rows it counts.
+GROUPS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
+    "organization": (("organization_id",), {}),
+    "agent": (("agent_id",), {}),
+    "server": (("server_id",), {"event_type": "call"}),
+    "tool": (("tool_name", "server_id"), {"event_type": "call"}),
+    "model": (("model",), {"event_type": "model"}),
+    "day": (("begins",), {}),
+}
+TITLES: dict[str, Any] = {
+    "organization": _("organization"),
+    "agent": _("agent"),
+    "server": _("server"),
+    "tool": _("tool"),
+    "model": _("model"),
+    "day": _("day"),
+}
+USUAL_DAYS = 30
+BY_HOURS = timedelta(days=3)
+NUMBERS = (
+    *("calls", "ok", "errors", "refused", "turns"),
+    *("input_tokens", "output_tokens", "cost_microusd", "p50_ms", "p95_ms"),
+)
+HEADING = ("since", "until", "by", "id", "name", "server", *NUMBERS)
+
+
+@dataclass(frozen=True)
+class UsageQuery:
+    """What a report is asked for; agents and servers by id or by the name they had."""
+
+    by: str = "agent"
+    since: datetime | None = None
+    until: datetime | None = None
+    agent: str = ""
+    server: str = ""
+    tool: str = ""
+    model: str = ""
+
+
+@dataclass(frozen=True)
+class UsageReportEntry:
+    """One line of a report: what it is of, and what that came to."""
+
+    id: str
+    name: str
+    server: str
+    line: UsageLine
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as programs read it; cost in millionths of a dollar, times in ms."""
+        return {"id": self.id, "name": self.name, "server": self.server, **build_totals(self.line)}
+
+
+@dataclass(frozen=True)
+class UsageReport:
+    """A report; `complete` is False while calls of the last minutes are still being counted."""
+
+    asked: UsageQuery
+    since: datetime
+    until: datetime
+    total: UsageLine
+    entries: list[UsageReportEntry]
+    complete: bool
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as programs read it."""
+        return {
+            "by": self.asked.by,
+            "since": self.since,
+            "until": self.until,
+            "complete": self.complete,
+            "total": build_totals(self.total),
+            "results": [entry.as_dict() for entry in self.entries],
+        }
+
+    def as_csv(self) -> str:
+        """Return it as a table; no cell of a stranger is run as a formula."""
+        when = (self.since.isoformat(), self.until.isoformat(), self.asked.by)
+        rows = [
+            [*when, *(escape_formula(cell) for cell in entry.as_dict().values())]
+            for entry in self.entries
+        ]
+        return format_csv([HEADING, *rows])
+
+
+def build_totals(line: UsageLine) -> dict[str, Any]:
+    """Return what a line comes to by name."""
+    counts = {name: getattr(line, name) for name in COUNTS}
+    return counts | {
+        "p50_ms": _to_whole_milliseconds(line.p50),
+        "p95_ms": _to_whole_milliseconds(line.p95),
+    }
+
+
+def build_usage_report(
+    principal: Principal,
+    asked: UsageQuery,
+    now: datetime | None = None,
+    *,
+    most: int = query_rollups.MOST_LINES,
+) -> UsageReport:
+    """Return a report of the organization (5 queries); raises `Forbidden`, `Invalid`.
+
+    It has `most` lines, those with the most calls. By organization a platform administrator sees
+    all of them, others their own.
+    """
+    principal.require(Action.VIEW_AUDIT)
+    if asked.by not in GROUPS:
+        raise InvalidInput(
+            format_message("There is no report by {by!r}.", by=asked.by),
+            field="by",
+            remedy=format_message("Use {groups}.", groups=", ".join(GROUPS)),
+        )
+    now = now or timezone.now()
+    span = _build_span(asked, now)
+    everywhere = asked.by == "organization" and principal.platform_admin
+    found = query_rollups.open_reader(principal.organization_id, span, everywhere=everywhere)
+    where = _build_filters(asked)
+    columns, only = GROUPS[asked.by]
+    lines = found.read(*columns, most=most, **where, **only)
+    return UsageReport(
+        asked=asked,
+        since=span.since,
+        until=span.until or now,
+        total=found.total(**where, **only),
+        entries=list(_build_entries(asked.by, lines)),
+        complete=found.complete,
+    )
+
+
+def _build_span(asked: UsageQuery, now: datetime) -> ReportSpan:
+    """Return the whole days or hours that hold what was asked for."""
+    since = asked.since or now - timedelta(days=USUAL_DAYS)
+    if asked.until and asked.until <= since:
+        raise InvalidInput(
+            "The report would end before it begins.",
+            field="until",
+            remedy="Choose a later end, or an earlier beginning.",
+        )
+    grain: Grain = "hour" if now - since <= BY_HOURS and asked.by != "day" else "day"
+    begins = truncate_time(query_rollups.to_utc(since), grain)
+    if asked.until is None or asked.until >= now:
+        return ReportSpan(begins, None, grain)
+    step = timedelta(hours=1) if grain == "hour" else timedelta(days=1)
+    last = truncate_time(query_rollups.to_utc(asked.until - timedelta(microseconds=1)), grain)
+    return ReportSpan(begins, last + step, grain)
+
+
+def _build_filters(asked: UsageQuery) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, said in (("agent", asked.agent), ("server", asked.server)):
+        if said:
+            number = _parse_uuid(said)
+            found |= {f"{name}_id": number} if number else {f"{name}_name": said}
+    wanted = {"tool_name": asked.tool, "model": asked.model}
+    return found | {name: value for name, value in wanted.items() if value}
+
+
+def _build_entries(by: str, lines: dict[tuple[Any, ...], UsageLine]) -> Iterator[UsageReportEntry]:
+    if by == "organization":
+        names = dict(Organization.objects.values_list("pk", "name"))
+    if by == "day":
+        lines = dict(sorted(lines.items()))
+    for (key, *more), line in lines.items():
+        name, server = str(key or ""), ""
+        of = next(iter(more), key)
+        if by == "organization":
+            name = names.get(key, name)
+        elif by == "agent":
+            name = line.agent_name
+        elif by == "server":
+            name = line.server_name
+        elif by == "tool":
+            server = line.server_name
+        elif by == "day":
+            name = f"{key:%Y-%m-%d}"
+        yield UsageReportEntry(str(of) if isinstance(of, UUID) else "", name, server, line)
+
+
+def _to_whole_milliseconds(milliseconds: float | None) -> int | None:
+    return None if milliseconds is None else round(milliseconds)
+
+
+def _parse_uuid(said: str) -> UUID | None:
+    try:
+        return UUID(said)
+    except ValueError:
+        return None

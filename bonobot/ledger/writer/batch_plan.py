@@ -1,0 +1,368 @@
+"""Decide everything waiting at once; equal refusals; pure.
+
+Pure. The writer reads the rows that a group touches under their locks, this module decides item by
+item, and the writer stores what came out. A refused item leaves no trace in the state that the
+next item sees.
+
+Pure. The first refusal is written and sealed at once. Those that follow within its window are
+counted in the memory of this process; at the window's end, or when the process stops, the row is
+closed with `repeats`, the second seal. Until then the row says nothing false: it says "refused". A
+process that is killed loses the count of its open windows (a minute at most), never the first row.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from bonobot.core import gcra
+from bonobot.ledger import admission_rules, budgets
+from bonobot.ledger.admission_rules import CallerFlowLabels, StoredApproval
+from bonobot.ledger.audit import entry_encoding
+from bonobot.ledger.audit.hash_chain import ChainTip
+from bonobot.ledger.budgets import BudgetBalance
+from bonobot.ledger.refusals import (
+    ApprovalRefused,
+    BudgetExhausted,
+    FlowNeedsApproval,
+    RateLimited,
+    Refusal,
+    StaleSnapshot,
+)
+from bonobot.ledger.types import Admission, AdmissionResult, Opening, Settlement
+
+WINDOW_S = 60.0
+MOST_WINDOWS = 10_000  # beyond them the oldest is closed early: memory stays bounded
+
+Key = tuple[UUID, str, str, UUID | None, str, str, str, str]
+
+
+def build_refusal_key(opening: Opening) -> Key:
+    """Return what makes refusals equal: organization, actor, agent, action, resource and code."""
+    return (
+        opening.organization_id,
+        opening.actor.kind,
+        opening.actor.id,
+        opening.agent_id,
+        opening.action,
+        opening.resource_type,
+        opening.resource_id,
+        opening.code,
+    )
+
+
+@dataclass(slots=True)
+class RefusalWindow:
+    """The first of equal refusals, how many came after it, and the last one's time."""
+
+    row_id: UUID
+    organization_id: UUID
+    ends: float
+    last_at: datetime
+    repeats: int = 0
+
+
+@dataclass(slots=True)
+class RepeatedRefusals:
+    """The open windows of one process; times are seconds of a monotonic clock."""
+
+    # A dict keeps the order of opening, and windows are equally long: the first one ends first.
+    _windows: dict[Key, RefusalWindow] = field(default_factory=dict)
+
+    def find(self, key: Key, now: float) -> RefusalWindow | None:
+        """Return the window in which an equal refusal only counts."""
+        window = self._windows.get(key)
+        return window if window is not None and now < window.ends else None
+
+    def start(self, key: Key, row_id: UUID, *, at: datetime, now: float) -> list[RefusalWindow]:
+        """Open a window behind a written refusal; return those that had to end for it."""
+        ended = [self._windows.pop(key)] if key in self._windows else []
+        if len(self._windows) >= MOST_WINDOWS:
+            ended.append(self._windows.pop(next(iter(self._windows))))
+        self._windows[key] = RefusalWindow(row_id, key[0], now + WINDOW_S, at)
+        return [window for window in ended if window.repeats]
+
+    def count(self, key: Key, at: datetime) -> None:
+        """Count one more refusal of an open window."""
+        window = self._windows[key]
+        window.repeats += 1
+        window.last_at = at
+
+    def next_end(self) -> float | None:
+        """Return when the next window ends."""
+        return next((window.ends for window in self._windows.values()), None)
+
+    def ended(self, now: float) -> Iterator[RefusalWindow]:
+        """Take out the windows that are over, and yield those that counted something."""
+        while (ends := self.next_end()) is not None and ends <= now:
+            window = self._windows.pop(next(iter(self._windows)))
+            if window.repeats:
+                yield window
+
+
+Answer = AdmissionResult | UUID | bool | Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class OpenItem:
+    """A row to seal for the first time; without an admission it is a refusal or an event."""
+
+    call_id: UUID
+    organization_id: UUID
+    text: str
+    columns: tuple[Any, ...]
+    admission: Admission | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CloseItem:
+    """A row to seal for the second time."""
+
+    call_id: UUID
+    organization_id: UUID
+    text: str
+    columns: tuple[Any, ...]
+    actuals: tuple[tuple[str, int, int], ...] = ()
+
+
+Item = OpenItem | CloseItem
+
+
+def open_item(
+    opening: Opening,
+    at: datetime,
+    *,
+    outcome: str = entry_encoding.OPEN,
+    admission: Admission | None = None,
+    generation: int | None = None,
+) -> OpenItem:
+    """Return what opens a row; raise ValueError if its details are no JSON."""
+    reserves = admission.reserves if admission else ()
+    facts = entry_encoding.build_opening_facts(
+        opening, at, outcome=outcome, reserves=reserves, generation=generation
+    )
+    columns = entry_encoding.build_columns(entry_encoding.OPENING, facts)
+    text = entry_encoding.seal(facts)
+    return OpenItem(opening.call_id, opening.organization_id, text, columns, admission)
+
+
+def close_item(settlement: Settlement, at: datetime) -> CloseItem:
+    """Return what closes a call's row; raise ValueError if its details are no JSON."""
+    facts = entry_encoding.build_closing_facts(settlement, at)
+    columns = entry_encoding.build_columns(entry_encoding.CLOSING, facts)
+    call_id, organization_id = settlement.call_id, settlement.organization_id
+    return CloseItem(
+        call_id, organization_id, entry_encoding.seal(facts), columns, settlement.actuals
+    )
+
+
+def count_item(window: RefusalWindow) -> CloseItem:
+    """Return what closes the first of a flood of refusals with the count of those after it."""
+    facts = entry_encoding.build_repeat_facts(window.row_id, window.repeats, window.last_at)
+    columns = entry_encoding.build_columns(entry_encoding.CLOSING, facts)
+    return CloseItem(window.row_id, window.organization_id, entry_encoding.seal(facts), columns)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRowKeys:
+    """The rows that a group touches, each kind in the order in which it is locked."""
+
+    organizations: tuple[UUID, ...]
+    cells: tuple[tuple[str, UUID], ...]
+    rates: tuple[str, ...]
+    closing: tuple[UUID, ...]
+    flows: tuple[tuple[str, UUID], ...] = ()
+    permits: tuple[UUID, ...] = ()
+
+
+@dataclass(slots=True)
+class BatchState:
+    """Those rows as they are: tips by organization, cells, rates (theoretical arrival times in
+    microseconds) and flows by key, the organizations of rows that are still to be closed by call
+    id, permits by id."""
+
+    tips: dict[UUID, ChainTip]
+    cells: dict[str, BudgetBalance]
+    rates: dict[str, int]
+    closable: dict[UUID, UUID]
+    now: int
+    flows: dict[str, CallerFlowLabels] = field(default_factory=dict)
+    permits: dict[UUID, StoredApproval] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SealedItem:
+    """An item with the place that it got in its chain."""
+
+    item: Item
+    seq: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoreTaint:
+    """Labels that a store holds from a call on which didn't hold before (`at` as `State.now`)."""
+
+    key: str
+    organization_id: UUID
+    labels: int
+    call_id: UUID
+    session_id: UUID | None
+    at: int
+
+
+@dataclass(slots=True)
+class BatchPlan:
+    """What to store, and the answer to each item in the order of the group."""
+
+    state: BatchState
+    taints: list[StoreTaint] = field(default_factory=list)
+    opened: list[SealedItem] = field(default_factory=list)
+    closed: list[SealedItem] = field(default_factory=list)
+    answers: list[Answer] = field(default_factory=list)
+
+
+def needs(items: Iterable[Item]) -> BatchRowKeys:
+    """Return the rows to lock for these items."""
+    organizations: set[UUID] = set()
+    cells: dict[str, UUID] = {}
+    keys: set[str] = set()
+    closing: list[UUID] = []
+    held: dict[str, UUID] = {}
+    granted: set[UUID] = set()
+    for item in items:
+        organizations.add(item.organization_id)
+        if isinstance(item, CloseItem):
+            closing.append(item.call_id)
+            cells |= {key: item.organization_id for key, _, _ in item.actuals}
+        elif item.admission is not None:
+            cells |= {reserve.key: item.organization_id for reserve in item.admission.reserves}
+            keys |= {charge.key for charge in item.admission.charges}
+            held |= {flow.key: item.organization_id for flow in item.admission.flows}
+            held |= {store.key: item.organization_id for store in item.admission.stores}
+            granted |= {item.admission.permit.id} if item.admission.permit else set()
+    return BatchRowKeys(
+        tuple(sorted(organizations)),
+        tuple(sorted(cells.items())),
+        tuple(sorted(keys)),
+        tuple(closing),
+        tuple(sorted(held.items())),
+        tuple(sorted(granted)),
+    )
+
+
+def decide(state: BatchState, items: Sequence[Item]) -> BatchPlan:
+    """Return what becomes of the items, in order; the state that was given stays as it is."""
+    plan = BatchPlan(
+        BatchState(
+            dict(state.tips),
+            dict(state.cells),
+            dict(state.rates),
+            dict(state.closable),
+            state.now,
+            dict(state.flows),
+            dict(state.permits),
+        )
+    )
+    for item in items:
+        answer = _close(plan, item) if isinstance(item, CloseItem) else _open(plan, item)
+        plan.answers.append(answer)
+    return plan
+
+
+def _open(plan: BatchPlan, item: OpenItem) -> Answer:
+    admission = item.admission
+    if admission is None:
+        _seal(plan, item)
+        return item.call_id
+    refusal = _admit(plan, admission)
+    if refusal is not None:
+        return refusal
+    tip = _seal(plan, item)
+    plan.state.closable[item.call_id] = item.organization_id
+    return AdmissionResult(item.call_id, tip.seq, tip.generation)
+
+
+def _close(plan: BatchPlan, item: CloseItem) -> bool:
+    state = plan.state
+    if state.closable.get(item.call_id) != item.organization_id:
+        return False
+    del state.closable[item.call_id]
+    for key, reserved, actual in item.actuals:
+        state.cells[key] = budgets.settle(state.cells[key], reserved=reserved, actual=actual)
+    _seal(plan, item)
+    return True
+
+
+def _seal(plan: BatchPlan, item: Item) -> ChainTip:
+    tip = plan.state.tips[item.organization_id].extend(item.text)
+    plan.state.tips[item.organization_id] = tip
+    sealed = plan.closed if isinstance(item, CloseItem) else plan.opened
+    sealed.append(SealedItem(item, tip.seq, tip.digest))
+    return tip
+
+
+def _admit(plan: BatchPlan, admission: Admission) -> Refusal | None:
+    """Spend, charge and reserve all that an admission asks for, or nothing; return why not."""
+    state = plan.state
+    generation = state.tips[admission.opening.organization_id].generation
+    if admission.generation not in (None, generation):
+        return StaleSnapshot(generation)
+    if refusal := _find_refusal(state, admission):
+        return refusal
+    charged: dict[str, int] = {}
+    for charge in admission.charges:
+        tat = charged.get(charge.key, state.rates[charge.key])
+        interval = gcra.compute_interval(charge.per_minute)
+        verdict = gcra.admit(tat, state.now, interval, charge.burst, charge.cost)
+        if not verdict.allowed:
+            return RateLimited(charge, wait_us=verdict.retry_after)
+        charged[charge.key] = verdict.tat
+    reserved: dict[str, BudgetBalance] = {}
+    for reserve in admission.reserves:
+        before = reserved.get(reserve.key, state.cells[reserve.key])
+        after = budgets.reserve(before, limit=reserve.limit, amount=reserve.amount)
+        if after is None:
+            return BudgetExhausted(reserve, before)
+        reserved[reserve.key] = after
+    state.rates |= charged
+    state.cells |= reserved
+    _pass_labels(plan, admission)
+    if permit := admission.permit:
+        spent = replace(state.permits[permit.id], spent_by=admission.opening.call_id)
+        state.permits[permit.id] = spent
+    return None
+
+
+def _pass_labels(plan: BatchPlan, admission: Admission) -> None:
+    """Pass labels between the caller and the stores of an admitted call."""
+    state, opening = plan.state, admission.opening
+    passed = admission_rules.pass_labels(state.flows, admission.flows, admission.stores, state.now)
+    for store in admission.stores:
+        before, after = state.flows[store.key], passed.get(store.key)
+        if after is not None:
+            plan.taints.append(
+                StoreTaint(
+                    key=store.key,
+                    organization_id=opening.organization_id,
+                    labels=after.labels & ~before.labels,
+                    call_id=opening.call_id,
+                    session_id=opening.session_id,
+                    at=state.now,
+                )
+            )
+    state.flows |= passed
+
+
+def _find_refusal(state: BatchState, admission: Admission) -> Refusal | None:
+    """Return why the permit can't be spent or, without one, which flow bars the call."""
+    if permit := admission.permit:
+        organization_id = admission.opening.organization_id
+        granted = state.permits.get(permit.id)
+        verdict = admission_rules.validate_approval(granted, permit, organization_id, state.now)
+        return ApprovalRefused(verdict) if verdict else None
+    for flow in admission.flows:
+        if admission_rules.is_barred(state.flows[flow.key], flow, state.now):
+            return FlowNeedsApproval(flow)
+    return None

@@ -1,0 +1,548 @@
+"""Statements for SQLite and PostgreSQL.
+
+Every function works in the transaction that is open on the database it is given. Locks are taken
+in one order, heads, budget cells, rate cells, flow cells, each by key: an `INSERT … ON CONFLICT DO
+UPDATE … RETURNING` creates, locks and reads rows in the order of its VALUES (SQLite 3.35).
+
+The statements are the same; what differs is here. Values go to PostgreSQL as text, which the
+columns' types turn into what they are: a statement is then prepared once, not once for each size
+of its numbers. On SQLite they are written as Django reads them there.
+
+The first statement moves the head, if that and all else that is remembered is what is stored; each
+of the others writes only where the head is as the first one has left it. So all of them write, or
+none does. The head is locked from the first one on, and whoever changes any of these rows moves it
+too: of what was compared nothing changes meanwhile, but that what was long unused may be removed,
+and is then written anew.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import lru_cache
+from itertools import chain
+from typing import Any, NamedTuple, Protocol, TypeVar
+from uuid import UUID
+
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from bonobot.core.db.fields import generate_uuid7
+from bonobot.core.db.sqlite.write_queue import get_write_queue
+from bonobot.ledger.admission_rules import CallerFlowLabels, StoredApproval
+from bonobot.ledger.audit import entry_encoding
+from bonobot.ledger.audit.entry_encoding import EntryColumn
+from bonobot.ledger.audit.hash_chain import ChainTip
+from bonobot.ledger.budgets import BudgetBalance
+from bonobot.ledger.writer.batch_plan import (
+    BatchPlan,
+    BatchRowKeys,
+    BatchState,
+    SealedItem,
+    StoreTaint,
+)
+
+Row = Sequence[Any]
+
+
+class SqlCursor(Protocol):
+    """A cursor with the rows of a statement that was executed."""
+
+    def fetchall(self) -> list[tuple[Any, ...]]: ...
+
+
+class LedgerDatabase:
+    """A Django connection, used through its own cursors: in a transaction of the application."""
+
+    def __init__(self, connection: BaseDatabaseWrapper) -> None:
+        self.connection = connection
+        self.is_sqlite = connection.vendor == "sqlite"
+
+    def execute(self, sql: str, values: Row = ()) -> SqlCursor:
+        """Execute one statement."""
+        cursor = self.connection.cursor()
+        cursor.execute(sql, values)
+        return cursor
+
+    def execute_each(self, sql: str, rows: Iterable[Row]) -> None:
+        """Execute a statement for each row of values, if there are any."""
+        if rows := self._sent(rows):
+            self.connection.cursor().executemany(sql, rows)
+
+    def uuid(self, value: UUID) -> str:
+        """Return how a UUID is written."""
+        return value.hex if self.is_sqlite else str(value)
+
+    def written(self, columns: Sequence[EntryColumn], values: Row) -> Row:
+        """Return sealed values as their columns are written."""
+        if not self.is_sqlite:
+            return values
+        row = list(values)
+        for index, converted in _build_converters(tuple(columns)):
+            if row[index] is not None:
+                row[index] = converted(row[index])
+        return row
+
+    def _sent(self, rows: Iterable[Row]) -> list[Row]:
+        if self.is_sqlite:
+            return list(rows)
+        return [[None if value is None else str(value) for value in row] for row in rows]
+
+
+class DedicatedLedgerDatabase(LedgerDatabase):
+    """A connection of our own, without Django's care around each statement: for the hot path.
+
+    Errors are the driver's own unless the caller is within `connection.wrap_database_errors`.
+    """
+
+    def execute(self, sql: str, values: Row = ()) -> SqlCursor:
+        """Execute one statement."""
+        cursor = self.connection.connection.cursor()
+        cursor.execute(_convert_placeholders(sql) if self.is_sqlite else sql, values)
+        return cursor
+
+    def execute_each(self, sql: str, rows: Iterable[Row]) -> None:
+        """Execute a statement for each row of values, if there are any."""
+        if rows := self._sent(rows):
+            cursor = self.connection.connection.cursor()
+            cursor.executemany(_convert_placeholders(sql) if self.is_sqlite else sql, rows)
+
+    def begin(self) -> None:
+        """Open a transaction; on SQLite it takes the one write lock at once."""
+        self.execute("BEGIN IMMEDIATE" if self.is_sqlite else "BEGIN")
+
+    def commit(self) -> None:
+        """Commit what `begin` opened."""
+        self.execute("COMMIT")
+
+    def version(self) -> int:
+        """Return a number that is another one once any other connection has committed (SQLite)."""
+        found: int = self.execute("PRAGMA data_version").fetchall()[0][0]
+        return found
+
+    def turn(self, *, within_s: float) -> AbstractContextManager[None]:
+        """Go before the other threads of this process that write, where only one can."""
+        return get_write_queue().urgently(within_s=within_s) if self.is_sqlite else nullcontext()
+
+    def pipelined(self) -> AbstractContextManager[Any]:
+        """Send the block's statements without waiting for each answer, where that is possible."""
+        if self.is_sqlite:
+            return nullcontext()
+        pipeline: AbstractContextManager[Any] = self.connection.connection.pipeline()
+        return pipeline
+
+
+@lru_cache(maxsize=16)
+def _build_converters(
+    columns: tuple[EntryColumn, ...],
+) -> tuple[tuple[int, Callable[[str], str]], ...]:
+    """Return which values SQLite has in a form of its own, and how they come into it."""
+    return tuple(
+        (index, _AS_SQLITE[column.kind])
+        for index, column in enumerate(columns)
+        if column.kind in _AS_SQLITE
+    )
+
+
+_AS_SQLITE: dict[str, Callable[[str], str]] = {
+    "uuid": lambda value: value.replace("-", ""),
+    "time": lambda value: value[:26].replace("T", " "),
+}
+
+
+@lru_cache(maxsize=512)
+def _convert_placeholders(sql: str) -> str:
+    return sql.replace("%s", "?")
+
+
+POSTGRESQL_CLOCK = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+
+def _join_names(names: Iterable[str], form: str = '"{}"') -> str:
+    return ", ".join(form.format(name) for name in names)
+
+
+_LOCK_HEADS = """
+    INSERT INTO ledger_head (organization_id) VALUES {rows}
+    ON CONFLICT (organization_id) DO UPDATE SET seq = ledger_head.seq
+    RETURNING organization_id, seq, digest, generation, {clock}
+"""
+_LOCK_CELLS = """
+    INSERT INTO ledger_budgetcell ("key", organization_id) VALUES {rows}
+    ON CONFLICT ("key") DO UPDATE SET spent = ledger_budgetcell.spent
+    RETURNING "key", spent, reserved
+"""
+_LOCK_RATES = """
+    INSERT INTO ledger_ratecell ("key") VALUES {rows}
+    ON CONFLICT ("key") DO UPDATE SET tat = ledger_ratecell.tat
+    RETURNING "key", tat
+"""
+_LOCK_FLOWS = """
+    INSERT INTO ledger_flowcell ("key", organization_id) VALUES {rows}
+    ON CONFLICT ("key") DO UPDATE SET labels = ledger_flowcell.labels
+    RETURNING "key", labels, touched
+"""
+# Permits are only ever changed under the lock of their organization's head.
+_PERMITS = """
+    SELECT id, organization_id, digest, expires, spent_by FROM ledger_permitrow
+    WHERE id IN ({places})
+"""
+_CLOSABLE = """
+    SELECT id, organization_id FROM ledger_auditrow
+    WHERE closed_seq IS NULL AND id IN ({places})
+"""
+_WRITTEN = """
+    SELECT id, ledger_auditrow.seq, opened, closed, generation
+    FROM ledger_auditrow JOIN ledger_head USING (organization_id)
+    WHERE id IN ({places})
+"""
+OPENING = ("seq", "digest", "opened", *(column.name for column in entry_encoding.OPENING))
+# Built from the names of our own columns; values are always parameters.
+_OPEN = "INSERT INTO ledger_auditrow ({}) VALUES ({})".format(  # noqa: S608
+    _join_names(OPENING), _join_names(OPENING, "%s")
+)
+CLOSING = (
+    "closed_seq",
+    "closed_digest",
+    "closed",
+    *(column.name for column in entry_encoding.CLOSING),
+)
+_CLOSE = "UPDATE ledger_auditrow SET {} WHERE id = %s AND closed_seq IS NULL".format(  # noqa: S608
+    _join_names(CLOSING, '"{}" = %s')
+)
+# Without a code that of the opening stays, and SQLite leaves the index of codes alone.
+_CLOSE_WELL = _CLOSE.replace(', "code" = %s', "")
+_SET_HEAD = (
+    "UPDATE ledger_head SET seq = %s, digest = %s, generation = %s WHERE organization_id = %s"
+)
+_SET_CELL = 'UPDATE ledger_budgetcell SET spent = %s, reserved = %s WHERE "key" = %s'
+_SET_RATES = """
+    INSERT INTO ledger_ratecell ("key", tat) VALUES {rows}
+    ON CONFLICT ("key") DO UPDATE SET tat = excluded.tat
+"""
+TAINT = ("id", "key", "organization_id", "labels", "call_id", "session_id", "created")
+_TAINT = "INSERT INTO ledger_storelabel ({}) VALUES ({})".format(  # noqa: S608
+    _join_names(TAINT), _join_names(TAINT, "%s")
+)
+_SET_FLOW = 'UPDATE ledger_flowcell SET labels = %s, touched = %s WHERE "key" = %s'
+_SPEND = "UPDATE ledger_permitrow SET spent_by = %s WHERE id = %s AND spent_by IS NULL"
+_REMOVE = "DELETE FROM ledger_auditrow WHERE organization_id = %s AND seq <= %s"
+_BUMP = """
+    INSERT INTO ledger_head (organization_id, generation) VALUES (%s, 1)
+    ON CONFLICT (organization_id) DO UPDATE SET generation = ledger_head.generation + 1
+"""
+
+
+class WrittenRow(NamedTuple):
+    """A row as it was found: its place, its sealed texts, and its organization's generation."""
+
+    seq: int
+    opened: str
+    closed: str
+    generation: int
+
+
+class UpdateCondition(NamedTuple):
+    """A condition that an UPDATE has beside its own, and the condition's values."""
+
+    sql: str = ""
+    values: Row = ()
+
+
+OPEN_GATE = UpdateCondition()
+
+
+def lock(database: LedgerDatabase, needs: BatchRowKeys) -> Callable[[], BatchState]:
+    """Lock the rows of a group; return a function that reads them once the answers are there."""
+    heads = _lock_heads(database, needs.organizations)
+    cells = execute_rows(database, _LOCK_CELLS, _build_owned_keys(database, needs.cells))
+    rates = execute_rows(database, _LOCK_RATES, [(key,) for key in needs.rates])
+    flows = execute_rows(database, _LOCK_FLOWS, _build_owned_keys(database, needs.flows))
+    permits = _select(database, _PERMITS, needs.permits)
+    closable = _select(database, _CLOSABLE, needs.closing)
+
+    def read() -> BatchState:
+        tips, now = _load_tips(heads)
+        return BatchState(
+            tips=tips,
+            cells={
+                key: BudgetBalance(spent, reserved) for key, spent, reserved in _load_rows(cells)
+            },
+            rates=dict(_load_rows(rates)),
+            closable={
+                _parse_uuid(row): _parse_uuid(organization)
+                for row, organization in _load_rows(closable)
+            },
+            now=now,
+            flows={
+                key: CallerFlowLabels(labels, touched) for key, labels, touched in _load_rows(flows)
+            },
+            permits={
+                _parse_uuid(row): _build_stored_approval(*facts)
+                for row, *facts in _load_rows(permits)
+            },
+        )
+
+    return read
+
+
+def lock_heads(database: LedgerDatabase, organizations: Iterable[UUID]) -> dict[UUID, ChainTip]:
+    """Lock the heads of some organizations, creating those that are missing."""
+    return _load_tips(_lock_heads(database, sorted(organizations)))[0]
+
+
+def write_opened(database: LedgerDatabase, sealed: Sequence[SealedItem]) -> None:
+    """Insert rows with their first seal."""
+    database.execute_each(_OPEN, [build_opening_row(database, one) for one in sealed])
+
+
+def write_closed(
+    database: LedgerDatabase, sealed: Sequence[SealedItem], gate: UpdateCondition = OPEN_GATE
+) -> None:
+    """Give open rows their second seal."""
+    well: list[Row] = []
+    others: list[Row] = []
+    for one in sealed:
+        row, call_id = _build_closing_row(database, one), database.uuid(one.item.call_id)
+        if row[-1] is None:
+            well.append((*row[:-1], call_id, *gate.values))
+        else:
+            others.append((*row, call_id, *gate.values))
+    database.execute_each(_CLOSE_WELL + gate.sql, well)
+    database.execute_each(_CLOSE + gate.sql, others)
+
+
+def write_heads(database: LedgerDatabase, tips: Mapping[UUID, ChainTip]) -> None:
+    """Store where the chains end now."""
+    database.execute_each(
+        _SET_HEAD,
+        [
+            (tip.seq, tip.digest, tip.generation, database.uuid(organization))
+            for organization, tip in tips.items()
+        ],
+    )
+
+
+def write_cells(
+    database: LedgerDatabase, cells: Mapping[str, BudgetBalance], gate: UpdateCondition = OPEN_GATE
+) -> None:
+    """Store budget cells."""
+    rows = [(cell.spent, cell.reserved, key, *gate.values) for key, cell in cells.items()]
+    database.execute_each(_SET_CELL + gate.sql, rows)
+
+
+def write_rates(database: LedgerDatabase, rates: Mapping[str, int]) -> None:
+    """Store rate cells."""
+    execute_rows(database, _SET_RATES, list(rates.items()))
+
+
+def write_flows(database: LedgerDatabase, flows: Mapping[str, CallerFlowLabels]) -> None:
+    """Store what callers hold."""
+    rows = [(held.labels, held.touched, key) for key, held in flows.items()]
+    database.execute_each(_SET_FLOW, rows)
+
+
+def write_taints(database: LedgerDatabase, taints: Sequence[StoreTaint]) -> None:
+    """Store which calls brought labels to stores."""
+    database.execute_each(_TAINT, [taint_row(database, one) for one in taints])
+
+
+def taint_row(database: LedgerDatabase, taint: StoreTaint) -> Row:
+    """Return the values of `TAINT`."""
+    session_id = database.uuid(taint.session_id) if taint.session_id else None
+    return (
+        *(database.uuid(generate_uuid7()), taint.key, database.uuid(taint.organization_id)),
+        *(taint.labels, database.uuid(taint.call_id), session_id, taint.at),
+    )
+
+
+def store_spent_approvals(database: LedgerDatabase, permits: Mapping[UUID, StoredApproval]) -> None:
+    """Store by which calls permits were spent."""
+    rows = [
+        (database.uuid(granted.spent_by), database.uuid(permit_id))
+        for permit_id, granted in permits.items()
+        if granted.spent_by is not None
+    ]
+    database.execute_each(_SPEND, rows)
+
+
+def filter_changed(before: Mapping[Key, Value], after: Mapping[Key, Value]) -> dict[Key, Value]:
+    """Return what is to be stored: what nothing was decided about is still the same object."""
+    return {key: value for key, value in after.items() if value is not before.get(key)}
+
+
+def remove(database: LedgerDatabase, organization_id: UUID, *, up_to: int) -> None:
+    """Delete an organization's rows from the beginning of its chain up to a position."""
+    database.execute(_REMOVE, [database.uuid(organization_id), up_to])
+
+
+def increment_generation(database: LedgerDatabase, organization_id: UUID) -> None:
+    """Raise an organization's generation by one."""
+    database.execute(_BUMP, [database.uuid(organization_id)])
+
+
+def load_written_rows(database: LedgerDatabase, call_ids: Sequence[UUID]) -> dict[UUID, WrittenRow]:
+    """Return the rows that exist of these, after a commit whose answer was lost."""
+    rows = _load_rows(_select(database, _WRITTEN, call_ids))
+    return {_parse_uuid(row): WrittenRow(*found) for row, *found in rows}
+
+
+def build_opening_row(database: LedgerDatabase, sealed: SealedItem) -> Row:
+    """Return the values of `OPENING` that open a row."""
+    item = sealed.item
+    columns = database.written(entry_encoding.OPENING, item.columns)
+    return (sealed.seq, sealed.digest, item.text, *columns)
+
+
+def _build_closing_row(database: LedgerDatabase, sealed: SealedItem) -> Row:
+    item = sealed.item
+    columns = database.written(entry_encoding.CLOSING, item.columns)
+    return (sealed.seq, sealed.digest, item.text, *columns)
+
+
+def _lock_heads(database: LedgerDatabase, organizations: Sequence[UUID]) -> SqlCursor | None:
+    # One clock for all hosts, read behind the lock.
+    clock = "NULL" if database.is_sqlite else POSTGRESQL_CLOCK
+    rows = [(database.uuid(organization),) for organization in organizations]
+    return execute_rows(database, _LOCK_HEADS.replace("{clock}", clock), rows)
+
+
+def _build_owned_keys(database: LedgerDatabase, keys: Iterable[tuple[str, UUID]]) -> list[Row]:
+    return [(key, database.uuid(organization)) for key, organization in keys]
+
+
+def _build_stored_approval(
+    organization: UUID | str, digest: str, expires: int, spent_by: UUID | str | None
+) -> StoredApproval:
+    return StoredApproval(
+        _parse_uuid(organization), digest, expires, _parse_uuid(spent_by) if spent_by else None
+    )
+
+
+def execute_rows(
+    database: LedgerDatabase, sql: str, rows: Sequence[Row], *more: object
+) -> SqlCursor | None:
+    """Execute a statement with the values of some rows, and then `more`, if there are any rows."""
+    if not rows:
+        return None
+    row = "(" + ", ".join(["%s"] * len(rows[0])) + ")"
+    places = ", ".join([row] * len(rows))
+    return database.execute(sql.replace("{rows}", places), [*chain.from_iterable(rows), *more])
+
+
+def _select(database: LedgerDatabase, sql: str, ids: Sequence[UUID]) -> SqlCursor | None:
+    if not ids:
+        return None
+    # Filled up to a power of two: few different statements to prepare.
+    filled = [*ids, *[ids[-1]] * ((1 << (len(ids) - 1).bit_length()) - len(ids))]
+    places = ", ".join(["%s"] * len(filled))
+    return database.execute(sql.replace("{places}", places), [database.uuid(one) for one in filled])
+
+
+def _load_rows(cursor: SqlCursor | None) -> list[tuple[Any, ...]]:
+    return cursor.fetchall() if cursor is not None else []
+
+
+def _load_tips(cursor: SqlCursor | None) -> tuple[dict[UUID, ChainTip], int]:
+    now, tips = 0, {}
+    for organization, seq, digest, generation, clock in _load_rows(cursor):
+        now = max(now, clock or 0)
+        tips[_parse_uuid(organization)] = ChainTip(seq, digest, generation)
+    return tips, now or time.time_ns() // 1_000
+
+
+def _parse_uuid(value: UUID | str) -> UUID:
+    return value if isinstance(value, UUID) else UUID(value)
+
+
+_MOVE = """
+    UPDATE ledger_head SET seq = %s, digest = %s
+    WHERE organization_id = %s AND seq = %s AND digest = %s AND generation = %s {same}
+    RETURNING {clock}
+"""
+_SAME_CELL = """
+    AND EXISTS (SELECT FROM ledger_budgetcell WHERE "key" = %s AND spent = %s AND reserved = %s)
+"""
+_SAME_RATE = """
+    AND EXISTS (SELECT FROM ledger_ratecell WHERE "key" = %s AND tat = %s)
+"""
+_SAME_FLOW = """
+    AND EXISTS (SELECT FROM ledger_flowcell WHERE "key" = %s AND labels = %s AND touched = %s)
+"""
+_MOVED = "EXISTS (SELECT FROM ledger_head WHERE organization_id = %s AND digest = %s)"
+
+# What has no target yet is a text to PostgreSQL.
+_CASTS = {"text": "%s", "uuid": "%s::uuid", "time": "%s::timestamptz", "integer": "%s::bigint"}
+_OPENED = ("%s::bigint", "%s", "%s", *(_CASTS[column.kind] for column in entry_encoding.OPENING))
+# Built from the names of our own columns; values are always parameters.
+_OPEN_IF_ADMITTED = "INSERT INTO ledger_auditrow ({}) SELECT {} WHERE {}".format(
+    ", ".join(OPENING), ", ".join(_OPENED), _MOVED
+)
+_SET_RATES_PIPELINED = f"""
+    INSERT INTO ledger_ratecell ("key", tat)
+    SELECT "key", tat::bigint FROM (VALUES {{rows}}) AS one ("key", tat) WHERE {_MOVED}
+    ON CONFLICT ("key") DO UPDATE SET tat = excluded.tat
+"""  # noqa: S608
+_SET_FLOW_PIPELINED = f"""
+    INSERT INTO ledger_flowcell ("key", organization_id, labels, touched)
+    SELECT %s, %s::uuid, %s::bigint, %s::bigint WHERE {_MOVED}
+    ON CONFLICT ("key") DO UPDATE SET labels = excluded.labels, touched = excluded.touched
+"""
+_TAINT_PIPELINED = "INSERT INTO ledger_storelabel ({}) SELECT {} WHERE {}".format(
+    ", ".join(TAINT),
+    "%s::uuid, %s, %s::uuid, %s::bigint, %s::uuid, %s::uuid, %s::bigint",
+    _MOVED,
+)
+
+
+def write(database: DedicatedLedgerDatabase, before: BatchState, plan: BatchPlan) -> int | None:
+    """Write and commit what becomes of a group of one organization, if `before` is what is stored.
+
+    Return the database's time in microseconds since 1970; None: something is another, and nothing
+    was written.
+    """
+    after = plan.state
+    ((organization_id, tip),) = after.tips.items()
+    owner = database.uuid(organization_id)
+    moved = (owner, tip.digest)
+    gate = UpdateCondition(f" AND {_MOVED}", moved)
+    rates = [(key, str(tat)) for key, tat in filter_changed(before.rates, after.rates).items()]
+    flows = filter_changed(before.flows, after.flows)
+    with database.pipelined():
+        database.begin()
+        clock = _move(database, before, owner, tip)
+        opened = [(*build_opening_row(database, one), *moved) for one in plan.opened]
+        database.execute_each(_OPEN_IF_ADMITTED, opened)
+        write_closed(database, plan.closed, gate)
+        write_cells(database, filter_changed(before.cells, after.cells), gate)
+        execute_rows(database, _SET_RATES_PIPELINED, rates, *moved)
+        database.execute_each(
+            _SET_FLOW_PIPELINED,
+            [(key, owner, one.labels, one.touched, *moved) for key, one in flows.items()],
+        )
+        taints = [(*taint_row(database, one), *moved) for one in plan.taints]
+        database.execute_each(_TAINT_PIPELINED, taints)
+        database.commit()
+    found = clock.fetchall()
+    return int(found[0][0]) if found else None
+
+
+def _move(
+    database: DedicatedLedgerDatabase, before: BatchState, owner: str, tip: ChainTip
+) -> SqlCursor:
+    """Move the head to `tip`, and return the time, if all is as it was before."""
+    (was,) = before.tips.values()
+    values: list[Row] = [(tip.seq, tip.digest, owner, was.seq, was.digest, was.generation)]
+    values += [(key, cell.spent, cell.reserved) for key, cell in before.cells.items()]
+    values += before.rates.items()
+    values += [(key, held.labels, held.touched) for key, held in before.flows.items()]
+    same = "".join(
+        [
+            *[_SAME_CELL] * len(before.cells),
+            *[_SAME_RATE] * len(before.rates),
+            *[_SAME_FLOW] * len(before.flows),
+        ]
+    )
+    statement = _MOVE.format(same=same, clock=POSTGRESQL_CLOCK)
+    return database.execute(statement, [str(value) for row in values for value in row])

@@ -1,0 +1,194 @@
+"""Rotate the encryption key while running.
+
+1. A new key is put in front of the file; running processes follow it (`lib.ring`).
+2. After a moment in which all have noticed, every value that the first key doesn't open is sealed
+   anew, in batches. A value that somebody changed meanwhile is left alone: it is new already.
+3. When none is left, the old keys can be dropped: not before a day has passed, so that what was
+   given to clients of the gateway (states, sealed too) has ended.
+
+Killed at any point, nothing is lost: all keys open until the last step. Begun again, it goes on.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from cryptography.fernet import InvalidToken
+from django.conf import settings
+from django.db import connection, transaction
+
+from agents.gateway.request_state import LIFETIME
+from bonobot.accounts.models.organizations import Organization
+from bonobot.core.crypto import key_files, key_ring
+from bonobot.core.crypto.encrypted_fields import list_sealed_fields
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import Conflict
+from bonobot.ledger.audit.admin_changes import record_change
+from bonobot.ledger.types import Actor
+
+BATCH = 200
+# What others may still write with the old key after that long: one look at the file, twice.
+NOTICED_S = 2 * key_ring.LOOK_S
+
+
+@dataclass(frozen=True)
+class KeyRotationStatus:
+    """How many keys there are, and what is sealed with the first, older ones, or none of them."""
+
+    keys: int
+    current: int
+    older: int
+    unreadable: int
+    changed_at: datetime | None
+
+    @property
+    def unfinished(self) -> bool:
+        """Tell whether a rotation has begun that isn't over."""
+        return self.older > 0
+
+
+def load_rotation_status() -> KeyRotationStatus:
+    """Count what is sealed with which key."""
+    key_ring.refresh_keys(now=True)
+    found: Counter[str] = Counter()
+    for field in list_sealed_fields():
+        for batch in _iterate_batches(field, BATCH):
+            found.update(_classify_token(token) for _, token in batch)
+    path = settings.BONOBOT_FIELD_KEYS_PATH
+    at = datetime.fromtimestamp(path.stat().st_mtime, UTC) if path and path.exists() else None
+    return KeyRotationStatus(
+        key_ring.count(), found["current"], found["older"], found["unreadable"], at
+    )
+
+
+def add_key() -> None:
+    """Put a new key in front of the file; raises `Conflict` where the keys are in no such file."""
+    path = _get_writable_key_file()
+    with key_files.lock_folder(path.parent):
+        known = key_files.field_keys(path.read_text(encoding="utf-8"), name=key_ring.NAME)
+        _write(path, [key_files.make_field_key(), *known])
+    key_ring.refresh_keys(now=True)
+
+
+def rotate_sealed_values(
+    *, batch: int = BATCH, done: Callable[[int], object] = lambda number: None
+) -> int:
+    """Seal anew what the first key doesn't open; return how many values. Again is harmless."""
+    key_ring.refresh_keys(now=True)
+    return sum(_rotate_field(field, batch, done) for field in list_sealed_fields())
+
+
+def drop_old(*, now: bool = False) -> int:
+    """Remove all keys but the first; return how many.
+
+    Raises `Conflict` where something is sealed with them, where they are in no file of ours, and
+    (unless `now`) where states that were sealed with them may still be in clients' hands.
+    """
+    path, found = _get_writable_key_file(), load_rotation_status()
+    if found.older:
+        raise Conflict(
+            format_message("{older} values are sealed with older keys.", older=found.older),
+            code="keys_in_use",
+            remedy="Run `bonobot keys rotate`: it goes on where it was.",
+        )
+    until = (found.changed_at or datetime.now(UTC)) + LIFETIME + timedelta(seconds=NOTICED_S)
+    if not now and found.keys > 1 and until > datetime.now(UTC):
+        raise Conflict(
+            format_message(
+                "Clients may hold states of older keys until {until:%Y-%m-%d %H:%M} UTC.",
+                until=until,
+            ),
+            code="keys_in_use",
+            field="--now",
+            remedy="Wait, or say --now: such clients then have to begin their calls anew.",
+        )
+    with key_files.lock_folder(path.parent):
+        known = key_files.field_keys(path.read_text(encoding="utf-8"), name=key_ring.NAME)
+        _write(path, known[:1])
+    key_ring.refresh_keys(now=True)
+    return len(known) - 1
+
+
+def record(actor: Actor, action: str, **details: int) -> None:
+    """Write it into every organization's audit: their secrets are what it was done to."""
+    for number in Organization.objects.values_list("pk", flat=True).iterator():
+        with record_change(
+            organization_id=number,
+            actor=actor,
+            action=action,
+            resource_type="keys",
+            resource_id="field_keys",
+            resource_name="keys of sealed values",
+            details=details,
+            governed=False,
+        ):
+            pass
+
+
+def _classify_token(token: str) -> str:
+    if key_ring.is_current(token):
+        return "current"
+    try:
+        key_ring.unseal(token)
+    except (InvalidToken, ValueError):
+        return "unreadable"
+    return "older"
+
+
+def _iterate_batches(field: Any, size: int) -> Iterator[list[tuple[Any, str]]]:
+    """Yield the rows' keys and sealed texts, in the order of the keys, without opening them."""
+    rows = field.model._base_manager.exclude(**{field.attname: ""}).order_by("pk")
+    rows = rows.exclude(**{f"{field.attname}__isnull": True})
+    last = None
+    while True:
+        found = rows if last is None else rows.filter(pk__gt=last)
+        batch = [(pk, sealed.mark) for pk, sealed in found.values_list("pk", field.attname)[:size]]
+        if not batch:
+            return
+        yield batch
+        last = batch[-1][0]
+
+
+def _rotate_field(field: Any, size: int, done: Callable[[int], object]) -> int:
+    number = 0
+    for batch in _iterate_batches(field, size):
+        old = [(pk, token) for pk, token in batch if _classify_token(token) == "older"]
+        with transaction.atomic():
+            number += sum(
+                _replace(field, pk, token, key_ring.rotate_token(token)) for pk, token in old
+            )
+        done(len(batch))
+    return number
+
+
+def _replace(field: Any, pk: Any, old: str, new: str) -> int:
+    """Write the new text unless somebody wrote another one meanwhile."""
+    meta, quote = field.model._meta, connection.ops.quote_name
+    where = f"{quote(meta.pk.column)} = %s AND {quote(field.column)} = %s"
+    statement = f"UPDATE {quote(meta.db_table)} SET {quote(field.column)} = %s WHERE {where}"  # noqa: S608
+    with connection.cursor() as cursor:
+        cursor.execute(statement, [new, meta.pk.get_db_prep_value(pk, connection), old])
+        return int(cursor.rowcount)
+
+
+def _get_writable_key_file() -> Path:
+    path: Path | None = settings.BONOBOT_FIELD_KEYS_PATH
+    if path is None or not os.access(path, os.W_OK) or not os.access(path.parent, os.W_OK):
+        raise Conflict(
+            "The keys come from the outside: this command can't change them.",
+            code="keys_given",
+            field="BONOBOT_FIELD_KEYS",
+            remedy="Put a new key (`bonobot generate_encryption_key`) first in the file that "
+            "`BONOBOT_FIELD_KEYS_FILE` names: processes follow. In a variable, put it behind the "
+            "others and restart every process, then first and restart again. Then run "
+            "`bonobot keys rotate --given`.",
+        )
+    return path
+
+
+def _write(path: Path, found: list[str]) -> None:
+    key_files.replace(path, ",".join(found))

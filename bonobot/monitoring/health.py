@@ -1,0 +1,295 @@
+"""`/healthz` and `/readyz`.
+
+Ready means: the database answers and has every migration. Afterwards nothing is asked any more: a
+database that is away for a minute must not make an orchestrator restart every process. The answer
+is given before Django's middleware, so it needs no host name, session or thread.
+
+What a request can't do without (the database, its migrations, keys that open what is stored, a loop
+that isn't stuck) decides: without it the answer is 503. The broker, beat and workers are told as
+well, and only make it `degraded`: rows are the truth and wait for them, while taking every web
+process out of its balancer would end what still works. `/readyz?all` answers 503 for those too.
+
+It is cheap: asked again within two seconds, it repeats itself; keys are tried once a minute; one
+question at a time is out, so that a database that hangs isn't asked by everybody.
+"""
+
+import asyncio
+import json
+import logging
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from django.conf import settings
+from django.contrib.auth.decorators import login_not_required
+from django.db import DatabaseError, connection
+from django.db.migrations.executor import MigrationExecutor
+from django.http import HttpRequest, JsonResponse
+from django.utils import timezone
+from django_celery_beat.models import PeriodicTask
+
+from agents.models import Runner
+from agents.sessions import leases
+from bonobot.accounts.models.organizations import Token
+from bonobot.core.crypto.encrypted_fields import list_sealed_fields
+from bonobot.core.crypto.sealed_values import can_unseal
+from bonobot.core.runtime import get_runtime
+from bonobot.jobs import broker, schedules
+from bonobot.jobs.celery_beat import WRITTEN_EVERY_S
+
+LIVENESS_PATH = "/healthz"
+_ready = threading.Event()
+
+
+def find_readiness_problem() -> str:
+    """Return why this process isn't ready yet, blank when it is (asks the database until then)."""
+    if not _ready.is_set():
+        try:
+            pending = count_unapplied_migrations()
+        except DatabaseError:
+            return "the database doesn't answer"
+        if pending:
+            return f"{pending} migrations are not applied: run `bonobot migrate`"
+        _ready.set()
+    return ""
+
+
+def count_unapplied_migrations() -> int:
+    """Return how many migrations the database lacks; raises DatabaseError when it is away."""
+    connection.ensure_connection()
+    executor = MigrationExecutor(connection)
+    return len(executor.migration_plan(executor.loader.graph.leaf_nodes()))
+
+
+def explain_database_error(error: DatabaseError) -> str:
+    """Return why the database is away; a pool only knows that it got no connection in time."""
+    told: Exception = error
+    if connection.vendor == "postgresql":
+        backend: Any = connection.Database  # type: ignore[attr-defined]  # psycopg
+        try:
+            backend.connect(**connection.get_connection_params()).close()
+        except backend.Error as cause:
+            told = cause
+    return " ".join(str(told).split())
+
+
+@login_not_required
+def answer_healthz(request: HttpRequest) -> JsonResponse:
+    """Answer under a server other than ours (`runserver`)."""
+    status, body = _answer(find_readiness_problem())
+    return JsonResponse(body, status=status, headers={"Cache-Control": "no-store"})
+
+
+async def respond_healthz(send: Callable[[dict[str, Any]], Awaitable[None]]) -> None:
+    """Answer an ASGI request for `/healthz`."""
+    found = "" if _ready.is_set() else await get_runtime().orm(find_readiness_problem)
+    status, body = _answer(found)
+    headers = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": json.dumps(body).encode("ascii")})
+
+
+def _answer(found: str) -> tuple[int, dict[str, str]]:
+    if found:
+        return 503, {"status": "starting", "detail": found}
+    return 200, {"status": "ok"}
+
+
+logger = logging.getLogger(__name__)
+
+READINESS_PATH = "/readyz"
+REPEATED_S = 2.0
+KEYS_TRIED_EVERY_S = 60.0
+ANSWER_S = 5.0
+STUCK_S = 5.0
+# Without these no request can be answered.
+NEEDED = frozenset({"database", "migrations", "keys", "loop"})
+
+State = Literal["ok", "failed"]
+
+
+@dataclass(frozen=True)
+class ReadinessPart:
+    """One part and its verdict."""
+
+    name: str
+    state: State
+    detail: str
+
+
+@dataclass(frozen=True)
+class ReadinessReport:
+    """What was found, and when (monotonic seconds)."""
+
+    parts: tuple[ReadinessPart, ...]
+    at: float
+
+    @property
+    def failed(self) -> frozenset[str]:
+        """The names of the parts that failed."""
+        return frozenset(part.name for part in self.parts if part.state == "failed")
+
+    @property
+    def status(self) -> str:
+        """One word for it: `ready`, `degraded` (others are missing) or `unready`."""
+        if self.failed & NEEDED:
+            return "unready"
+        return "degraded" if self.failed else "ready"
+
+    def answer(self, *, everything: bool = False) -> tuple[int, dict[str, Any]]:
+        """Return the HTTP status and body; with `everything`, what is degraded is a 503, too."""
+        bad = self.failed if everything else self.failed & NEEDED
+        checks = [
+            {"name": one.name, "state": one.state, "detail": one.detail} for one in self.parts
+        ]
+        return (503 if bad else 200), {"status": self.status, "checks": checks}
+
+
+def measure() -> ReadinessReport:
+    """Look at everything, in a thread that may use the database."""
+    try:
+        parts = [*_probe_database(), _probe_broker(), _probe_loop()]
+        if all(part.state == "ok" for part in parts[:2]):  # else the rows can't be read
+            parts[2:2] = [_probe_keys(), _probe_beat(), _probe_worker()]
+    except DatabaseError:
+        parts = [
+            ReadinessPart("database", "failed", "the database doesn't answer"),
+            _probe_broker(),
+            _probe_loop(),
+        ]
+    return ReadinessReport(tuple(parts), time.monotonic())
+
+
+def compute_beat_age_s(row: PeriodicTask) -> float | None:
+    """Return how long ago beat wrote the heartbeat's row; None when it never did."""
+    if row.last_run_at is None:
+        return None
+    return float((timezone.now() - row.last_run_at).total_seconds())
+
+
+def compute_beat_deadline_s(row: PeriodicTask) -> float:
+    """Return the age from which beat is missing: it writes each half minute, and may restart."""
+    return float(schedules.compute_period_s(row) + 5 * WRITTEN_EVERY_S)
+
+
+def list_unreadable_fields() -> Iterator[str]:
+    """Yield the sealed fields of which a value opens with no key, and `tokens` without a pepper.
+
+    One value of each is tried: keys are wrong for all of them, or for none.
+    """
+    for field in list_sealed_fields():
+        rows = field.model._base_manager.exclude(**{field.attname: ""})
+        row = rows.exclude(**{f"{field.attname}__isnull": True}).only(field.attname).first()
+        if row is not None and not can_unseal(getattr(row, field.attname).mark):
+            yield f"{field.model._meta.label_lower}.{field.name}"
+    known = list(settings.BONOBOT_TOKEN_PEPPERS)
+    if Token.objects.exclude(pepper_id__in=known).exists():
+        yield "tokens"
+
+
+def _probe_database() -> Iterator[ReadinessPart]:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 1")
+    yield ReadinessPart("database", "ok", "answers")
+    fault = find_readiness_problem()
+    yield ReadinessPart("migrations", "failed" if fault else "ok", fault or "all applied")
+
+
+class _KeyProbeResult:
+    """What trying the keys found, and when."""
+
+    at = 0.0
+    found: tuple[str, ...] = ()
+
+
+def _probe_keys() -> ReadinessPart:
+    if not _KeyProbeResult.at or time.monotonic() - _KeyProbeResult.at > KEYS_TRIED_EVERY_S:
+        _KeyProbeResult.found, _KeyProbeResult.at = (
+            tuple(list_unreadable_fields()),
+            time.monotonic(),
+        )
+    if _KeyProbeResult.found:
+        names = ", ".join(_KeyProbeResult.found)
+        return ReadinessPart("keys", "failed", f"these were made with other keys: {names}")
+    return ReadinessPart("keys", "ok", "open what is stored")
+
+
+def _probe_broker() -> ReadinessPart:
+    try:
+        broker.ping()
+    except broker.BrokerUnreachable:
+        fault = "Redis doesn't answer" if settings.REDIS_URL else "the folder isn't writable"
+        return ReadinessPart("broker", "failed", fault)
+    return ReadinessPart(
+        "broker", "ok", "answers" if settings.REDIS_URL else "the folder is writable"
+    )
+
+
+def _probe_beat() -> ReadinessPart:
+    row = PeriodicTask.objects.select_related("interval").filter(name=schedules.HEARTBEAT).first()
+    age = compute_beat_age_s(row) if row else None
+    if row is None or age is None:
+        return ReadinessPart("beat", "failed", "has never run here")
+    late = age > compute_beat_deadline_s(row)
+    return ReadinessPart("beat", "failed" if late else "ok", f"wrote {age:.0f} s ago")
+
+
+def _probe_worker() -> ReadinessPart:
+    alive = Runner.objects.filter(
+        stopped_at=None, beat_at__gt=leases.get_heartbeat_deadline()
+    ).count()
+    return ReadinessPart("worker", "ok" if alive else "failed", f"{alive} alive")
+
+
+def _probe_loop() -> ReadinessPart:
+    behind = time.monotonic() - get_runtime().ticked_at
+    stuck = behind > STUCK_S
+    return ReadinessPart("loop", "failed" if stuck else "ok", "stuck" if stuck else "ticks")
+
+
+class ReadinessCache:
+    """The answers of one process."""
+
+    def __init__(self) -> None:
+        self._last: ReadinessReport | None = None
+        self._looking: asyncio.Task[ReadinessReport] | None = None
+
+    async def now(self) -> ReadinessReport:
+        """Return what is so, at most two seconds old; on the runtime's loop."""
+        if self._last and time.monotonic() - self._last.at < REPEATED_S:
+            return self._last
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(get_runtime().orm(measure), name="readiness")
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                self._last = await asyncio.shield(self._looking)
+        except TimeoutError:
+            late = ReadinessPart("database", "failed", f"no answer within {ANSWER_S:.0f} s")
+            return ReadinessReport((late,), time.monotonic())
+        except Exception:
+            # Whoever asks must be told in any case; the log has why.
+            logger.exception("Looking at the readiness failed")
+            broken = ReadinessPart("database", "failed", "looking at it failed: the log says why")
+            return ReadinessReport((broken,), time.monotonic())
+        return self._last
+
+
+readiness = ReadinessCache()
+
+
+@login_not_required
+def serve_readyz(request: HttpRequest) -> JsonResponse:
+    """Answer under a server other than ours (`runserver`)."""
+    status, body = measure().answer(everything="all" in request.GET)
+    return JsonResponse(body, status=status, headers={"Cache-Control": "no-store"})
+
+
+async def respond_readyz(query: bytes, send: Callable[[dict[str, Any]], Awaitable[None]]) -> None:
+    """Answer an ASGI request for `/readyz`."""
+    report = await readiness.now()
+    status, body = report.answer(everything=query.split(b"=")[0] == b"all")
+    headers = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": json.dumps(body).encode("ascii")})

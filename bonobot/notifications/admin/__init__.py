@@ -1,0 +1,5 @@
+"""The admin of notices: importing registers channels and the outbox."""
+
+from bonobot.notifications.admin import channels, notifications
+
+__all__ = ["channels", "notifications"]

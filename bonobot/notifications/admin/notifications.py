@@ -1,0 +1,107 @@
+"""Notifications sent, waiting, given up."""
+
+from typing import Any
+
+from django.contrib import messages
+from django.db.models import Model, QuerySet
+from django.http import HttpRequest
+from django.http.response import HttpResponseBase
+from django.utils.translation import gettext as _t
+from django.utils.translation import gettext_lazy as _
+
+from bonobot.accounts.admin_base import ObjectRequest, TabbedAdmin
+from bonobot.accounts.roles import Action
+from bonobot.accounts.templatetags.display import ago
+from bonobot.core.admin.theme import MultipleChoicesDropdownFilter, action, display, register
+from bonobot.core.i18n.localization import localize_text
+from bonobot.core.problems import Problem
+from bonobot.notifications import delivery
+from bonobot.notifications.admin.channels import TITLES, render_state_badge
+from bonobot.notifications.models import Notice
+
+
+@register(Notice)
+class NotificationAdmin(TabbedAdmin):
+    """The active organization's notices of the last thirty days."""
+
+    needs_to_view = (Action.VIEW_AUDIT,)
+    needs_to_change = Action.MANAGE_NOTICES
+    list_display = ("what", "about", "goes_by", "became", "attempts", "fault", "when")
+    list_filter = (("state", MultipleChoicesDropdownFilter), "severity", "channel")
+    search_fields = ("subject_name", "text", "error")
+    list_select_related = ("channel",)
+    actions = ("retry_chosen",)
+    change_list_template = "admin/notices/list.html"
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        """Never: notices are written where things happen."""
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        """Never: what ended goes by itself."""
+        return False
+
+    @display(description=_("event"), ordering="event")
+    def what(self, notice: Notice) -> str:
+        """Return what happened."""
+        return str(TITLES[notice.event])
+
+    @display(description=_("about"), ordering="subject_name")
+    def about(self, notice: Notice) -> str:
+        """Return what it is about."""
+        return notice.about
+
+    @display(description=_("channel"), ordering="channel__name")
+    def goes_by(self, notice: Notice) -> str:
+        """Return the channel."""
+        return notice.channel.name
+
+    @display(description=_("state"), ordering="state")
+    def became(self, notice: Notice) -> Any:
+        """Return what became of it."""
+        return render_state_badge(notice.state)
+
+    @display(description=_("error"))
+    def fault(self, notice: Notice) -> str:
+        """Return what went wrong at the last attempt."""
+        return localize_text(notice.error)[:80] or "–"
+
+    @display(description=_("when"), ordering="created_at")
+    def when(self, notice: Notice) -> Any:
+        """Return when it was written."""
+        return ago(notice.created_at)
+
+    @action(description=_("Send again"), permissions=["change"])
+    def retry_chosen(self, request: HttpRequest, queryset: QuerySet[Notice]) -> None:
+        """Have the chosen notices tried again at once; those that were sent stay as they are."""
+        done = 0
+        for notice in queryset:
+            try:
+                delivery.retry(self.principal(request), notice)
+            except Problem as problem:
+                if problem.code != "nothing_to_retry":
+                    raise
+            else:
+                done += 1
+        messages.success(request, _t("%(n)d notices are tried again.") % {"n": done})
+
+
+@NotificationAdmin.add_page("change", _("Notice"), needs=Action.VIEW_AUDIT)
+def show_notification(visit: ObjectRequest) -> HttpResponseBase:
+    """Show what was told, to whom, and what became of it."""
+    notice: Notice = visit.object
+    return visit.show(
+        "notices/notice.html",
+        notice=notice,
+        heading=TITLES[notice.event],
+        severity=notice.get_severity_display(),
+        state=render_state_badge(notice.state),
+        again=notice.state in (Notice.State.WAITING, Notice.State.FAILED),
+    )
+
+
+@NotificationAdmin.add_deed("retry", needs=Action.MANAGE_NOTICES)
+def retry(visit: ObjectRequest) -> None:
+    """Have the notice tried again at once."""
+    delivery.retry(visit.principal, visit.object)
+    messages.success(visit.request, _t("It is tried again within seconds."))

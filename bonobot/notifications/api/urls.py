@@ -1,0 +1,23 @@
+"""Addresses below /api/."""
+
+from django.urls import path
+
+from bonobot.notifications.api import views as api_views
+
+ONE = "notice-channels/<str:channel_id>"
+
+urlpatterns = [
+    path(
+        "notice-channels", api_views.NotificationChannelListView.as_view(), name="notice-channels"
+    ),
+    path(ONE, api_views.NotificationChannelDetailView.as_view(), name="notice-channel"),
+    path(
+        f"{ONE}/test", api_views.TestNotificationChannelView.as_view(), name="notice-channel-test"
+    ),
+    path("notices", api_views.NotificationListView.as_view(), name="notices"),
+    path(
+        "notices/<str:notice_id>/retry",
+        api_views.RetryNotificationView.as_view(),
+        name="notice-retry",
+    ),
+]

@@ -1,0 +1,157 @@
+"""Channels and notifications."""
+
+from typing import Any
+
+import django_filters
+from rest_framework.response import Response
+
+from bonobot.accounts.api.openapi_schema import describe_operation
+from bonobot.accounts.api.resource_view import ResourceView, set_not_found_field
+from bonobot.accounts.roles import Action
+from bonobot.core.api.filters import StrictFilterSet
+from bonobot.notifications import delivery
+from bonobot.notifications.api.serializers import (
+    NotificationChannelBody,
+    NotificationChannelSecretSerializer,
+    NotificationChannelSerializer,
+    NotificationSerializer,
+)
+from bonobot.notifications.delivery import send_test
+from bonobot.notifications.events import EVENTS
+from bonobot.notifications.models import Channel, Notice
+from bonobot.notifications.services import NotificationChannelSpec, remove_channel, save_channel
+
+KEPT = ("name", "kind", "addresses", "allow_private", "events", "minimum", "enabled")
+
+
+class NotificationChannelListView(ResourceView):
+    """All channels."""
+
+    rules = {"GET": Action.VIEW_AUDIT, "POST": Action.MANAGE_NOTICES}
+    ordering = ("name", "pk")
+    orderings = ("name", "kind", "created_at", "updated_at")
+
+    @describe_operation("list_notice_channels", answer=NotificationChannelSerializer(many=True))
+    def get(self, request: object) -> Response:
+        """List the channels by which people are told."""
+        return self.listed(
+            Channel.objects.for_organization(self.organization_id), NotificationChannelSerializer
+        )
+
+    @describe_operation(
+        "add_notice_channel",
+        body=NotificationChannelBody,
+        answer=NotificationChannelSecretSerializer,
+        status=201,
+    )
+    def post(self, request: object) -> Response:
+        """Make a channel: e-mail addresses, or a webhook.
+
+        A webhook gets signed JSON. Where no secret is sent one is made, and answered this once.
+        """
+        channel, made = save_channel(
+            self.principal, NotificationChannelSpec(**self.read(NotificationChannelBody))
+        )
+        return self.shown(channel, NotificationChannelSecretSerializer, status=201, made=made)
+
+
+class NotificationChannelView(ResourceView):
+    """What has a channel in its address."""
+
+    def channel(self, channel_id: str) -> Channel:
+        """Return a channel of the organization; raises `NotFound`."""
+        with set_not_found_field("channel_id"):
+            found: Channel = Channel.objects.get_or_404(self.organization_id, pk=channel_id)
+        return found
+
+
+class NotificationChannelDetailView(NotificationChannelView):
+    """One channel."""
+
+    rules = {
+        "GET": Action.VIEW_AUDIT,
+        "PATCH": Action.MANAGE_NOTICES,
+        "DELETE": Action.MANAGE_NOTICES,
+    }
+
+    @describe_operation("get_notice_channel", answer=NotificationChannelSerializer)
+    def get(self, request: object, channel_id: str) -> Response:
+        """Show a channel; a webhook's address and secret are never shown."""
+        return self.shown(self.channel(channel_id), NotificationChannelSerializer)
+
+    @describe_operation(
+        "change_notice_channel",
+        body=NotificationChannelBody,
+        answer=NotificationChannelSecretSerializer,
+    )
+    def patch(self, request: object, channel_id: str) -> Response:
+        """Change parts of a channel; switched off, it forgets what waits for it."""
+        channel = self.channel(channel_id)
+        kept: dict[str, Any] = {name: getattr(channel, name) for name in KEPT}
+        spec = NotificationChannelSpec(**(kept | self.read(NotificationChannelBody, partial=True)))
+        channel, made = save_channel(self.principal, spec, channel)
+        return self.shown(channel, NotificationChannelSecretSerializer, made=made)
+
+    @describe_operation("remove_notice_channel", status=204)
+    def delete(self, request: object, channel_id: str) -> Response:
+        """Remove a channel with the notices that it was told."""
+        remove_channel(self.principal, self.channel(channel_id))
+        return Response(status=204)
+
+
+class TestNotificationChannelView(NotificationChannelView):
+    """A test of one channel."""
+
+    __test__ = False
+    rules = {"POST": Action.MANAGE_NOTICES}
+
+    @describe_operation("test_notice_channel", answer=NotificationSerializer)
+    def post(self, request: object, channel_id: str) -> Response:
+        """Send a test notice now.
+
+        A receiver that doesn't take it is no error of this request: the answer is 200 with the
+        state `failed` and what went wrong.
+        """
+        return self.shown(
+            send_test(self.principal, self.channel(channel_id)), NotificationSerializer
+        )
+
+
+class NotificationFilter(StrictFilterSet):
+    """What notices are looked for by."""
+
+    channel = django_filters.UUIDFilter(field_name="channel_id", label="Id of the channel")
+    state = django_filters.ChoiceFilter(choices=Notice.State.choices)
+    event = django_filters.ChoiceFilter(choices=[(code, code) for code in EVENTS])
+    subject = django_filters.CharFilter(field_name="subject_id", label="Id of what it is about")
+    since = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="gte")
+
+
+class NotificationListView(ResourceView):
+    """The outbox."""
+
+    rules = {"GET": Action.VIEW_AUDIT}
+    queryset = Notice.objects.none()
+    filterset_class = NotificationFilter
+    orderings = ("created_at", "severity", "state")
+
+    @describe_operation("list_notices", answer=NotificationSerializer(many=True))
+    def get(self, request: object) -> Response:
+        """List the notices of the last thirty days, the latest first."""
+        rows = Notice.objects.for_organization(self.organization_id).select_related("channel")
+        return self.listed(rows, NotificationSerializer)
+
+
+class RetryNotificationView(ResourceView):
+    """Another attempt at one notice."""
+
+    rules = {"POST": Action.MANAGE_NOTICES}
+
+    @describe_operation("retry_notice", answer=NotificationSerializer)
+    def post(self, request: object, notice_id: str) -> Response:
+        """Have a notice that waits or was given up tried again at once."""
+        rows = Notice.objects.select_related("channel")
+        with set_not_found_field("notice_id"):
+            notice: Notice = rows.get_or_404(self.organization_id, pk=notice_id)
+        delivery.retry(self.principal, notice)
+        return self.shown(notice, NotificationSerializer)

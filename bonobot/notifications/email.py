@@ -1,0 +1,100 @@
+"""Notifications as plain text e-mail.
+
+Each address is written to in the language that its account asks for, in English where nobody said
+so; addresses of one language get one message. Where one of several isn't taken all are sent again
+later, under the same id, so that what comes twice shows once.
+
+Header values are single lines of visible characters, so nothing that a server calls itself can
+add a header; the text is plain, so nothing in it is rendered.
+"""
+
+from collections.abc import Iterator, Sequence
+from smtplib import SMTPException
+
+from django.conf import settings
+from django.core.mail import EmailMessage, get_connection
+from django.utils import translation
+
+from bonobot.accounts.models.organizations import User
+from bonobot.core.i18n.localization import localize_text
+from bonobot.core.text.untrusted_text import make_visible
+from bonobot.notifications.events import EVENTS
+from bonobot.notifications.models import SEVERITY_NAMES, Notice
+
+LONGEST_SUBJECT = 150
+
+
+def send_all(notices: Sequence[Notice]) -> Iterator[tuple[Notice, str]]:
+    """Send the notices; yield each with what went wrong, blank if nothing, as it is known."""
+    if not settings.BONOBOT_EMAIL_URL:
+        for notice in notices:
+            yield notice, "This installation sends no e-mail: `BONOBOT_EMAIL_URL` is not set."
+        return
+    connection = get_connection()
+    try:
+        connection.open()
+    except (SMTPException, OSError) as error:
+        for notice in notices:
+            yield notice, _describe_smtp_error(error)
+        return
+    try:
+        for notice in notices:
+            try:
+                for message in build_messages(notice, connection):
+                    message.send()
+            except (SMTPException, OSError) as error:
+                yield notice, _describe_smtp_error(error)
+            else:
+                yield notice, ""
+    finally:
+        connection.close()
+
+
+def build_messages(notice: Notice, connection: object = None) -> Iterator[EmailMessage]:
+    """Yield the messages of a notice, one for each language of its readers (a query)."""
+    for language, addresses in _group_by_language(notice.channel.addresses).items():
+        with translation.override(language):
+            yield _message(notice, addresses, connection)
+
+
+def _group_by_language(addresses: Sequence[str]) -> dict[str, list[str]]:
+    known = User.objects.filter(email__in=addresses, is_active=True).exclude(language="")
+    spoken = dict(known.values_list("email", "language"))
+    found: dict[str, list[str]] = {}
+    for address in addresses:
+        found.setdefault(spoken.get(address, settings.LANGUAGE_CODE), []).append(address)
+    return found
+
+
+def _message(notice: Notice, addresses: Sequence[str], connection: object) -> EmailMessage:
+    title, severity = localize_text(EVENTS[notice.event].title), SEVERITY_NAMES[notice.severity]
+    lines = [localize_text(notice.text)]
+    if notice.link:
+        lines += ["", f"{settings.BONOBOT_URL}{notice.link}"]
+    lines += ["", f"-- \nBonobot, {notice.organization.name}: {severity} ({notice.event})"]
+    return EmailMessage(
+        subject=_to_single_line(f"[Bonobot] {title}: {notice.about}"),
+        body="\n".join(lines),
+        from_email=settings.BONOBOT_EMAIL_FROM,
+        to=list(addresses),
+        headers={
+            # The same at each attempt, so that a message sent twice shows once.
+            "Message-ID": f"<{notice.pk}@bonobot>",
+            "Auto-Submitted": "auto-generated",
+        },
+        connection=connection,  # type: ignore[arg-type]  # any of Django's backends
+    )
+
+
+def _to_single_line(text: str) -> str:
+    return " ".join(make_visible(text, LONGEST_SUBJECT).split())
+
+
+def _describe_smtp_error(error: OSError) -> str:  # smtplib's errors are among them
+    """Say what the mail server refused, without what it may quote of the login."""
+    if isinstance(error, SMTPException):
+        code = getattr(error, "smtp_code", None)
+        return f"The mail server refused ({type(error).__name__}{f' {code}' if code else ''})."
+    return f"The mail server doesn't answer ({type(error).__name__}: {error.strerror or error})."[
+        :300
+    ]

@@ -1,0 +1,71 @@
+import bonobot.core.crypto.encrypted_fields
+import django.db.models.deletion
+import uuid
+from django.db import migrations, models
+
+
+class Migration(migrations.Migration):
+
+    initial = True
+
+    dependencies = [
+        ('tenancy', '0001_initial'),
+    ]
+
+    operations = [
+        migrations.CreateModel(
+            name='Channel',
+            fields=[
+                ('id', models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
+                ('organization', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to='tenancy.organization')),
+                ('created_at', models.DateTimeField(auto_now_add=True, verbose_name='created')),
+                ('updated_at', models.DateTimeField(auto_now=True, verbose_name='updated')),
+                ('name', models.CharField(max_length=255, verbose_name='name')),
+                ('kind', models.CharField(choices=[('email', 'e-mail'), ('webhook', 'webhook')], max_length=8, verbose_name='kind')),
+                ('addresses', models.JSONField(blank=True, default=list, verbose_name='addresses')),
+                ('url', bonobot.core.crypto.encrypted_fields.SealedTextField(blank=True, default='', verbose_name='URL')),
+                ('origin', models.CharField(blank=True, default='', max_length=255, verbose_name='origin')),
+                ('secret', bonobot.core.crypto.encrypted_fields.SealedTextField(blank=True, default='', verbose_name='signing secret')),
+                ('allow_private', models.BooleanField(default=False, verbose_name='private address allowed')),
+                ('events', models.JSONField(blank=True, default=list, verbose_name='events')),
+                ('minimum', models.CharField(choices=[('info', 'info'), ('warning', 'warning'), ('critical', 'critical')], default='info', max_length=8, verbose_name='least severity')),
+                ('enabled', models.BooleanField(default=True, verbose_name='enabled')),
+            ],
+            options={
+                'verbose_name': 'notice channel',
+                'verbose_name_plural': 'notice channels',
+                'ordering': ('name',),
+                'constraints': [models.UniqueConstraint(fields=('organization', 'name'), name='channel_name_once'), models.CheckConstraint(condition=models.Q(('kind__in', ['email', 'webhook'])), name='channel_kind')],
+            },
+        ),
+        migrations.CreateModel(
+            name='Notice',
+            fields=[
+                ('id', models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
+                ('organization', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to='tenancy.organization')),
+                ('created_at', models.DateTimeField(auto_now_add=True, verbose_name='created')),
+                ('updated_at', models.DateTimeField(auto_now=True, verbose_name='updated')),
+                ('channel', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='notices', to='notices.channel')),
+                ('event', models.CharField(max_length=32, verbose_name='event')),
+                ('severity', models.CharField(choices=[('info', 'info'), ('warning', 'warning'), ('critical', 'critical')], max_length=8, verbose_name='severity')),
+                ('subject_type', models.CharField(max_length=64, verbose_name='about')),
+                ('subject_id', models.CharField(max_length=255)),
+                ('subject_name', models.CharField(max_length=255, verbose_name='about')),
+                ('text', models.TextField(verbose_name='text')),
+                ('link', models.CharField(blank=True, default='', max_length=500)),
+                ('topic', models.CharField(max_length=255)),
+                ('state', models.CharField(choices=[('waiting', 'waits'), ('sent', 'sent'), ('failed', 'given up'), ('withdrawn', 'withdrawn')], default='waiting', editable=False, max_length=9, verbose_name='state')),
+                ('attempts', models.PositiveIntegerField(default=0, verbose_name='attempts')),
+                ('next_attempt_at', models.DateTimeField(null=True, verbose_name='next attempt')),
+                ('sent_at', models.DateTimeField(null=True, verbose_name='sent')),
+                ('error', models.TextField(blank=True, default='', verbose_name='error')),
+            ],
+            options={
+                'verbose_name': 'notice',
+                'verbose_name_plural': 'notices',
+                'ordering': ('-created_at',),
+                'indexes': [models.Index(condition=models.Q(('state', 'waiting')), fields=['next_attempt_at'], name='notice_due'), models.Index(fields=['organization', '-created_at'], name='notice_by_age'), models.Index(fields=['channel', 'subject_id', '-created_at'], name='notice_of_subject')],
+                'constraints': [models.UniqueConstraint(fields=('channel', 'event', 'topic'), name='notice_once')],
+            },
+        ),
+    ]

@@ -1,0 +1,127 @@
+"""Create notifications in the event's transaction.
+
+Where no channel wants an event that costs one query. Delivery is another process's work.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+from hashlib import sha256
+from uuid import UUID
+
+from django.db.models import Max
+from django.utils import timezone
+from django.utils.functional import Promise
+
+from bonobot.core.crypto.organization_secrets import mask_organization_secrets
+from bonobot.core.text.untrusted_text import make_storable, make_visible
+from bonobot.notifications.events import EVENTS, NotificationEvent
+from bonobot.notifications.models import Channel, Notice
+
+LONGEST_TEXT = 2_000
+LONGEST_TOPIC = 200
+
+
+@dataclass(frozen=True, slots=True)
+class NotificationSubject:
+    """What a notice is about: its type as the audit names it, id, name and page in the admin."""
+
+    type: str
+    id: str
+    name: str
+    link: str | Promise = ""
+
+
+def notify(
+    organization_id: UUID,
+    event: str,
+    subject: NotificationSubject,
+    text: str,
+    *,
+    topic: str,
+    among: Collection[UUID] | None = None,
+) -> int:
+    """Tell every channel that wants the event, once for each topic; return how many rows it made.
+
+    `among` narrows to these channels. Text of strangers is made visible here. A channel that was
+    told the same of the subject a moment ago is told when the event's hold is over.
+    """
+    kind = EVENTS[event]
+    channels = [
+        channel
+        for channel in Channel.objects.for_organization(organization_id).filter(enabled=True)
+        if channel.wants(event) and (among is None or channel.pk in among)
+    ]
+    if not channels:
+        return 0
+    held = _load_next_allowed_times(channels, kind, subject)
+    rows = [
+        build_notification(channel, event, subject, text, topic=topic, at=held.get(channel.pk))
+        for channel in channels
+    ]
+    return len(Notice.objects.bulk_create(rows, ignore_conflicts=True))
+
+
+def list_listening_organizations(*events: str) -> set[UUID]:
+    """Return the organizations in which some channel wants one of the events."""
+    channels = Channel.objects.filter(enabled=True)
+    return {one.organization_id for one in channels if any(map(one.wants, events))}
+
+
+def recover(organization_id: UUID, subject: NotificationSubject, text: str, *, topic: str) -> None:
+    """Tell that what `topic` names is over: those who were told of it; others needn't know."""
+    mine = Notice.objects.for_organization(organization_id).filter(topic=cut(topic))
+    mine.untold().update(state=Notice.State.WITHDRAWN, next_attempt_at=None)
+    told = set(mine.exclude(state=Notice.State.WITHDRAWN).values_list("channel_id", flat=True))
+    if told:
+        notify(organization_id, "server_up", subject, text, topic=topic, among=told)
+
+
+def build_notification(
+    channel: Channel,
+    event: str,
+    subject: NotificationSubject,
+    text: str,
+    *,
+    topic: str,
+    at: datetime | None = None,
+) -> Notice:
+    """Return an unsaved notice of one channel, due `at` (default: now)."""
+    return Notice(
+        organization_id=channel.organization_id,
+        channel=channel,
+        event=event,
+        severity=EVENTS[event].severity.word,
+        subject_type=subject.type,
+        subject_id=subject.id,
+        subject_name=make_visible(make_storable(subject.name), 200),
+        text=make_visible(
+            make_storable(mask_organization_secrets(text, channel.organization_id)), LONGEST_TEXT
+        ),
+        link=str(subject.link),
+        topic=cut(topic),
+        next_attempt_at=at or timezone.now(),
+    )
+
+
+def cut(topic: str) -> str:
+    """Return a topic that fits its column and stays what it names."""
+    if len(topic) <= LONGEST_TOPIC:
+        return topic
+    return f"{topic[: LONGEST_TOPIC - 65]}:{sha256(topic.encode()).hexdigest()}"
+
+
+def _load_next_allowed_times(
+    channels: Collection[Channel], kind: NotificationEvent, subject: NotificationSubject
+) -> dict[UUID, datetime]:
+    """Return when each channel may be told of this subject again; absent means now."""
+    if not kind.hold:
+        return {}
+    recent = Notice.objects.filter(
+        channel__in=channels,
+        event=kind.code,
+        subject_id=subject.id,
+        created_at__gt=timezone.now() - kind.hold,
+    ).exclude(state=Notice.State.WITHDRAWN)
+    latest = recent.order_by().values_list("channel_id").annotate(Max("created_at"))
+    return {channel_id: moment + kind.hold for channel_id, moment in latest}

@@ -1,0 +1,202 @@
+"""Create, change, delete channels."""
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from django.conf import settings
+from django.core.exceptions import ValidationError
+from django.core.validators import validate_email
+from django.db import IntegrityError, transaction
+
+from bonobot.accounts.principals import Principal
+from bonobot.accounts.roles import Action
+from bonobot.core.crypto.stored_secrets import keep_with_addresses
+from bonobot.core.http.egress import check_url
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import Conflict, InvalidInput
+from bonobot.core.text.masking import MASK
+from bonobot.ledger.audit.admin_changes import record_change
+from bonobot.notifications import delivery
+from bonobot.notifications.events import CHOSEN, Severity
+from bonobot.notifications.models import Channel
+
+MOST_ADDRESSES = 20
+SHORTEST_SECRET = 16
+
+
+@dataclass(frozen=True)
+class NotificationChannelSpec:
+    """A channel as it is written. `url` and `secret` blank or masked keep what is stored."""
+
+    name: str
+    kind: str
+    addresses: Sequence[str] = ()
+    url: str = ""
+    secret: str = ""
+    allow_private: bool = False
+    events: Sequence[str] = ()
+    minimum: str = Severity.INFO.word
+    enabled: bool = True
+
+
+def save_channel(
+    principal: Principal, spec: NotificationChannelSpec, channel: Channel | None = None
+) -> tuple[Channel, str]:
+    """Make or change a channel; return it, and the signing secret if one was made up for it.
+
+    Raises `Forbidden`, `Invalid` and `EgressDenied` naming the field, `Conflict` (`name_taken`).
+    """
+    principal.require(Action.MANAGE_NOTICES)
+    adding = channel is None
+    row = channel or Channel(organization_id=principal.organization_id)
+    _check(principal, spec, row)
+    made = _fill(row, spec)
+    with record_change(
+        organization_id=row.organization_id,
+        actor=principal.actor,
+        action="notice_channel_added" if adding else "notice_channel_changed",
+        resource_type="notice_channel",
+        resource_id=str(row.pk),
+        resource_name=row.name,
+        details={"kind": row.kind, "goes_to": row.goes_to, "enabled": row.enabled},
+        governed=False,
+    ):
+        _save(row)
+        if not row.enabled:
+            delivery.cancel_waiting_notifications(row)
+    return row, made
+
+
+def remove_channel(principal: Principal, channel: Channel) -> None:
+    """Delete a channel with what it was told; the audit keeps its name."""
+    principal.require(Action.MANAGE_NOTICES)
+    with record_change(
+        organization_id=channel.organization_id,
+        actor=principal.actor,
+        action="notice_channel_removed",
+        resource_type="notice_channel",
+        resource_id=str(channel.pk),
+        resource_name=channel.name,
+        governed=False,
+    ):
+        channel.delete()
+
+
+def _check(principal: Principal, spec: NotificationChannelSpec, row: Channel) -> None:
+    if not spec.name.strip():
+        raise InvalidInput("A channel needs a name.", field="name", remedy="Say who is told.")
+    if spec.kind not in Channel.Kind.values:
+        raise _build_unknown_value_error("kind", spec.kind, Channel.Kind.values)
+    if spec.minimum not in (words := [severity.word for severity in Severity]):
+        raise _build_unknown_value_error("minimum", spec.minimum, words)
+    if strange := [event for event in spec.events if event not in CHOSEN]:
+        raise _build_unknown_value_error("events", strange[0], CHOSEN)
+    if spec.kind == Channel.Kind.EMAIL:
+        _check_addresses(spec.addresses)
+    else:
+        _check_webhook(principal, spec, row)
+
+
+def _check_addresses(addresses: Sequence[str]) -> None:
+    if not settings.BONOBOT_EMAIL_URL:
+        raise InvalidInput(
+            "This installation sends no e-mail.",
+            code="email_not_configured",
+            field="kind",
+            remedy="A platform administrator sets `BONOBOT_EMAIL_URL`; or use a webhook.",
+        )
+    if not 1 <= len(addresses) <= MOST_ADDRESSES:
+        raise InvalidInput(
+            format_message("There are {count} addresses.", count=len(addresses)),
+            field="addresses",
+            remedy=format_message(
+                "Give 1 to {most_addresses}; a mailing list is one.", most_addresses=MOST_ADDRESSES
+            ),
+        )
+    for address in addresses:
+        try:
+            validate_email(address)
+        except ValidationError:
+            raise InvalidInput(
+                format_message("{address!r} is no e-mail address.", address=address[:100]),
+                field="addresses",
+                remedy="Write the bare address, such as ops@example.com.",
+            ) from None
+
+
+def _check_webhook(principal: Principal, spec: NotificationChannelSpec, row: Channel) -> None:
+    if spec.allow_private and not row.allow_private:
+        principal.require(Action.ALLOW_PRIVATE_ADDRESS)
+    url = spec.url if _is_new(spec.url) else row.url.open() if row.url else ""
+    if not url:
+        raise InvalidInput("A webhook needs a URL.", field="url", remedy="Such as https://….")
+    check_url(url, allow_private=spec.allow_private)
+    if row.url and row.secret and not _is_new(spec.secret):
+        keep_with_addresses(["secret"], {"url": row.url.open()}, {"url": url})
+    if _is_new(spec.secret) and len(spec.secret) < SHORTEST_SECRET:
+        raise InvalidInput(
+            "The signing secret is too short.",
+            field="secret",
+            remedy=format_message(
+                "Use {shortest_secret} characters or more; leave it blank to have one made.",
+                shortest_secret=SHORTEST_SECRET,
+            ),
+        )
+
+
+def _fill(row: Channel, spec: NotificationChannelSpec) -> str:
+    """Put the specification into the row; return the secret that was made up, if one was."""
+    row.name, row.kind = spec.name.strip(), spec.kind
+    row.events = [event for event in CHOSEN if event in spec.events]
+    row.minimum, row.enabled = spec.minimum, spec.enabled
+    values: dict[str, Any]
+    if spec.kind == Channel.Kind.EMAIL:
+        values = {"url": "", "origin": "", "secret": "", "allow_private": False}
+        row.addresses = list(dict.fromkeys(spec.addresses))
+        made = ""
+    else:
+        row.addresses = []
+        made = "" if _is_new(spec.secret) or row.secret else secrets.token_urlsafe(32)
+        values = {"allow_private": spec.allow_private}
+        if _is_new(spec.url):
+            values |= {"url": spec.url, "origin": _extract_origin(spec.url)}
+        if made or _is_new(spec.secret):
+            values["secret"] = made or spec.secret
+    for name, value in values.items():
+        setattr(row, name, value)
+    return made
+
+
+def _is_new(value: str) -> bool:
+    return value not in ("", MASK)
+
+
+def _extract_origin(url: str) -> str:
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}"[:255]
+
+
+def _save(row: Channel) -> None:
+    try:
+        with transaction.atomic():
+            row.save()
+    except IntegrityError:
+        raise Conflict(
+            format_message("There is a channel named {name!r} already.", name=row.name),
+            code="name_taken",
+            field="name",
+            remedy="Choose another name.",
+        ) from None
+
+
+def _build_unknown_value_error(field: str, value: str, known: Sequence[str]) -> InvalidInput:
+    return InvalidInput(
+        format_message(
+            "There is no {field} {value!r}.", field=field.removesuffix("s"), value=value[:100]
+        ),
+        field=field,
+        remedy=format_message("Use one of: {known}.", known=", ".join(known)),
+    )

@@ -1,0 +1,18 @@
+"""Celery: deliver, prune."""
+
+from celery import shared_task
+
+from bonobot.core.celery_tasks import ExclusiveTask
+from bonobot.notifications import delivery
+
+
+@shared_task(base=ExclusiveTask)
+def send_due_notifications() -> int:
+    """Deliver the notices that are due; return how many were tried."""
+    return delivery.send_due_notifications()
+
+
+@shared_task(base=ExclusiveTask)
+def prune_notices() -> int:
+    """Delete what ended long ago; return how many rows."""
+    return delivery.prune()

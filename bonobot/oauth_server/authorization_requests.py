@@ -1,0 +1,210 @@
+"""Read and check an authorization request; resource indicators.
+
+Faults come in two kinds: those of which only the person may learn, since nobody knows where the
+program is, and those that the program may be told, if the person sends them there. Nothing sends a
+browser anywhere by itself: whoever registers a program could have it sent to any site.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from django.conf import settings
+from django.http import HttpRequest
+from oauth2_provider.exceptions import FatalClientError, OAuthToolkitError
+from oauth2_provider.models import Application
+from oauth2_provider.oauth2_backends import get_oauthlib_core
+from oauthlib.common import add_params_to_uri
+from oauthlib.oauth2.rfc6749 import errors
+
+from agents.gateway.routes import GatewayAddress, read
+from bonobot.accounts.models.organizations import Token
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import Problem
+from bonobot.core.text.untrusted_text import make_visible
+from bonobot.oauth_server.client_registration import (
+    RedirectDestination,
+    is_named,
+    parse_redirect_uri,
+)
+
+
+def parse_resource_address(resource: str) -> GatewayAddress | None:
+    """Return the gateway's address that a resource is; None for another resource."""
+    begin = settings.BONOBOT_URL
+    return read(resource.removeprefix(begin)) if resource.startswith(f"{begin}/") else None
+
+
+def normalize_resource(resource: str) -> str:
+    """Return a resource as its grants have it; blank for one that isn't ours."""
+    address = parse_resource_address(resource)
+    return f"{settings.BONOBOT_URL}{address.path}" if address else ""
+
+
+CHALLENGE = re.compile(r"[A-Za-z0-9_-]{43}", re.ASCII)
+ONE_ADDRESS = "Say one address of ours as `resource` (RFC 8707)."
+WITHOUT_DOCUMENTS = (
+    "Where Bonobot can't reach the internet, BONOBOT_OAUTH_DOCUMENTS=false has programs register "
+    "themselves instead."
+)
+SHOWN = 200
+
+
+class AuthorizationRefused(Problem):
+    """A request that nobody is asked about; `back` is where the program may be told, or blank."""
+
+    code = "bad_request"
+    status = 400
+
+    def __init__(
+        self, detail: str, *, code: str, back: str = "", sources: str = "", remedy: str = ""
+    ) -> None:
+        super().__init__(detail, code=code, remedy=remedy)
+        self.back, self.sources = back, sources
+
+
+@dataclass(frozen=True, slots=True)
+class AuthorizationRequest:
+    """What is asked for, by whom, and where the answer goes."""
+
+    program: Application
+    redirect_uri: str
+    destination: RedirectDestination
+    address: GatewayAddress
+    scopes: tuple[str, ...]
+    state: str
+    credentials: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        """What the program calls itself: a stranger's word."""
+        said = self.program.name or self.host or self.program.client_id
+        return " ".join(make_visible(said, SHOWN).split())
+
+    @property
+    def host(self) -> str:
+        """Whose program it is, as far as that is known; blank for one that registered itself."""
+        by_document = self.program.registration_source == Application.RegistrationSource.CIMD
+        return urlsplit(self.program.client_id).netloc if by_document else ""
+
+    @property
+    def resource(self) -> str:
+        """The address, as grants have it."""
+        return f"{settings.BONOBOT_URL}{self.address.path}"
+
+    def denied(self) -> str:
+        """Return where the program learns that the person said no."""
+        return build_error_redirect(
+            self.redirect_uri, errors.AccessDeniedError(state=self.state or None)
+        )
+
+    def granted(self, request: HttpRequest, grant: Token, scopes: tuple[str, ...]) -> str:
+        """Return where the program gets its code; raises `Refused`."""
+        more = {"grant": grant, "resource": [grant.resource], "nonce": None, "claims": None}
+        try:
+            found, _headers, _body, _status = get_oauthlib_core().create_authorization_response(
+                request, list(scopes), self.credentials | more, allow=True
+            )
+        except OAuthToolkitError as fault:
+            raise _build_refusal(fault) from None
+        if "code" not in parse_qs(urlsplit(found).query):
+            raise AuthorizationRefused(
+                "The program asked for something else meanwhile.", code="bad_request"
+            )
+        return str(found)
+
+
+def read_authorization_request(request: HttpRequest) -> AuthorizationRequest:
+    """Return what the address of the page asks for; raises `Refused`."""
+    try:
+        scopes, credentials = get_oauthlib_core().validate_authorization_request(request)
+    except OAuthToolkitError as fault:
+        raise _find_document_error(request, fault) or _build_refusal(fault) from None
+    program: Application = credentials.pop("request").client
+    leads = parse_redirect_uri(credentials["redirect_uri"], settings.BONOBOT_OAUTH_SCHEMES)
+    if leads is None or not is_named(credentials["redirect_uri"], program.redirect_uris.split()):
+        raise AuthorizationRefused(
+            "It would send you to an address that nobody is sent to.", code="redirect"
+        )
+    address = _find_address(request)
+    if any(len(values) > 1 for name, values in request.GET.lists() if name != "resource"):
+        twice = errors.InvalidRequestError("A parameter is there twice.")
+        raise _build_redirect_refusal(twice, credentials)
+    if not _is_s256(credentials):
+        raise _build_redirect_refusal(
+            errors.InvalidRequestError("PKCE by S256 is required."), credentials
+        )
+    if address is None:
+        raise _build_redirect_refusal(
+            errors.CustomOAuth2Error("invalid_target", ONE_ADDRESS), credentials
+        )
+    return AuthorizationRequest(
+        program=program,
+        redirect_uri=credentials["redirect_uri"],
+        destination=leads,
+        address=address,
+        scopes=tuple(dict.fromkeys(scopes)),
+        state=credentials["state"] or "",
+        credentials=credentials,
+    )
+
+
+def _find_address(request: HttpRequest) -> GatewayAddress | None:
+    resources = request.GET.getlist("resource")
+    return parse_resource_address(resources[0]) if len(resources) == 1 else None
+
+
+def _is_s256(credentials: Mapping[str, Any]) -> bool:
+    said = credentials.get("code_challenge") or ""
+    return credentials.get("code_challenge_method") == "S256" and bool(CHALLENGE.fullmatch(said))
+
+
+def build_error_redirect(redirect_uri: str, fault: errors.OAuth2Error) -> str:
+    """Return a program's address with an error in it, and with who says so (RFC 9207)."""
+    members = [(name, value) for name, value in fault.twotuples if value]
+    found: str = add_params_to_uri(redirect_uri, [*members, ("iss", settings.BONOBOT_URL)])
+    return found
+
+
+def _find_document_error(
+    request: HttpRequest, fault: OAuthToolkitError
+) -> AuthorizationRefused | None:
+    """Return what a person is told of a program whose document can't be read, if that is it."""
+    client_id = request.GET.get("client_id", "")
+    unknown = isinstance(fault.oauthlib_error, errors.InvalidClientIdError)
+    if not (unknown and client_id.startswith("https://")):
+        return None
+    return AuthorizationRefused(
+        format_message(
+            "The program says who it is at `{address}`: that can't be read here.",
+            address=make_visible(client_id, SHOWN),
+        ),
+        code="document_unreadable",
+        remedy=WITHOUT_DOCUMENTS,
+    )
+
+
+def _build_refusal(fault: OAuthToolkitError) -> AuthorizationRefused:
+    error: errors.OAuth2Error = fault.oauthlib_error
+    if isinstance(fault, FatalClientError):
+        return AuthorizationRefused(
+            make_visible(error.description or error.error, SHOWN), code=error.error
+        )
+    return _build_redirect_refusal(
+        error, {"redirect_uri": error.redirect_uri, "state": error.state}
+    )
+
+
+def _build_redirect_refusal(
+    error: errors.OAuth2Error, credentials: Mapping[str, Any]
+) -> AuthorizationRefused:
+    uri, error.state = credentials["redirect_uri"] or "", credentials["state"]
+    leads = parse_redirect_uri(uri, settings.BONOBOT_OAUTH_SCHEMES)
+    return AuthorizationRefused(
+        make_visible(error.description or error.error, SHOWN),
+        code=error.error,
+        back=build_error_redirect(uri, error) if leads else "",
+        sources=leads.sources if leads else "",
+    )

@@ -1,0 +1,250 @@
+"""What people may grant a client, granted, and ended.
+
+Programs register with the installation; an organization knows those that one of its people let in.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from django.db.models import QuerySet
+from oauth2_provider.models import Application
+
+from agents.gateway.routes import GatewayAddress, find
+from agents.models import Agent
+from bonobot.accounts.models.organizations import Organization, Token, User
+from bonobot.accounts.principals import Principal, build_user_principal
+from bonobot.accounts.roles import Action, Role, TokenScope, list_roles_within, may
+from bonobot.accounts.tokens import services as tokens
+from bonobot.accounts.tokens.services import list_user_grants, revoke
+from bonobot.core.problems import InvalidInput, NotFound, Problem
+from bonobot.ledger.audit.admin_changes import record_change
+from bonobot.oauth_server.authorization_requests import AuthorizationRequest
+
+
+@dataclass(frozen=True, slots=True)
+class ClientGrant:
+    """A grant, with the names of the agents that it is for; none: all that its role reaches."""
+
+    grant: Token
+    agents: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AuthorizedClient:
+    """A program that people of an organization let in, and since when it is registered here."""
+
+    client_id: str
+    registered_at: datetime | None
+    let_in: tuple[ClientGrant, ...]
+
+    @property
+    def name(self) -> str:
+        """What it calls itself: a stranger's word."""
+        return self.let_in[0].grant.client or self.client_id
+
+    @property
+    def last_used_at(self) -> datetime | None:
+        """When one of its grants was used last."""
+        used = [one.grant.last_used_at for one in self.let_in if one.grant.last_used_at]
+        return max(used, default=None)
+
+
+def list_own_grants(user: User, reached: QuerySet[Organization]) -> list[ClientGrant]:
+    """Return what a person lets programs do by now, in the organizations that are reached."""
+    return _add_agent_names(_list_user_grants(user, reached))
+
+
+def end_own(user: User, reached: QuerySet[Organization], grant_id: object) -> Token:
+    """End what a person gave to a program; raises `NotFound` for what isn't theirs, or over."""
+    found = next(
+        (one for one in _list_user_grants(user, reached) if str(one.pk) == str(grant_id)), None
+    )
+    if found is None:
+        raise NotFound(
+            "There is nothing like that that you let in.", remedy="It may have ended meanwhile."
+        )
+    revoke(build_user_principal(user, found.organization), found)
+    return found
+
+
+def list_authorized_clients(principal: Principal) -> list[AuthorizedClient]:
+    """Return the programs that people of the organization let in, the latest first (3 queries).
+
+    Raises `Forbidden` for those who may not end them.
+    """
+    principal.require(Action.MANAGE_TOKENS)
+    by_program: dict[str, list[ClientGrant]] = {}
+    for one in _add_agent_names(_list_active_grants(principal)):
+        by_program.setdefault(one.grant.client_id, []).append(one)
+    since = dict(
+        Application.objects.filter(client_id__in=by_program).values_list("client_id", "created")
+    )
+    return [
+        AuthorizedClient(client_id, since.get(client_id), tuple(let_in))
+        for client_id, let_in in by_program.items()
+    ]
+
+
+def remove(principal: Principal, client_id: str) -> int:
+    """End all that people of the organization gave to a program; return how much that was.
+
+    A program that nobody else lets in, in no organization, is no longer registered.
+
+    Raises `Forbidden`, and `NotFound` for one that nobody here let in.
+    """
+    principal.require(Action.MANAGE_TOKENS)
+    mine = [one for one in _list_active_grants(principal) if one.client_id == client_id]
+    if not mine:
+        raise NotFound("Nobody here lets this program in.", remedy="It may have ended meanwhile.")
+    with record_change(
+        organization_id=principal.organization_id,
+        actor=principal.actor,
+        action="program_removed",
+        resource_type="program",
+        resource_id=client_id,
+        resource_name=mine[0].client,
+        details={"grants": len(mine)},
+    ):
+        for grant in mine:
+            revoke(principal, grant)
+        if not Token.objects.living().filter(client_id=client_id).exists():
+            by_itself = Application.objects.filter(client_id=client_id)
+            by_itself.exclude(registration_source=Application.RegistrationSource.MANUAL).delete()
+    return len(mine)
+
+
+def _list_active_grants(principal: Principal) -> list[Token]:
+    rows = Token.objects.living().filter(organization_id=principal.organization_id)
+    given = rows.filter(user__isnull=False).exclude(digest="")
+    return list(given.select_related("user", "organization").order_by("-created_at"))
+
+
+def _list_user_grants(user: User, reached: QuerySet[Organization]) -> list[Token]:
+    here = set(reached.values_list("pk", flat=True))
+    return [one for one in list_user_grants(user.pk) if one.organization_id in here]
+
+
+def _add_agent_names(grants: Sequence[Token]) -> list[ClientGrant]:
+    names = _load_agent_names(pk for one in grants for pk in one.agent_ids)
+    return [
+        ClientGrant(one, tuple(sorted(names.get(str(pk), str(pk)) for pk in one.agent_ids)))
+        for one in grants
+    ]
+
+
+def _load_agent_names(wanted: Iterable[UUID | str]) -> dict[str, str]:
+    rows = Agent.objects.filter(pk__in={str(pk) for pk in wanted})
+    return {str(pk): name for pk, name in rows.values_list("pk", "name")}
+
+
+MOST_ORGANIZATIONS = 50
+MOST_AGENTS = 100
+# What somebody without a word for it usually means by an address.
+USUAL = {"organization": TokenScope.AGENTS, "agent": TokenScope.TOOLS, "server": TokenScope.TOOLS}
+# Of a role that may do none of these, a program has no use at the address.
+USES: dict[str, tuple[Action, ...]] = {
+    "organization": (Action.RUN_AGENTS, Action.VIEW),
+    "agent": (Action.USE_TOOLS,),
+    "server": (Action.CALL_TOOLS,),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ConsentOption:
+    """What can be given in one organization: one of `roles`, the least first, and agents."""
+
+    organization: Organization
+    place: str
+    roles: tuple[Role, ...]
+    agents: tuple[tuple[str, str], ...] = ()
+    fixed: tuple[UUID, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ConsentChoice:
+    """What a person chose."""
+
+    role: str
+    scopes: Sequence[str]
+    agents: Sequence[str]
+
+
+def list_consent_options(
+    user: User, reached: QuerySet[Organization], address: GatewayAddress
+) -> list[ConsentOption]:
+    """Return what a person can give at an address; nothing where they have no business there.
+
+    `reached` are the organizations that their session opens.
+    """
+    theirs = reached.filter(halted_at=None)[:MOST_ORGANIZATIONS]
+    found = (_build_consent_option(user, one, address) for one in theirs)
+    return [one for one in found if one is not None]
+
+
+def get_default_scopes(asked: AuthorizationRequest) -> tuple[str, ...]:
+    """Return the scopes that are ticked before the person says anything: not to manage."""
+    plain = tuple(scope for scope in asked.scopes if scope != TokenScope.MANAGE)
+    fitting = tuple(scope for scope in plain if scope == USUAL[asked.address.kind])
+    return fitting or plain or asked.scopes
+
+
+def grant_consent(
+    user: User, asked: AuthorizationRequest, offer: ConsentOption, choice: ConsentChoice
+) -> Token:
+    """Let the program in as the person chose; raises `Invalid`, `Forbidden`."""
+    if choice.role not in offer.roles:
+        raise InvalidInput("Choose one of the roles.", field="role")
+    if not choice.scopes or not set(choice.scopes) <= set(asked.scopes):
+        raise InvalidInput("Choose what the program may do.", field="scopes")
+    known = {pk for pk, _name in offer.agents}
+    if not set(choice.agents) <= known:
+        raise InvalidInput("Choose among the agents.", field="agents")
+    agents = offer.fixed or tuple(map(UUID, choice.agents))
+    if not agents and choice.role == Role.MEMBER:
+        raise InvalidInput(
+            "A member reaches the agents that are given to it: choose one.", field="agents"
+        )
+    return tokens.create_grant(
+        user,
+        offer.organization,
+        role=Role(choice.role),
+        resource=asked.resource,
+        client_id=asked.program.client_id,
+        client=asked.name,
+        scopes=choice.scopes,
+        agent_ids=agents,
+    )
+
+
+def _build_consent_option(
+    user: User, organization: Organization, address: GatewayAddress
+) -> ConsentOption | None:
+    try:
+        principal = build_user_principal(user, organization)
+        place = find(address, principal)
+    except Problem:
+        return None
+    uses = USES[address.kind]
+    roles = tuple(
+        role
+        for role in list_roles_within(principal.role)
+        if any(may(role, action) for action in uses)
+    )
+    # Of roles that may as much, the one that reads nothing comes first.
+    roles = tuple(sorted(roles, key=lambda role: may(role, Action.VIEW)))
+    mine = Agent.objects.for_organization(organization.pk).enabled().in_reach_of(user.pk)
+    if address.kind == "agent":
+        reached = mine.filter(pk=place.id).exists()
+        return (
+            ConsentOption(organization, place.name, roles, fixed=(place.id,)) if reached else None
+        )
+    if not roles:
+        return None
+    if address.kind == "server":
+        return ConsentOption(organization, place.name, roles)
+    listed = mine.order_by("name").values_list("pk", "name")[:MOST_AGENTS]
+    return ConsentOption(
+        organization, place.name, roles, tuple((str(pk), name) for pk, name in listed)
+    )

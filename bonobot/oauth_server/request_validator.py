@@ -1,0 +1,175 @@
+"""Oauthlib's validator: codes and refresh tokens.
+
+Each text names its grant by the token's public key: `bnc_<key>_…` is a code, `bnr_<key>_…` a
+refresh token, `bno_<key>_…` an access token. Rows hold digests of them, nothing else. What is used
+twice was stolen from somebody, and ends the grant (RFC 6749 section 4.1.2, RFC 9700 section 4.14).
+"""
+
+import secrets
+from datetime import timedelta
+from hashlib import sha256
+from typing import Any
+
+from django.utils import timezone
+from oauth2_provider.models import AccessToken, Grant, RefreshToken
+from oauth2_provider.oauth2_validators import OAuth2Validator
+from oauthlib.oauth2.rfc6749 import errors
+
+from bonobot.accounts.models.organizations import Token
+from bonobot.accounts.tokens import services as tokens
+from bonobot.oauth_server.authorization_requests import normalize_resource
+
+CODE, REFRESH = "bnc", "bnr"
+
+
+class OAuthRequestValidator(OAuth2Validator):
+    """Binds the toolkit's codes and tokens to grants."""
+
+    def _load_application(self, client_id: str, request: Any) -> Any:
+        """Return the program of a name; PostgreSQL can't even look for one with a NUL in it."""
+        if "\x00" in (client_id or ""):
+            return None
+        return super()._load_application(client_id, request)
+
+    # -- codes -------------------------------------------------------------------------------
+
+    def save_authorization_code(
+        self, client_id: str, code: dict[str, str], request: Any, *args: Any, **kwargs: Any
+    ) -> None:
+        """Keep the digest of a code for the grant that was just given."""
+        text = generate_token(CODE, request.grant)
+        self._create_authorization_code(request, {"code": hash_token(text)})
+        code["code"] = text
+
+    def validate_code(
+        self, client_id: str, code: str, client: Any, request: Any, *args: Any, **kwargs: Any
+    ) -> bool:
+        """Tell whether a code is one that was given to this program and not used yet."""
+        row = Grant.objects.filter(code=hash_token(code), application=client).first()
+        grant = grant_of(code, CODE)
+        if row is None or grant is None:
+            return False
+        if row.is_expired():
+            if grant.digest:
+                tokens.end(grant, why="code_reused")
+            return False
+        request.scopes, request.user, request.grant = row.scope.split(), row.user, grant
+        return True
+
+    def invalidate_authorization_code(
+        self, client_id: str, code: str, request: Any, *args: Any, **kwargs: Any
+    ) -> None:
+        """Let a code be used once; its row stays for a while, to know it again."""
+        now = timezone.now()
+        mine = Grant.objects.filter(code=hash_token(code), expires__gt=now)
+        if not mine.update(expires=now):
+            raise errors.InvalidGrantError(request=request)
+
+    def confirm_redirect_uri(
+        self, client_id: str, code: str, redirect_uri: str, client: Any, *args: Any, **kwargs: Any
+    ) -> bool:
+        """Tell whether the code was sent to this very address."""
+        found = super().confirm_redirect_uri(client_id, hash_token(code), redirect_uri, client)
+        return bool(found)
+
+    def get_code_challenge(self, code: str, request: Any) -> str | None:
+        """Return the challenge that the code's program has to answer."""
+        found: str | None = super().get_code_challenge(hash_token(code), request)
+        return found
+
+    def get_code_challenge_method(self, code: str, request: Any) -> str | None:
+        """Return how it is answered."""
+        found: str | None = super().get_code_challenge_method(hash_token(code), request)
+        return found
+
+    # -- tokens ------------------------------------------------------------------------------
+
+    def validate_refresh_token(
+        self, refresh_token: str, client: Any, request: Any, *args: Any, **kwargs: Any
+    ) -> bool:
+        """Tell whether a refresh token is this program's; one that was used ends its grant."""
+        grant = grant_of(refresh_token, REFRESH)
+        good = grant is not None and super().validate_refresh_token(refresh_token, client, request)
+        if good:
+            request.grant = grant
+        elif grant is not None and _is_used_token(refresh_token):
+            tokens.end(grant, why="refresh_reused")
+        return bool(good)
+
+    def _save_bearer_token(
+        self, token: dict[str, Any], request: Any, *args: Any, **kwargs: Any
+    ) -> None:
+        """Give the grant its next text; of several who ask at once, one gets it."""
+        grant: Token = request.grant
+        _check_resource(request, grant)
+        spent = getattr(request, "refresh_token_instance", None)
+        if spent is not None and not _revoke_refresh_token(spent):
+            raise errors.InvalidGrantError(request=request)
+        text = tokens.rotate_grant(grant, first=spent is None)
+        if text is None:
+            raise errors.InvalidGrantError(request=request)
+        token |= {
+            "access_token": text,
+            "refresh_token": generate_token(REFRESH, grant),
+            "expires_in": int(tokens.FRESH / timedelta(seconds=1)),
+            "scope": " ".join(grant.scopes),
+        }
+        request.resource = [grant.resource]
+        access = self._create_access_token(timezone.now() + tokens.FRESH, request, token, spent)
+        self._create_refresh_token(request, token["refresh_token"], access, spent)
+
+    def revoke_token(
+        self, token: str, token_type_hint: str, request: Any, *args: Any, **kwargs: Any
+    ) -> None:
+        """End the grant of one of its texts (RFC 7009); another program's answer alike."""
+        mine = {"token_checksum": hash_token(token), "application": request.client}
+        known = any(kind.objects.filter(**mine).exists() for kind in (AccessToken, RefreshToken))
+        super().revoke_token(token, token_type_hint, request)
+        grant = grant_of(token)
+        if known and grant is not None:
+            tokens.end(grant, why="program")
+
+
+def hash_token(text: str) -> str:
+    """Return what is kept of a code; the texts are too long to be guessed from it."""
+    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def generate_token(prefix: str, grant: Token) -> str:
+    """Return a text that nobody has seen, for a grant."""
+    return f"{prefix}_{grant.key}_{secrets.token_urlsafe(32)}"
+
+
+def grant_of(text: str, *prefixes: str) -> Token | None:
+    """Return the grant that a text says it is of; what the text is worth isn't known by that."""
+    prefix, _, rest = text.partition("_")
+    key = rest.partition("_")[0]
+    if (prefixes and prefix not in prefixes) or not key.isalnum():
+        return None
+    found: Token | None = Token.objects.filter(key=key, user__isnull=False).first()
+    return found
+
+
+def _is_used_token(refresh_token: str) -> bool:
+    mine = RefreshToken.objects.filter(token_checksum=hash_token(refresh_token))
+    return bool(mine.exclude(revoked=None).exists())
+
+
+def _revoke_refresh_token(refresh_token: Any) -> bool:
+    """Use a refresh token up, with the access token that came with it; False if it was before."""
+    live = RefreshToken.objects.filter(pk=refresh_token.pk, revoked=None)
+    if not live.update(revoked=timezone.now(), access_token=None):
+        return False
+    AccessToken.objects.filter(pk=refresh_token.access_token_id).delete()
+    return True
+
+
+def _check_resource(request: Any, grant: Token) -> None:
+    """Raise where a program asks for another address than its person gave it (RFC 8707)."""
+    asked = [value for name, value in request.decoded_body or () if name == "resource"]
+    if any(normalize_resource(one) != grant.resource for one in asked):
+        raise errors.CustomOAuth2Error(
+            error="invalid_target",
+            description="This grant is for another resource.",
+            request=request,
+        )

@@ -1,0 +1,21 @@
+"""Celery: prune unused clients."""
+
+from celery import shared_task
+from django.utils import timezone
+from oauth2_provider.models import clear_expired
+
+from bonobot.accounts.models.organizations import Token
+from bonobot.core.celery_tasks import ExclusiveTask
+from bonobot.oauth_server import client_registration
+
+
+@shared_task(base=ExclusiveTask)
+def prune_programs() -> int:
+    """Remove programs that nobody let in, grants that nothing came of, and spent codes and tokens.
+
+    Returns how many programs and grants that were.
+    """
+    clear_expired()
+    lost = Token.objects.filter(user__isnull=False, digest="", expires_at__lt=timezone.now())
+    removed, _each = lost.delete()
+    return int(removed) + client_registration.prune()

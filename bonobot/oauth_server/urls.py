@@ -1,0 +1,16 @@
+"""Addresses, only while switched on."""
+
+from django.urls import path
+
+from bonobot.oauth_server import views as oauth_server_views
+
+app_name = "authority"
+urlpatterns = [
+    path(
+        ".well-known/oauth-authorization-server", oauth_server_views.serve_metadata, name="metadata"
+    ),
+    path("oauth/authorize", oauth_server_views.authorize, name="authorize"),
+    path("oauth/token", oauth_server_views.issue_tokens, name="token"),
+    path("oauth/revoke", oauth_server_views.revoke, name="revoke"),
+    path("oauth/register", oauth_server_views.register, name="register"),
+]

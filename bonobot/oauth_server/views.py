@@ -1,0 +1,244 @@
+"""Metadata, consent page, token, revoke, register."""
+
+import json
+from typing import Any
+
+from django.conf import settings
+from django.contrib.auth.decorators import login_not_required
+from django.db import transaction
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
+from django.shortcuts import render
+from django.urls import reverse
+from django.utils.translation import gettext_lazy as _
+from django.views.decorators.cache import never_cache
+from django.views.decorators.csrf import csrf_exempt
+from django.views.decorators.debug import sensitive_post_parameters
+from django.views.decorators.http import require_GET, require_http_methods, require_POST
+from oauth2_provider.oauth2_backends import get_oauthlib_core
+
+from agents.console.admin.site import site
+from bonobot.accounts.current_organization import SESSION_KEY, list_usable_organizations
+from bonobot.accounts.models.organizations import ROLE_CHOICES
+from bonobot.accounts.role_labels import SCOPE_MEANS
+from bonobot.accounts.roles import Role
+from bonobot.accounts.tokens.services import SCOPES
+from bonobot.core.http.response_headers import HEADER, STRICT, build_content_security_policy
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import Problem
+from bonobot.oauth_server import authorization_requests, client_registration
+from bonobot.oauth_server.authorization_requests import AuthorizationRefused, AuthorizationRequest
+from bonobot.oauth_server.consents import (
+    ConsentChoice,
+    ConsentOption,
+    get_default_scopes,
+    grant_consent,
+    list_consent_options,
+)
+
+JSON = {"Content-Type": "application/json"}
+LONGEST_BODY = 64 * 1024
+ROLE_NAMES = dict(ROLE_CHOICES)
+ROLE_MEANS = {
+    Role.MEMBER: _("runs the agents that you choose, and uses their tools"),
+    Role.AUDITOR: _("reads everything, the audit too"),
+    Role.REVIEWER: _("reads everything, the audit too"),
+    Role.OPERATOR: _("uses and manages agents, servers and workflows"),
+    Role.OWNER: _("all that programs may do in the organization"),
+}
+
+
+@login_not_required
+@require_GET
+def serve_metadata(request: HttpRequest) -> HttpResponse:
+    """Say where things are and what is taken (RFC 8414)."""
+    found = {
+        "issuer": settings.BONOBOT_URL,
+        "authorization_endpoint": _build_url("authority:authorize"),
+        "token_endpoint": _build_url("authority:token"),
+        "revocation_endpoint": _build_url("authority:revoke"),
+        "response_types_supported": ["code"],
+        "response_modes_supported": ["query"],
+        "grant_types_supported": ["authorization_code", "refresh_token"],
+        "code_challenge_methods_supported": ["S256"],
+        "token_endpoint_auth_methods_supported": ["none"],
+        "revocation_endpoint_auth_methods_supported": ["none"],
+        "scopes_supported": [scope.value for scope in SCOPES],
+        "authorization_response_iss_parameter_supported": True,
+        "client_id_metadata_document_supported": settings.BONOBOT_OAUTH_DOCUMENTS,
+    }
+    if settings.BONOBOT_OAUTH_REGISTRATION:
+        found["registration_endpoint"] = _build_url("authority:register")
+    return JsonResponse(found, headers={"Cache-Control": "public, max-age=300"})
+
+
+@never_cache
+@require_http_methods(["GET", "POST"])
+def authorize(request: HttpRequest) -> HttpResponse:
+    """Ask the person who is signed in whether the program may be let in, and send it the answer."""
+    user: Any = request.user
+    try:
+        wanted = authorization_requests.read_authorization_request(request)
+    except AuthorizationRefused as problem:
+        if request.method == "POST" and problem.back:
+            return _ClientRedirect(problem.back)
+        return _render_refusal(request, problem)
+    if request.method == "POST" and request.POST.get("answer") == "deny":
+        return _ClientRedirect(wanted.denied())
+    offered = list_consent_options(user, list_usable_organizations(request), wanted.address)
+    if not offered:
+        return _render_refusal(request, _build_empty_consent_error(wanted))
+    offer = _choose_option(request, offered)
+    if request.method == "GET" or request.POST.get("answer") != "allow":
+        return _render_consent_page(request, wanted, offered, offer)
+    try:
+        return _ClientRedirect(_grant_consent(request, wanted, offer))
+    except Problem as problem:
+        return _render_consent_page(request, wanted, offered, offer, problem)
+
+
+@sensitive_post_parameters()
+@csrf_exempt
+@login_not_required
+@never_cache
+@require_POST
+def issue_tokens(request: HttpRequest) -> HttpResponse:
+    """Give a program its tokens, for a code or a refresh token (RFC 6749)."""
+    _to, headers, body, status = get_oauthlib_core().create_token_response(request)
+    return HttpResponse(body, status=status, headers=JSON | headers)
+
+
+@sensitive_post_parameters()
+@csrf_exempt
+@login_not_required
+@never_cache
+@require_POST
+def revoke(request: HttpRequest) -> HttpResponse:
+    """End what a program was given, because it says so (RFC 7009)."""
+    _to, headers, body, status = get_oauthlib_core().create_revocation_response(request)
+    return HttpResponse(body or "", status=status, headers=JSON | headers)
+
+
+@csrf_exempt
+@login_not_required
+@never_cache
+@require_POST
+def register(request: HttpRequest) -> HttpResponse:
+    """Take up a program that nobody knows (RFC 7591)."""
+    if not settings.BONOBOT_OAUTH_REGISTRATION:
+        return JsonResponse({"error": "not_found"}, status=404)
+    try:
+        client_registration.check(request.META.get("REMOTE_ADDR", ""))
+        program = client_registration.read(_read_json_body(request))
+    except Problem as problem:
+        told = {"error": problem.code, "error_description": problem.detail}
+        return JsonResponse(told, status=problem.status)
+    return JsonResponse(
+        client_registration.build_registration_response(client_registration.register(program)),
+        status=201,
+    )
+
+
+def _read_json_body(request: HttpRequest) -> dict[str, Any]:
+    if len(request.body) > LONGEST_BODY:
+        raise client_registration.InvalidClientMetadata("It is too long.")
+    try:
+        said = json.loads(request.body)
+    except (ValueError, RecursionError):
+        said = None
+    if not isinstance(said, dict):
+        raise client_registration.InvalidClientMetadata("Send a JSON object.")
+    return said
+
+
+class _ClientRedirect(HttpResponseRedirect):
+    """A redirect to a program; where it leads was looked at, and a person has sent it."""
+
+    status_code = 303
+
+    def __init__(self, to: str) -> None:
+        self.allowed_schemes = [to.partition(":")[0]]
+        super().__init__(to)
+        self["Referrer-Policy"] = "no-referrer"
+
+
+def _build_url(name: str) -> str:
+    return f"{settings.BONOBOT_URL}{reverse(name)}"
+
+
+def _choose_option(request: HttpRequest, offered: list[ConsentOption]) -> ConsentOption:
+    """Return the offer of the organization that is named, else worked in, else the first."""
+    named = request.POST.get("organization") or request.GET.get("organization")
+    slug = named or request.session.get(SESSION_KEY)
+    return next((one for one in offered if one.organization.slug == slug), offered[0])
+
+
+def _grant_consent(request: HttpRequest, wanted: AuthorizationRequest, offer: ConsentOption) -> str:
+    said = request.POST
+    choice = ConsentChoice(said.get("role", ""), said.getlist("scopes"), said.getlist("agents"))
+    user: Any = request.user
+    with transaction.atomic():
+        grant = grant_consent(user, wanted, offer, choice)
+        return wanted.granted(request, grant, tuple(grant.scopes))
+
+
+def _render_consent_page(
+    request: HttpRequest,
+    wanted: AuthorizationRequest,
+    offered: list[ConsentOption],
+    offer: ConsentOption,
+    problem: Problem | None = None,
+) -> HttpResponse:
+    sent = request.POST if request.method == "POST" else None
+    chosen = sent.getlist("scopes") if sent else get_default_scopes(wanted)
+    only = [pk for pk, _name in offer.agents] if len(offer.agents) == 1 else []
+    agents = sent.getlist("agents") if sent else only
+    role = sent.get("role") if sent else offer.roles[0]
+    return _render_page(
+        request,
+        "authority/consent.html",
+        wanted.destination.sources,
+        problem=problem,
+        wanted=wanted,
+        offer=offer,
+        others=[one.organization for one in offered if one is not offer],
+        query=_query(request),
+        roles=[(one, ROLE_NAMES[one], ROLE_MEANS[one], one == role) for one in offer.roles],
+        scopes=[(one, SCOPE_MEANS[one], one in chosen) for one in SCOPES if one in wanted.scopes],
+        agents=[(pk, name, pk in agents) for pk, name in offer.agents],
+        status=problem.status if problem else 200,
+    )
+
+
+def _render_refusal(request: HttpRequest, problem: Problem) -> HttpResponse:
+    sources = getattr(problem, "sources", "") or "'self'"
+    return _render_page(
+        request, "authority/refused.html", sources, problem=problem, status=problem.status
+    )
+
+
+def _build_empty_consent_error(wanted: AuthorizationRequest) -> AuthorizationRefused:
+    return AuthorizationRefused(
+        format_message(
+            "There is nothing at `{resource}` that you could let a program use.",
+            resource=wanted.resource,
+        ),
+        code="nothing_to_give",
+        back=wanted.denied(),
+        sources=wanted.destination.sources,
+    )
+
+
+def _query(request: HttpRequest) -> str:
+    """Return the query without the organization, for choosing another one."""
+    rest = request.GET.copy()
+    rest.pop("organization", None)
+    return rest.urlencode()
+
+
+def _render_page(
+    request: HttpRequest, template: str, sources: str, *, status: int, **context: Any
+) -> HttpResponse:
+    """Render a page of the admin's look that leads to nothing but the program."""
+    found = render(request, template, site.each_context(request) | context, status=status)
+    found[HEADER] = build_content_security_policy(STRICT | {"form-action": sources})
+    return found

@@ -1,0 +1,112 @@
+"""HTTP of the web process: uvicorn's, which also closes connections of slow senders.
+
+uvicorn waits for ever for the rest of a request's head or body, so that a few hundred connections
+that send a byte now and then would keep everybody else out. Here a head has a deadline, and a body
+has one that grows with what has come of it. Whoever only reads, however slowly, is left alone.
+"""
+
+import asyncio
+from typing import Any
+
+import h11
+from django.conf import settings
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from bonobot.core.http.response_headers import raw_headers
+
+SLOWEST_BYTES_S = 1024  # what a body must come at on average, after its first seconds
+TEXT = ((b"content-type", b"text/plain; charset=utf-8"), (b"connection", b"close"))
+
+
+class Protocol(H11Protocol):
+    """One connection, with a deadline while a request is on its way."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._deadline: asyncio.TimerHandle | None = None
+        self._waits_for: Any = None
+        self._received = 0
+        self._began = 0.0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin to wait for the first head (called by the loop)."""
+        super().connection_made(transport)
+        self._wait_for(h11.IDLE)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Wait no longer (called by the loop)."""
+        self._wait_for(None)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Take what came (called by the loop)."""
+        self._received += len(data)
+        super().data_received(data)
+
+    def handle_events(self) -> None:
+        """Handle what is complete, then see what of a request is still to come."""
+        super().handle_events()
+        self._wait_for(self._missing())
+
+    def _missing(self) -> Any:
+        """Return `h11.IDLE` while a head is incomplete, `h11.SEND_BODY` while a body is."""
+        state = self.conn.their_state
+        if state is h11.SEND_BODY and self.transport.get_protocol() is self:
+            return state
+        return state if state is h11.IDLE and self.conn.trailing_data[0] else None
+
+    def _wait_for(self, part: Any) -> None:
+        """Begin the deadline of a part of a request; one that is running goes on."""
+        if part is self._waits_for:
+            return
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+        self._waits_for = part
+        if part is not None:
+            self._received = 0
+            body = part is h11.SEND_BODY
+            self._wait(settings.BONOBOT_REQUEST_BODY_S if body else settings.BONOBOT_REQUEST_HEAD_S)
+            self._began = self.loop.time()
+
+    def _wait(self, seconds: float) -> None:
+        self._deadline = self.loop.call_later(seconds, self._on_deadline)
+
+    def _on_deadline(self) -> None:
+        if self._waits_for is h11.SEND_BODY:
+            if self.flow.read_paused:  # it is us who take no more for now
+                self._began, self._received = self.loop.time(), 0
+                self._wait(settings.BONOBOT_REQUEST_BODY_S)
+                return
+            left_s = self._received / SLOWEST_BYTES_S - (self.loop.time() - self._began)
+            left_s += settings.BONOBOT_REQUEST_BODY_S
+            if left_s > 0:
+                self._wait(left_s)
+                return
+        self._close()
+
+    def _close(self) -> None:
+        """Say that it took too long, where something came and nothing was said yet, and close."""
+        if self.cycle is not None:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        came = self._waits_for is h11.SEND_BODY or self.conn.trailing_data[0]
+        if came and self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            answer = h11.Response(
+                status_code=408, headers=[*TEXT, *raw_headers()], reason=b"Request Timeout"
+            )
+            self._say(answer, b"The request took too long.\n")
+        self.transport.close()
+
+    def _say(self, answer: h11.Response, text: bytes) -> None:
+        for event in (answer, h11.Data(data=text), h11.EndOfMessage()):
+            self.transport.write(self.conn.send(event) or b"")
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is no HTTP, with the usual headers."""
+        headers = [*TEXT, *raw_headers()]
+        self._say(
+            h11.Response(status_code=400, headers=headers, reason=b"Bad Request"),
+            msg.encode("ascii"),
+        )
+        self.transport.close()

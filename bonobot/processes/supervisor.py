@@ -1,0 +1,229 @@
+"""Run several programs in one terminal.
+
+Each program runs in its own process group, so that Ctrl-C reaches only us and we stop them in
+order. On Linux the kernel ends them too when we are killed; elsewhere nothing can promise that.
+"""
+
+import contextlib
+import ctypes
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import IO, cast
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+COLOURS = (36, 35, 33, 32, 34)  # of prefixes, in the order of the programs
+LONGEST_LINE = 64 * 1024  # bytes; a longer one is cut into lines
+PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True)
+class ProcessSpec:
+    """What to start, under which name, and how long it may take to end (seconds)."""
+
+    name: str
+    command: tuple[str, ...]
+    grace_s: float = 10.0
+
+
+@dataclass
+class SupervisedProcess:
+    """A started program and the beginning of the line that it is writing."""
+
+    program: ProcessSpec
+    popen: subprocess.Popen[bytes]
+    partial: bytes = field(default=b"")
+
+    @property
+    def output(self) -> IO[bytes]:
+        return cast(IO[bytes], self.popen.stdout)  # always a pipe
+
+
+class ProcessSupervisor:
+    """Programs that live and end together."""
+
+    def __init__(
+        self,
+        programs: Sequence[ProcessSpec],
+        *,
+        environment: Mapping[str, str],
+        write_line: Callable[[str], object],
+        colourful: bool = False,
+    ) -> None:
+        self._programs = tuple(programs)
+        self._environment = dict(environment)
+        self._write_out = write_line
+        self._width = max(len(program.name) for program in programs)
+        self._colourful = colourful
+        self._children: list[SupervisedProcess] = []
+        self._selector = selectors.DefaultSelector()
+        self._signals = 0
+        self._unheard = False
+        self._handlers: dict[signal.Signals, object] = {}
+
+    def __enter__(self) -> "ProcessSupervisor":
+        self._wake, self._waker = socket.socketpair()
+        self._wake.setblocking(False)
+        self._waker.setblocking(False)
+        self._old_wakeup = signal.set_wakeup_fd(self._waker.fileno())
+        self._selector.register(self._wake, selectors.EVENT_READ, None)
+        self._handlers = {name: signal.signal(name, self._on_signal) for name in STOP_SIGNALS}
+        try:
+            self._children += (self._start(program) for program in self._programs)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+        for name, handler in self._handlers.items():
+            signal.signal(name, handler)  # type: ignore[arg-type]  # what signal.signal returned
+        signal.set_wakeup_fd(self._old_wakeup)
+        self._selector.close()
+        self._wake.close()
+        self._waker.close()
+
+    @property
+    def asked_to_stop(self) -> bool:
+        """Say whether Ctrl-C or a signal came, or nobody reads what we write."""
+        return self._signals > 0 or self._unheard
+
+    def died(self) -> str:
+        """Return how the first program that ended by itself ended, blank while all run."""
+        for child in self._children:
+            if (status := child.popen.poll()) is not None:
+                return f"`{child.program.name}` ended ({format_exit_status(status)})"
+        return ""
+
+    def pump(self, timeout_s: float) -> None:
+        """Copy what the programs wrote to the terminal; return after the timeout or a signal."""
+        for key, _ in self._selector.select(timeout_s):
+            if key.data is None:
+                self._drain_wakeups()
+            else:
+                self._copy(key.data)
+
+    def stop(self) -> None:
+        """End the programs in the opposite order of their start; a second signal ends them now."""
+        asked = self._signals
+        for child in reversed(self._children):
+            deadline = time.monotonic() + child.program.grace_s
+            send(child, signal.SIGTERM)
+            while child.popen.poll() is None:
+                if time.monotonic() >= deadline or self._signals > asked:
+                    self.say(f"{child.program.name} doesn't end: killing it")
+                    break
+                self.pump(0.1)
+            send(child, signal.SIGKILL)  # whatever it left behind in its group, too
+            child.popen.wait()
+            self._copy_rest(child)
+        self._children.clear()
+
+    def say(self, text: str) -> None:
+        """Write a line of our own among the logs."""
+        self._write("bonobot", 1, text)
+
+    def _start(self, program: ProcessSpec) -> SupervisedProcess:
+        popen = subprocess.Popen(  # noqa: S603 - our own programs
+            program.command,
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=build_parent_death_hook(os.getpid()),
+        )
+        child = SupervisedProcess(program, popen)
+        os.set_blocking(child.output.fileno(), False)
+        self._selector.register(child.output, selectors.EVENT_READ, child)
+        return child
+
+    def _copy(self, child: SupervisedProcess) -> bool:
+        try:
+            data = os.read(child.output.fileno(), LONGEST_LINE)
+        except BlockingIOError:
+            return False
+        *lines, child.partial = (child.partial + data).split(b"\n")
+        if child.partial and (not data or len(child.partial) >= LONGEST_LINE):
+            lines, child.partial = [*lines, child.partial], b""
+        for line in lines:
+            self._write_line(child, line)
+        if not data:
+            self._selector.unregister(child.output)
+        return bool(data)
+
+    def _copy_rest(self, child: SupervisedProcess) -> None:
+        while child.output in self._selector.get_map() and self._copy(child):
+            pass
+        if child.output in self._selector.get_map():
+            self._selector.unregister(child.output)
+        child.output.close()
+
+    def _write_line(self, child: SupervisedProcess, line: bytes) -> None:
+        colour = COLOURS[self._children.index(child) % len(COLOURS)]
+        self._write(child.program.name, colour, line.decode("utf-8", errors="replace").rstrip())
+
+    def _write(self, name: str, colour: int, text: str) -> None:
+        prefix = f"{name:<{self._width}} │"
+        if self._colourful:
+            prefix = f"\x1b[{colour}m{prefix}\x1b[0m"
+        try:
+            self._write_out(f"{prefix} {text}")
+        except OSError:  # the terminal or the pipe behind us is gone
+            self._unheard = True
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self._signals += 1
+
+    def _drain_wakeups(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while self._wake.recv(64):
+                pass
+
+
+def build_parent_death_hook(parent: int) -> Callable[[], None] | None:
+    """Return what a child must do first so that it is killed when `parent` ends; None elsewhere."""
+    if not sys.platform.startswith("linux"):
+        return None
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+
+    def bind() -> None:
+        # Killed, not asked: nobody is left who could insist.
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:  # it died before the line above
+            os._exit(1)
+
+    return bind
+
+
+def send(child: SupervisedProcess, number: signal.Signals) -> None:
+    """Send a signal to a child's group, if there still is one."""
+    # macOS says EPERM for a group of zombies.
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.popen.pid, number)
+
+
+def format_exit_status(status: int) -> str:
+    """Say in words how a process ended."""
+    if status >= 0:
+        return f"exit status {status}"
+    return f"killed by {signal.Signals(-status).name}"
+
+
+def build_python_command(*arguments: str) -> tuple[str, ...]:
+    """Return the command that runs a module of this environment."""
+    return (sys.executable, "-m", *arguments)
+
+
+def format_process_names(programs: Iterable[ProcessSpec]) -> str:
+    """Return `a, b and c`."""
+    *first, last = (program.name for program in programs)
+    return f"{', '.join(first)} and {last}" if first else last

@@ -1,0 +1,462 @@
+"""Settings: all of them come from the environment, and each has a default that runs on a laptop.
+
+Nothing set: SQLite, Celery's filesystem broker and generated keys in `var/`, loopback only.
+`DATABASE_URL` and `REDIS_URL` set: PostgreSQL and Redis, as many hosts as wanted. Every variable
+may be given as `NAME_FILE`. `.env.example` lists them.
+
+The Python that runs this, by each name that it has in its own folder.
+"""
+
+import sys
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from django.core.exceptions import ImproperlyConfigured
+from kombu import Queue
+
+from bonobot import __version__
+from bonobot.core import environment
+from bonobot.core.crypto import key_files
+from bonobot.core.db import database_url
+from bonobot.core.telemetry import logging
+from bonobot.jobs import broker, queues
+from bonobot.settings import admin as setting_admin
+from bonobot.settings import email as setting_email
+from bonobot.settings import oauth_server as authority
+from bonobot.settings.accounts import *  # noqa: F403  # this module is full
+
+
+def list_interpreter_paths() -> tuple[str, ...]:
+    """Return the paths of the running interpreter: as it was started, then its other names.
+
+    An environment has it as `python`, `python3` and `python3.x`; which of them a program was
+    started with says nothing about which of them a person writes.
+    """
+    here = Path(sys.executable)
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    others = (here.with_name(name) for name in ("python", "python3", version))
+    same = (one for one in others if one.resolve() == here.resolve())
+    return tuple(dict.fromkeys((str(here), *map(str, same))))
+
+
+KIB = 1024
+MIB = 1024 * KIB
+
+BASE_DIR = Path(__file__).resolve().parents[2]
+
+# --- Where it lives -----------------------------------------------------------------------------
+
+# Beside manage.py in a checkout; installed from a wheel, in the folder it is started in.
+_checkout = (BASE_DIR / "manage.py").is_file()
+_home = BASE_DIR if _checkout else Path.cwd()
+BONOBOT_VAR = key_files.ensure_private_folder(
+    Path(environment.read_text("BONOBOT_VAR", str(_home / "var"))).expanduser().absolute()
+)
+BONOBOT_URL = environment.read_origin("BONOBOT_URL", "http://127.0.0.1:8000")
+BONOBOT_OAUTH_CLIENT_ID = environment.read_document_url("BONOBOT_OAUTH_CLIENT_ID")
+BONOBOT_OAUTH, BONOBOT_OAUTH_DOCUMENTS, BONOBOT_OAUTH_REGISTRATION, BONOBOT_OAUTH_SCHEMES = (
+    authority.read()
+)
+OAUTH2_PROVIDER = authority.build_toolkit_settings(
+    BONOBOT_URL, BONOBOT_OAUTH_SCHEMES, BONOBOT_OAUTH_DOCUMENTS
+)
+# bonobot.W101 tells what `BONOBOT_URL` decides; the rest is the matter of balancer and domain.
+SILENCED_SYSTEM_CHECKS = [
+    *authority.SILENCED,
+    *(f"security.W0{number}" for number in ("04", "05", "08", "12", "16", "21")),
+]
+
+# Who may read /metrics: nobody, unless one of them is set.
+BONOBOT_METRICS_TOKEN = environment.read_secret("BONOBOT_METRICS_TOKEN")
+BONOBOT_METRICS_NETWORKS = environment.read_networks("BONOBOT_METRICS_NETWORKS")
+# Where traces are sent, over OTLP/HTTP.
+BONOBOT_TRACES = environment.read_text("BONOBOT_TRACES")
+# Where worker and beat answer probes; web answers them at its own address.
+BONOBOT_PROBE_ADDRESS = environment.read_address("BONOBOT_PROBE_ADDRESS")
+
+_url = urlsplit(BONOBOT_URL)
+_https = _url.scheme == "https"
+_host = f"[{_url.hostname}]" if ":" in str(_url.hostname) else str(_url.hostname)
+
+# --- Security -----------------------------------------------------------------------------------
+
+DEBUG = environment.read_flag("BONOBOT_DEBUG", False)
+
+
+def _read_or_create_key(variable: str, file: str, make: Any) -> str:
+    return environment.read_secret(
+        variable, lambda: key_files.read_or_create_text(BONOBOT_VAR / "keys" / file, make)
+    )
+
+
+SECRET_KEY = _read_or_create_key("BONOBOT_SECRET_KEY", "secret_key", key_files.make_secret_key)
+SECRET_KEY_FALLBACKS = (
+    environment.read_secret("BONOBOT_SECRET_KEY_FALLBACKS").replace(",", " ").split()
+)
+FIELD_ENCRYPTION_KEY = key_files.field_keys(
+    _read_or_create_key("BONOBOT_FIELD_KEYS", "field_keys", key_files.make_field_key),
+    name="BONOBOT_FIELD_KEYS",
+)
+# The file that they are in, if they are in one: processes follow it.
+BONOBOT_FIELD_KEYS_PATH = environment.find_value_file(
+    "BONOBOT_FIELD_KEYS", BONOBOT_VAR / "keys" / "field_keys"
+)
+BONOBOT_TOKEN_PEPPERS = key_files.parse_peppers(
+    _read_or_create_key("BONOBOT_TOKEN_PEPPERS", "token_peppers", key_files.make_peppers),
+    name="BONOBOT_TOKEN_PEPPERS",
+)
+
+BONOBOT_AUDIT_KEYS = key_files.parse_signing_keys(
+    _read_or_create_key("BONOBOT_AUDIT_KEYS", "audit_keys", key_files.make_signing_key),
+    name="BONOBOT_AUDIT_KEYS",
+)
+
+# Nobody else's name: a page elsewhere that points its own name at us gets no answer.
+_hosts = environment.read_names("BONOBOT_ALLOWED_HOSTS", ("localhost", "127.0.0.1", "[::1]"))
+ALLOWED_HOSTS = list(dict.fromkeys((*_hosts, _host)))
+BONOBOT_CORS_ORIGINS = environment.read_origins("BONOBOT_CORS_ORIGINS")
+CSRF_TRUSTED_ORIGINS = [BONOBOT_URL]
+# The `__Host-` prefix makes browsers refuse the cookie from anyone but this very host over TLS.
+_cookie = "__Host-bonobot_{}" if _https else "bonobot_{}"
+SESSION_COOKIE_NAME = _cookie.format("session")
+CSRF_COOKIE_NAME = _cookie.format("csrf")
+BONOBOT_DEVICE_COOKIE = _cookie.format("device")
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = _https
+SECURE_HSTS_SECONDS = 31_536_000 if _https else 0
+SECURE_REFERRER_POLICY = "same-origin"
+X_FRAME_OPTIONS = "DENY"
+DATA_UPLOAD_MAX_MEMORY_SIZE = 4 * MIB
+DATA_UPLOAD_MAX_NUMBER_FIELDS = 5_000  # "approve these N" posts a field for each definition
+
+AUTH_USER_MODEL = "tenancy.User"
+
+# --- Django -------------------------------------------------------------------------------------
+
+INSTALLED_APPS = [
+    "unfold.apps.BasicAppConfig",  # before the admin, whose templates it replaces
+    "unfold.contrib.filters",
+    "unfold.contrib.forms",
+    "bonobot.apps.AdminConfig",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    "bonobot",
+    "bonobot.ledger",
+    "bonobot.accounts",
+    "bonobot.notifications",
+    "mcp_servers",
+    "agents",
+    "rest_framework",
+    "django_filters",
+    "drf_spectacular",
+    "drf_spectacular_sidecar",
+    "django_celery_beat",
+    "encrypted_model_fields",
+    *authority.build_installed_apps(BONOBOT_OAUTH),
+    *PEOPLE_APPS,  # noqa: F405
+]
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "bonobot.core.http.response_headers.add_browser_policy",
+    "bonobot.core.http.response_headers.handle_cross_origin",
+    "servestatic.middleware.ServeStaticMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.locale.LocaleMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "bonobot.accounts.middleware.SignInLocaleMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "allauth.account.middleware.AccountMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+]
+ROOT_URLCONF = "bonobot.urls"
+ASGI_APPLICATION = "bonobot.asgi.application"
+APPEND_SLASH = False
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        # Named, not found by its app: ours replace others' templates.
+        "DIRS": [(BASE_DIR if _checkout else BASE_DIR / "bonobot") / "templates"],
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+                "bonobot.accounts.views.login.build_layout_context",
+            ],
+        },
+    }
+]
+
+LANGUAGE_CODE = "en"
+LANGUAGES = [("en", "English"), ("de", "Deutsch")]  # each by its own name
+LOCALE_PATHS = [BASE_DIR / "bonobot" / "locale"]
+USE_I18N = True
+TIME_ZONE = "UTC"
+USE_TZ = True
+
+STATIC_URL = "/static/"
+STATIC_ROOT = BONOBOT_VAR / "static"
+SERVESTATIC_USE_FINDERS = True  # straight from the packages: nothing to collect, nothing stale
+SERVESTATIC_MAX_AGE = 600
+SERVESTATIC_ALLOW_ALL_ORIGINS = False
+
+# --- Data ---------------------------------------------------------------------------------------
+
+DATABASES = {
+    "default": database_url.build_database_settings(
+        environment.read_secret("DATABASE_URL"),
+        var=BONOBOT_VAR,
+        pool_size=environment.read_number("BONOBOT_DATABASE_POOL", 20, minimum=4, maximum=1_000),
+    )
+}
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+REDIS_URL = environment.read_secret("REDIS_URL")
+if REDIS_URL and urlsplit(REDIS_URL).scheme not in {"redis", "rediss", "unix"}:
+    raise ImproperlyConfigured("`REDIS_URL` must be like `redis://:password@host:6379/0`.")
+# Installations that share a Redis are told apart by the beginning of their keys and channels.
+BONOBOT_REDIS_PREFIX = environment.read_text("BONOBOT_REDIS_PREFIX", "bonobot")
+CACHES: dict[str, dict[str, Any]] = {
+    "default": {
+        "BACKEND": "django.core.cache.backends.redis.RedisCache",
+        "LOCATION": REDIS_URL,
+        "KEY_PREFIX": BONOBOT_REDIS_PREFIX,
+    }
+    if REDIS_URL
+    else {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}
+}
+
+# --- Work (Celery) ------------------------------------------------------------------------------
+
+
+def _build_broker_options() -> dict[str, Any]:
+    folder = key_files.ensure_private_folder(BONOBOT_VAR / "broker")
+    return {
+        "data_folder_in": str(key_files.ensure_private_folder(folder / "messages")),
+        "data_folder_out": str(folder / "messages"),
+        "control_folder": str(key_files.ensure_private_folder(folder / "control")),
+        "polling_interval": 0.1,
+    }
+
+
+broker.register()
+CELERY_BROKER_URL = REDIS_URL or "filesystem://localhost"
+CELERY_BROKER_TRANSPORT_OPTIONS = (
+    {"global_keyprefix": f"{BONOBOT_REDIS_PREFIX}:"} if REDIS_URL else _build_broker_options()
+)
+CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+CELERY_ACCEPT_CONTENT = ["json"]
+CELERY_TIMEZONE = "UTC"
+CELERY_WORKER_POOL = "threads"
+CELERY_WORKER_PREFETCH_MULTIPLIER = 1
+# Messages are nudges: rows are the truth, and a sweep finds what a lost message forgot.
+CELERY_TASK_ACKS_LATE = False
+CELERY_TASK_IGNORE_RESULT = True
+CELERY_TASK_DEFAULT_QUEUE = queues.OTHERS
+# Each with a key of its own: queues that share one would all get a copy of each message.
+CELERY_TASK_QUEUES = [Queue(name, routing_key=name) for name in queues.NAMES]
+CELERY_TASK_DEFAULT_ROUTING_KEY = queues.OTHERS
+CELERY_TASK_ROUTES = queues.build_task_routes()
+CELERY_BEAT_SCHEDULER = "bonobot.jobs.celery_beat:BonobotScheduler"
+
+
+def _build_schedule_entry(task: str, seconds: int) -> dict[str, Any]:
+    """Return an entry that expires before its successor: a heap of old ones is of no use."""
+    expires = min(seconds - 1, 3_600)
+    return {"task": task, "schedule": float(seconds), "options": {"expires": expires}}
+
+
+# The entries and their usual periods; `schedules` keeps them in rows that people may edit.
+CELERY_BEAT_SCHEDULE = {
+    name: _build_schedule_entry(task, seconds)
+    for name, task, seconds in (
+        ("check due servers", "mcp_servers.tasks.check_due", 10),
+        ("sweep", "agents.tasks.sweep", 10),
+        ("deliver notices", "bonobot.notifications.tasks.send_due_notifications", 10),
+        ("run due workflows", "agents.tasks.run_due_workflows", 10),
+        ("count usage", "bonobot.ledger.tasks.count_usage", 60),
+        ("export audit heads", "bonobot.ledger.tasks.export_heads", 60),
+        ("watch budgets", "agents.tasks.watch_budgets", 60),
+        ("forget who left", "mcp_servers.tasks.forget_who_left", 60),
+        ("read definitions again", "mcp_servers.tasks.rescan_definitions", 60),
+        ("prune health history", "mcp_servers.tasks.prune_checks", 3_600),
+        ("prune notices", "bonobot.notifications.tasks.prune_notices", 86_400),
+        ("forget old cells", "bonobot.ledger.tasks.forget_cells", 86_400),
+        ("prune the audit", "bonobot.accounts.tasks.prune_audit", 86_400),
+        *authority.build_scheduled_tasks(BONOBOT_OAUTH),
+    )
+}
+
+# Of each entry one runs at a time in a worker (`lib.alone`): all of them at once leave these.
+_threads = environment.read_number("BONOBOT_WORKER_THREADS", 16, minimum=1, maximum=1_000)
+CELERY_WORKER_CONCURRENCY = len(CELERY_BEAT_SCHEDULE) + _threads
+
+# --- E-mail ---------------------------------------------------------------------------------------
+
+BONOBOT_EMAIL_URL = environment.read_secret("BONOBOT_EMAIL_URL")
+BONOBOT_EMAIL_FROM = setting_email.read_sender_address("BONOBOT_EMAIL_FROM", "bonobot@localhost")
+_mail = setting_email.parse_mail_server("BONOBOT_EMAIL_URL", BONOBOT_EMAIL_URL)
+EMAIL_BACKEND = f"django.core.mail.backends.{'smtp' if _mail.host else 'dummy'}.EmailBackend"
+EMAIL_HOST, EMAIL_PORT = _mail.host, _mail.port
+EMAIL_HOST_USER, EMAIL_HOST_PASSWORD = _mail.user, _mail.password
+EMAIL_USE_TLS, EMAIL_USE_SSL = _mail.starttls, _mail.tls
+EMAIL_TIMEOUT = 10
+DEFAULT_EXCEPTION_REPORTER = "bonobot.core.telemetry.error_reports.MaskingExceptionReporter"
+DEFAULT_FROM_EMAIL = SERVER_EMAIL = BONOBOT_EMAIL_FROM
+
+# --- REST ---------------------------------------------------------------------------------------
+
+REST_FRAMEWORK = {
+    "DEFAULT_AUTHENTICATION_CLASSES": [
+        "bonobot.accounts.api.authentication.TokenAuthentication",
+        "rest_framework.authentication.SessionAuthentication",
+    ],
+    "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
+    "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
+    "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
+    "DEFAULT_FILTER_BACKENDS": ["django_filters.rest_framework.DjangoFilterBackend"],
+    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "EXCEPTION_HANDLER": "bonobot.core.api.exception_handler.handle_exception",
+    "TEST_REQUEST_DEFAULT_FORMAT": "json",
+}
+SPECTACULAR_SETTINGS = {
+    "TITLE": "Bonobot",
+    "DESCRIPTION": "AI agents, the MCP servers they use, and what may happen.",
+    "VERSION": __version__,
+    "OAS_VERSION": "3.1.0",
+    "SCHEMA_PATH_PREFIX": "/api",
+    "SERVE_INCLUDE_SCHEMA": False,
+    # Names for clients, where several things have a member of the same name.
+    "ENUM_NAME_OVERRIDES": {
+        "AuditOutcome": "bonobot.ledger.models.AuditRow.Outcome",
+        "InstallationState": ["needed", "installing", "installed", "failed"],
+        "PersonLanguage": ["en", "de"],
+        "SnippetLanguage": ["json", "toml", "sh"],
+        "ServerScope": ["pool", "agent"],
+        "BudgetScope": ["organization", "agent", "session", "server"],
+        "CallOutcome": ["ok", "error", "unknown"],
+        "BudgetUnit": "agents.models.Budget.Unit",
+        "ServerBudgetUnit": ["microusd", "calls", "seconds"],
+        "ChannelKind": "bonobot.notifications.models.Channel.Kind",
+        "DefinitionKind": "mcp_servers.models.Definition.Kind",
+        "EndpointKind": "agents.models.ModelEndpoint.Kind",
+        "SeenLabel": ["private_data", "untrusted_content"],
+        "ReplayStatus": "agents.models.Replay.Status",
+        "NoticeState": "bonobot.notifications.models.Notice.State",
+        "NoticeSeverity": "bonobot.notifications.models.SEVERITIES",
+        "ServerStatus": "mcp_servers.models.Server.Status",
+        "SessionStatus": "agents.models.Session.Status",
+        "TriggerKind": "agents.models.Trigger.Kind",
+        "StepKind": "agents.models.Step.Kind",
+        "TokenKind": ["token", "grant"],
+        "TestStatus": ["connected", "error", "needs_reauth"],
+        "Transport": ["stdio", "http", "openapi"],
+        "TransportAlias": ["stdio", "openapi", "http", "sse", "streamable_http"],
+    },
+    "COMPONENT_SPLIT_REQUEST": True,
+    "SWAGGER_UI_DIST": "SIDECAR",
+    # Some hundred operations: opened all at once, they keep a browser busy for many seconds.
+    "SWAGGER_UI_SETTINGS": {"docExpansion": "none", "filter": True, "deepLinking": True},
+    "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
+    "REDOC_DIST": "SIDECAR",
+}
+
+# --- Admin --------------------------------------------------------------------------------------
+
+UNFOLD: dict[str, Any] = {
+    "SITE_TITLE": "Bonobot",
+    "SITE_HEADER": "Bonobot",
+    "SITE_SYMBOL": "hub",
+    "SHOW_VIEW_ON_SITE": False,
+    "SHOW_LANGUAGES": True,
+    "BORDER_RADIUS": "8px",
+    "COLORS": {"primary": setting_admin.PRIMARY},
+}
+
+# --- Logs ---------------------------------------------------------------------------------------
+
+LOGGING_CONFIG = "logging.config.dictConfig"
+LOGGING = logging.build_logging_config(
+    level=environment.read_text("BONOBOT_LOG_LEVEL", "INFO", choices=logging.LEVELS),
+    style=environment.read_text("BONOBOT_LOG_FORMAT", "auto", choices=logging.STYLES),
+)
+
+# --- Bounds -------------------------------------------------------------------------------------
+
+BONOBOT_TOOL_NAME_STYLE = environment.read_text(
+    "BONOBOT_TOOL_NAME_STYLE", "single", choices=("single", "double")
+)
+BONOBOT_LAUNCHERS = (
+    *environment.read_names(
+        "BONOBOT_LAUNCHERS", ("npx", "uvx", "node", "python", "python3", "docker")
+    ),
+    *list_interpreter_paths(),  # its packages are what an administrator installed beside us
+)
+BONOBOT_PRESET_FOLDERS = environment.read_folders("BONOBOT_PRESET_FOLDERS")
+BONOBOT_CALLS_PER_MINUTE = environment.read_number("BONOBOT_CALLS_PER_MINUTE", 60, minimum=1)
+BONOBOT_ORG_CALLS_PER_MINUTE = environment.read_number("BONOBOT_ORG_CALLS_PER_MINUTE", 0, minimum=0)
+BONOBOT_GLOBAL_CALLS_PER_MINUTE = environment.read_number(
+    "BONOBOT_GLOBAL_CALLS_PER_MINUTE", 0, minimum=0
+)
+_HEADS = environment.read_text("BONOBOT_AUDIT_HEADS", str(BONOBOT_VAR / "audit-heads"))
+BONOBOT_AUDIT_HEADS = Path(_HEADS).expanduser()
+BONOBOT_AUDIT_DAYS = environment.read_number("BONOBOT_AUDIT_DAYS", 0, minimum=0)
+BONOBOT_AUDIT_ARCHIVE = environment.read_text("BONOBOT_AUDIT_ARCHIVE")
+BONOBOT_APPROVAL_H = environment.read_number("BONOBOT_APPROVAL_H", 24, minimum=1, maximum=720)
+BONOBOT_SAMPLING_TOKENS = environment.read_number("BONOBOT_SAMPLING_TOKENS", 10_000, minimum=0)
+BONOBOT_ANSWER_S = environment.read_number("BONOBOT_ANSWER_S", 300, minimum=1, maximum=3_600)
+BONOBOT_CONNECT_S = environment.read_number("BONOBOT_CONNECT_S", 30, minimum=1, maximum=600)
+BONOBOT_EGRESS_PROXY = environment.read_secret("BONOBOT_EGRESS_PROXY")
+if BONOBOT_EGRESS_PROXY and not BONOBOT_EGRESS_PROXY.startswith("http://"):
+    raise ImproperlyConfigured(
+        "`BONOBOT_EGRESS_PROXY` must be like `http://user:password@host:3128`."
+    )
+BONOBOT_READ_S = environment.read_number("BONOBOT_READ_S", 60, minimum=1, maximum=3_600)
+BONOBOT_REQUEST_HEAD_S = environment.read_number(
+    "BONOBOT_REQUEST_HEAD_S", 10, minimum=1, maximum=600
+)
+BONOBOT_REQUEST_BODY_S = environment.read_number(
+    "BONOBOT_REQUEST_BODY_S", 30, minimum=1, maximum=3_600
+)
+BONOBOT_DRAIN_S = environment.read_number("BONOBOT_DRAIN_S", 20, minimum=0, maximum=3_600)
+BONOBOT_START_S = environment.read_number("BONOBOT_START_S", 10, minimum=1, maximum=600)
+BONOBOT_INSTALL_S = environment.read_number("BONOBOT_INSTALL_S", 600, minimum=10, maximum=3_600)
+BONOBOT_MAX_LINE = environment.read_number("BONOBOT_MAX_LINE", MIB, minimum=KIB, maximum=64 * MIB)
+BONOBOT_MAX_BODY = environment.read_number(
+    "BONOBOT_MAX_BODY", 4 * MIB, minimum=KIB, maximum=256 * MIB
+)
+BONOBOT_MAX_DEFINITIONS = environment.read_number(
+    "BONOBOT_MAX_DEFINITIONS", 1_000, minimum=1, maximum=100_000
+)
+BONOBOT_RESULT_LIMIT = environment.read_number(
+    "BONOBOT_RESULT_LIMIT", 256 * KIB, minimum=KIB, maximum=64 * MIB
+)
+BONOBOT_STDIO_CONFINEMENT = environment.read_text(
+    "BONOBOT_STDIO_CONFINEMENT", "sandbox", choices=("sandbox", "namespaces", "bubblewrap", "none")
+)
+BONOBOT_STDIO_CHILDREN = environment.read_number(
+    "BONOBOT_STDIO_CHILDREN", 32, minimum=1, maximum=10_000
+)
+BONOBOT_STDIO_IDLE_S = environment.read_number("BONOBOT_STDIO_IDLE_S", 300, minimum=1)
+BONOBOT_STDIO_LIFETIME_S = environment.read_number("BONOBOT_STDIO_LIFETIME_S", 86_400, minimum=60)
+BONOBOT_STDIO_MEMORY_MIB = environment.read_number("BONOBOT_STDIO_MEMORY_MIB", 4_096, minimum=0)
+BONOBOT_STDIO_PROCESSES = environment.read_number("BONOBOT_STDIO_PROCESSES", 4_096, minimum=0)
+BONOBOT_STDIO_OPEN_FILES = environment.read_number("BONOBOT_STDIO_OPEN_FILES", 4_096, minimum=0)
+BONOBOT_STDIO_CPU_S = environment.read_number("BONOBOT_STDIO_CPU_S", 3_600, minimum=0)
+BONOBOT_CHECK_EVERY_S = environment.read_number("BONOBOT_CHECK_EVERY_S", 60, minimum=10)
+BONOBOT_CHECK_STDIO_EVERY_S = environment.read_number(
+    "BONOBOT_CHECK_STDIO_EVERY_S", 600, minimum=10
+)
+BONOBOT_WATCHED_SERVERS = environment.read_number(
+    "BONOBOT_WATCHED_SERVERS", 200, minimum=0, maximum=10_000
+)
+BONOBOT_DOWN_AFTER = environment.read_number("BONOBOT_DOWN_AFTER", 3, minimum=1, maximum=100)
+BONOBOT_TURNS_PER_MESSAGE = environment.read_number("BONOBOT_TURNS_PER_MESSAGE", 50, minimum=1)
+BONOBOT_CALLS_PER_MESSAGE = environment.read_number("BONOBOT_CALLS_PER_MESSAGE", 200, minimum=1)
+BONOBOT_RUN_S = environment.read_number("BONOBOT_RUN_S", 3_600, minimum=1)

@@ -1,0 +1,64 @@
+"""Mail server from one variable."""
+
+from dataclasses import dataclass, field
+from urllib.parse import unquote, urlsplit
+
+from django.core.exceptions import ImproperlyConfigured, ValidationError
+from django.core.validators import validate_email
+
+from bonobot.core import environment
+
+PORTS = {"smtp": 25, "smtp+tls": 587, "smtps": 465}
+
+
+@dataclass(frozen=True)
+class MailServer:
+    """Where messages are handed in; a blank host means that none are sent."""
+
+    host: str = ""
+    port: int = 0
+    user: str = ""
+    password: str = field(default="", repr=False)
+    starttls: bool = False
+    tls: bool = False
+
+
+def parse_mail_server(name: str, url: str) -> MailServer:
+    """Return the server that a URL names; raise ImproperlyConfigured naming the variable."""
+    if not url:
+        return MailServer()
+    try:
+        parts = urlsplit(url)
+        port = parts.port or PORTS.get(parts.scheme, 0)
+    except ValueError:
+        raise _build_url_error(name) from None
+    rest = (parts.path.rstrip("/"), parts.query, parts.fragment)
+    if parts.scheme not in PORTS or not parts.hostname or any(rest):
+        raise _build_url_error(name)
+    return MailServer(
+        host=parts.hostname,
+        port=port,
+        user=unquote(parts.username or ""),
+        password=unquote(parts.password or ""),
+        starttls=parts.scheme == "smtp+tls",
+        tls=parts.scheme == "smtps",
+    )
+
+
+def read_sender_address(name: str, default: str) -> str:
+    """Return a variable as an e-mail address; raise ImproperlyConfigured for anything else."""
+    value = environment.read_text(name, default)
+    try:
+        validate_email(value)
+    except ValidationError:
+        raise ImproperlyConfigured(
+            f"`{name}` must be an address like `bonobot@example.com`, not {value!r}."
+        ) from None
+    return value
+
+
+def _build_url_error(name: str) -> ImproperlyConfigured:
+    # The value holds a password, so it isn't shown.
+    return ImproperlyConfigured(
+        f"`{name}` must be like `smtp+tls://user:password@host:587`, `smtps://…` or `smtp://…`."
+    )

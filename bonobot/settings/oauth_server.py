@@ -1,0 +1,85 @@
+"""Authorization server settings.
+
+`bonobot.settings` has the names; what the toolkit behind it is told is here.
+"""
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+from typing import Any
+
+from django.core.exceptions import ImproperlyConfigured
+
+from bonobot.core import environment
+
+LIBRARY = "oauth2_provider"
+HOUR, DAY = 3_600, 86_400
+# That `http` may be redirected to: by the loopback only, which `redirects` sees to.
+SILENCED = ["oauth2_provider.W008"]
+SCHEMES = ("cursor", "vscode", "vscode-insiders")
+
+
+def read() -> tuple[bool, bool, bool, tuple[str, ...]]:
+    """Return whether it is on, whether programs may say who they are by a document, whether they
+    may register themselves, and their own schemes.
+
+    Raises `ImproperlyConfigured` where it is on, but the extra isn't installed, or nobody could
+    be let in.
+    """
+    on = environment.read_flag("BONOBOT_OAUTH", False)
+    if on and find_spec(LIBRARY) is None:
+        raise ImproperlyConfigured(
+            "`BONOBOT_OAUTH` needs the extra `oauth`: pip install 'bonobot[oauth]'."
+        )
+    documents = environment.read_flag("BONOBOT_OAUTH_DOCUMENTS", True)
+    registration = environment.read_flag("BONOBOT_OAUTH_REGISTRATION", True)
+    if on and not (documents or registration):
+        raise ImproperlyConfigured(
+            "Without `BONOBOT_OAUTH_DOCUMENTS` and `BONOBOT_OAUTH_REGISTRATION` no program can say "
+            "who it is: switch one of them on, or `BONOBOT_OAUTH` off."
+        )
+    return on, documents, registration, environment.read_names("BONOBOT_OAUTH_SCHEMES", SCHEMES)
+
+
+def build_installed_apps(on: bool) -> list[str]:
+    """Return what belongs to the installed applications."""
+    return [LIBRARY, "bonobot.oauth_server"] if on else []
+
+
+def build_scheduled_tasks(on: bool) -> tuple[tuple[str, str, int], ...]:
+    """Return what beat starts, and how often."""
+    return (("prune programs", "bonobot.oauth_server.tasks.prune_programs", HOUR),) if on else ()
+
+
+def build_toolkit_settings(issuer: str, schemes: Sequence[str], documents: bool) -> dict[str, Any]:
+    """Return what the toolkit is told: the strict side of each choice that it leaves open."""
+    return {
+        "OIDC_ISS_ENDPOINT": issuer,
+        "OAUTH2_VALIDATOR_CLASS": "bonobot.oauth_server.request_validator.OAuthRequestValidator",
+        # Codes and refreshing, and no other grant.
+        "OAUTH2_SERVER_CLASS": "oauthlib.oauth2.WebApplicationServer",
+        "SCOPES": dict.fromkeys(("mcp:tools", "mcp:agents", "mcp:manage"), ""),
+        "AUTHORIZATION_CODE_EXPIRE_SECONDS": 60,
+        "ACCESS_TOKEN_EXPIRE_SECONDS": HOUR,
+        "REFRESH_TOKEN_EXPIRE_SECONDS": 30 * DAY,
+        "ROTATE_REFRESH_TOKEN": True,
+        "REFRESH_TOKEN_REUSE_PROTECTION": True,
+        "REFRESH_TOKEN_GRACE_PERIOD_SECONDS": 0,
+        "PKCE_REQUIRED": True,
+        "ALLOWED_REDIRECT_URI_SCHEMES": ["https", "http", *schemes],
+        "ALLOW_LOCALHOST_LOOPBACK": True,
+        "ALLOW_URI_WILDCARDS": False,
+        "CIMD_ENABLED": documents,
+        "CIMD_METADATA_FETCHER": "bonobot.oauth_server.client_registration.ClientMetadataFetcher",
+        "CIMD_REGISTRATION_PERMISSION_CLASSES": (
+            "bonobot.oauth_server.client_registration.ConsentPagePermission",
+        ),
+        "DCR_ENABLED": False,  # registration is ours: bounded, public clients only
+        **{
+            f"COMPLIANT_BCP_RFC9700_{rule}": True
+            for rule in (
+                *("IMPLICIT_GRANT", "PASSWORD_GRANT", "PKCE_METHOD", "ACCESS_TOKEN_TRANSPORT"),
+                *("AUTHZ_RESPONSE_ISS", "TOKEN_STORAGE", "REFRESH_TOKEN", "REDIRECT_URI_MATCHING"),
+                "PKCE_REQUIRED",
+            )
+        },
+    }

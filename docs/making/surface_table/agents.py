@@ -1,0 +1,314 @@
+"""Rows of agents and sessions."""
+
+from docs.making.surface_table.types import Area, Deed
+
+AGENTS_AREA = Area(
+    "Agents",
+    (
+        Deed(
+            "See the agents",
+            admin="agent.list agent.change",
+            rest="list_agents get_agent",
+            cli="agents list",
+        ),
+        Deed(
+            "Add an agent",
+            admin="agent.add",
+            rest="add_agent",
+            cli="agents add",
+        ),
+        Deed(
+            "Change an agent",
+            admin="agent.configuration agent.change",
+            rest="replace_agent change_agent",
+            cli="agents set, mcp apply",
+        ),
+        Deed(
+            "Switch an agent on or off",
+            admin="agent.switch",
+            rest="change_agent",
+            cli="agents enable, agents disable",
+        ),
+        Deed(
+            "Remove an agent",
+            admin="agent.delete",
+            rest="remove_agent",
+            cli="agents remove, mcp apply",
+        ),
+        Deed(
+            "Choose its built-in tools",
+            admin="agent.builtin",
+            rest="change_agent",
+            cli="mcp apply, tools list",
+        ),
+        Deed(
+            "See what it may use, and why",
+            admin="agent.why",
+            rest=(
+                "list_agent_tools explain_tool explain_call list_agent_resources list_agent_prompts"
+            ),
+            cli="agents tools, agents explain",
+        ),
+        Deed(
+            "Call a tool in its name",
+            admin="agent.why",
+            rest="call_agent_tool read_agent_resource get_agent_prompt",
+            cli="agents run",
+            why=(
+                "The page asks and shows the decision; a call of its own is a message to the agent."
+            ),
+        ),
+        Deed(
+            "See its servers",
+            admin="agent.servers agent.server_states",
+            rest="list_agent_servers get_agent_server",
+            cli="mcp list",
+        ),
+        Deed(
+            "Give it a server, or one of its own",
+            admin=(
+                "agent.servers agent.form agent.presets agent.preset agent.paste agent.openapi "
+                "agent.operations"
+            ),
+            rest="add_agent_server replace_agent_server",
+            cli="mcp connect, mcp add",
+        ),
+        Deed(
+            "Choose what it gets of a server",
+            admin="agent.pick agent.switch_server",
+            rest="change_agent_server",
+            cli="mcp connect, mcp disconnect",
+        ),
+        Deed(
+            "Take a server from it",
+            admin="agent.unbind",
+            rest="remove_agent_server",
+            cli="mcp disconnect, mcp remove",
+        ),
+        Deed(
+            "Test a server of it",
+            admin="agent.ask_server",
+            rest="test_agent_server",
+            cli="mcp test",
+        ),
+        Deed(
+            "Say which agents it may ask",
+            admin="agent.configuration",
+            rest="get_callees set_callees",
+            cli="agents may-ask",
+        ),
+        Deed(
+            "Say which members have it",
+            admin="agent.configuration",
+            rest="list_agent_members set_agent_members clear_agent_members give_agent take_agent",
+            cli="mcp apply",
+        ),
+        Deed(
+            "Its workspace",
+            admin="agent.builtin agent.workspace_empty",
+            rest="get_workspace empty_workspace",
+            cli="agents workspace",
+        ),
+        Deed(
+            "Its notes",
+            admin="agent.notes agent.remove_note agent.clear_notes",
+            rest="list_notes get_note add_note change_note remove_note",
+            cli="notes list, notes write, notes remove",
+        ),
+        Deed(
+            "What it did and costs",
+            admin="agent.metrics usage",
+            rest="get_usage export_usage",
+            cli="usage show, usage export",
+        ),
+        Deed(
+            "Tell programs how to reach it",
+            admin="agent.programs",
+            rest="list_agent_snippets",
+            cli="mcp snippet",
+        ),
+        Deed(
+            "Model endpoints",
+            admin="modelendpoint.list modelendpoint.add modelendpoint.change modelendpoint.delete",
+            rest=(
+                "list_model_endpoints get_model_endpoint add_model_endpoint "
+                "replace_model_endpoint change_model_endpoint remove_model_endpoint"
+            ),
+            cli="models list, models add, models set, models remove",
+        ),
+        Deed(
+            "Test a model endpoint",
+            admin="modelendpoint.try",
+            rest="test_model_endpoint",
+            cli="models test",
+        ),
+        Deed(
+            "Skills",
+            admin="skill.list skill.add skill.change skill.write skill.delete",
+            rest="list_skills get_skill add_skill change_skill remove_skill list_skill_versions",
+            cli="skills list, skills show, skills add, skills set, skills remove",
+        ),
+        Deed(
+            "Say which skills and workflows an agent has",
+            admin=(
+                "agent.skills agent.give_skill agent.take_skill "
+                "agent.workflows agent.give_workflow agent.take_workflow"
+            ),
+            rest="change_skill change_workflow",
+            cli="skills set, workflows set",
+        ),
+        Deed(
+            "Run a skill, or see its text",
+            admin="skill.run",
+            rest="run_skill render_skill",
+            cli="skills run",
+        ),
+        Deed(
+            "Workflows",
+            admin="workflow.list workflow.add workflow.change workflow.write workflow.delete",
+            rest=(
+                "list_workflows get_workflow add_workflow change_workflow remove_workflow "
+                "list_workflow_versions"
+            ),
+            cli=(
+                "workflows list, workflows show, workflows add, workflows set, workflows remove, "
+                "workflows steps"
+            ),
+        ),
+        Deed(
+            "Approve a workflow",
+            admin="workflow.approve",
+            rest="approve_workflow",
+            cli="workflows approve",
+        ),
+        Deed(
+            "Run a workflow",
+            admin="workflow.run workflow.start workflow.cancel",
+            rest="run_workflow list_workflow_runs get_workflow_run cancel_workflow_run",
+            cli="workflows run, workflows runs, workflows cancel",
+        ),
+        Deed(
+            "What starts a workflow",
+            admin=(
+                "workflow.triggers workflow.replace_secret workflow.switch_trigger "
+                "workflow.remove_trigger"
+            ),
+            rest=(
+                "list_workflow_triggers get_workflow_trigger add_workflow_trigger "
+                "change_workflow_trigger remove_workflow_trigger replace_trigger_secret"
+            ),
+            cli=(
+                "workflows triggers, workflows add-trigger, workflows set-trigger, "
+                "workflows replace-secret, workflows remove-trigger"
+            ),
+        ),
+        Deed(
+            "Start a workflow from elsewhere",
+            rest="receive_webhook",
+            why="Only for the program that has the trigger's secret.",
+        ),
+    ),
+)
+
+
+SESSIONS_AREA = Area(
+    "Sessions",
+    (
+        Deed(
+            "See sessions",
+            admin="session.list session.steps session.timeline agent.sessions",
+            rest="list_sessions list_agent_sessions get_session",
+            cli="agents sessions",
+        ),
+        Deed(
+            "Start a session",
+            admin="agent.start",
+            rest="start_session",
+            cli="agents run, agents chat",
+        ),
+        Deed(
+            "Go on with one",
+            admin="session.send",
+            rest="send_message",
+            cli="agents chat",
+        ),
+        Deed(
+            "Send a message again",
+            admin="session.retry",
+            rest="retry_message",
+            cli="agents retry",
+        ),
+        Deed(
+            "Follow one",
+            admin="session.steps",
+            rest="follow_session",
+            cli="agents run, agents chat",
+        ),
+        Deed(
+            "Cancel one",
+            admin="session.cancel",
+            rest="cancel_session",
+            cli="agents cancel",
+        ),
+        Deed(
+            "Take one along",
+            admin="session.export",
+            rest="export_session",
+            cli="agents export-session",
+        ),
+        Deed(
+            "Its pictures and files",
+            admin="session.image session.file",
+            rest="get_session_image get_session_file",
+            why="A terminal shows neither; the export names them.",
+        ),
+        Deed(
+            "What was allowed for a whole session",
+            admin="session.revoke",
+            rest="list_session_grants revoke_session_grant",
+            cli="agents grants, agents revoke-grant",
+        ),
+        Deed(
+            "Calls that wait for a person",
+            admin="approval.list approval.arguments",
+            rest="list_approvals get_approval",
+            cli="approvals list, approvals show",
+        ),
+        Deed(
+            "Answer one",
+            admin="approval.answer approval!deny_chosen",
+            rest="answer_approval",
+            cli="approvals approve, approvals deny",
+        ),
+        Deed(
+            "Questions of servers",
+            admin="question.list",
+            rest="list_questions get_question",
+            cli="questions list, questions show",
+        ),
+        Deed(
+            "Answer a question",
+            admin="question.answer",
+            rest="answer_question",
+            cli="questions answer",
+        ),
+        Deed(
+            "Record a session",
+            admin="session.record",
+            rest="record_session",
+            cli="agents record",
+        ),
+        Deed(
+            "Recordings",
+            admin="agent.recordings agent.recording agent.remove_recording",
+            rest="list_recordings get_recording remove_recording",
+            cli="agents recordings, agents remove-recording",
+        ),
+        Deed(
+            "Replay a recording",
+            admin="agent.recording agent.replayed",
+            rest="replay_recording list_recording_replays get_recording_replay",
+            cli="agents replay",
+        ),
+    ),
+)

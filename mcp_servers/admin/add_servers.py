@@ -1,0 +1,299 @@
+"""Add by form or preset, any destination.
+
+The pool is the destination here; the room of agents, which lies above, has one for each agent.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from django import forms
+from django.contrib import messages
+from django.db import transaction
+from django.http import HttpRequest, HttpResponseRedirect
+from django.http.response import HttpResponseBase
+from django.urls import reverse
+from django.utils.translation import gettext as _t
+from django.utils.translation import gettext_lazy as _
+
+from bonobot.accounts.admin_base import add_problem_to_form, render_screen
+from bonobot.accounts.principals import Principal
+from bonobot.accounts.roles import Action
+from bonobot.core.admin.theme import Checkbox, SecretInput, TextInput
+from bonobot.core.problems import Problem
+from bonobot.core.text.untrusted_text import make_visible
+from mcp_servers import services
+from mcp_servers.admin.preset_availability import switch_of
+from mcp_servers.admin.server_forms import PLACES, ServerForm
+from mcp_servers.models import Preset, Server
+from mcp_servers.presets import catalog as preset_catalog
+from mcp_servers.presets.allowed_folders import KINDS, list_allowed_folders
+from mcp_servers.presets.availability import enabled_ids, may_use
+from mcp_servers.presets.instantiate_preset import build_server_spec, get_preset
+from mcp_servers.server_config import USUAL_NETWORKS, ServerSpec, list_allowed_launchers, usual_box
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerDestination:
+    """Where a new server goes: the pool, or another scope, and what is done with it there.
+
+    `url` returns the address of a way to add (`form`, `presets`, `preset` with a slug,
+    `paste`, `openapi`, `operations`);
+    `after` returns where to go once a server is there, `onward` once several are.
+    """
+
+    title: Any
+    needs: Action
+    url: Callable[..., str]
+    after: Callable[[Server], str]
+    scope_id: UUID | None = None
+    onward: Any = ""
+    then: Callable[[Principal, Server], object] = lambda principal, server: None
+
+    def add(self, principal: Principal, spec: ServerSpec, preset: Preset | None = None) -> Server:
+        """Add a server here; nothing half written."""
+        principal.require(self.needs)
+        with transaction.atomic():
+            server = services.add(principal, spec, scope_id=self.scope_id, preset=preset)
+            self.then(principal, server)
+        return server
+
+    def ways(self, active: str) -> list[dict[str, Any]]:
+        """Return the ways to add, as tabs."""
+        titles = {
+            "presets": _("Preset"),
+            "paste": _("Paste JSON"),
+            "openapi": "OpenAPI",
+            "operations": _("HTTP operations"),
+            "form": _("Form"),
+        }
+        return [
+            {"title": title, "url": self.url(way), "active": way == active}
+            for way, title in titles.items()
+        ]
+
+    def screen(
+        self, request: HttpRequest, way: str, template: str, *, status: int = 200, **context: Any
+    ) -> HttpResponseBase:
+        """Return a page of adding."""
+        return render_screen(
+            request,
+            template,
+            title=self.title,
+            status=status,
+            opts=Server._meta,
+            destination=self,
+            tabs=self.ways(way),
+            **context,
+        )
+
+
+def add_by_form(
+    request: HttpRequest, principal: Principal, destination: ServerDestination
+) -> HttpResponseBase:
+    """Show the form, or add what it says."""
+    principal.require(destination.needs)
+    form = ServerForm(principal, request.POST if request.method == "POST" else None)
+    if form.is_bound and form.is_valid():
+        try:
+            server = destination.add(principal, form.spec())
+        except Problem as problem:
+            add_problem_to_form(form, problem, PLACES)
+        else:
+            return _redirect_after_add(request, destination, server)
+    return destination.screen(request, "form", "servers/add.html", form=form)
+
+
+def choose_preset(
+    request: HttpRequest, principal: Principal, destination: ServerDestination
+) -> HttpResponseBase:
+    """Show the gallery; search and categories narrow it."""
+    principal.require(destination.needs)
+    offered = list(Preset.objects.offered_to(principal.organization_id))
+    there = {preset.category or preset_catalog.OTHER for preset in offered}
+    chosen = request.GET.get("category", "")
+    launchers, enabled = list_allowed_launchers(), enabled_ids(principal.organization_id)
+    cards = [
+        PresetCard(
+            preset,
+            destination.url("preset", preset.slug),
+            may_start=_may_start(preset, launchers),
+            enabled=preset.pk in enabled,
+            may_use=principal.platform_admin or preset.pk in enabled,
+        )
+        for preset in offered
+        if chosen in ("", preset.category or preset_catalog.OTHER)
+    ]
+    return destination.screen(
+        request,
+        "presets",
+        "servers/presets.html",
+        cards=cards,
+        categories=sorted(
+            ((one, preset_catalog.format_category(one)) for one in there), key=lambda one: one[1]
+        ),
+        category=chosen,
+        other_ways=(destination.url("paste"), destination.url("form")),
+    )
+
+
+@dataclass(frozen=True)
+class PresetCard:
+    """A preset in the gallery: where it is filled in, and whether its program may be started.
+
+    `enabled` is the organization's state, `may_use` that of the person who looks.
+    """
+
+    preset: Preset
+    url: str
+    may_start: bool
+    enabled: bool
+    may_use: bool
+
+    @property
+    def secrets(self) -> list[str]:
+        """Return the labels of the secrets that it needs."""
+        parameters = preset_catalog.localize_parameters(self.preset)
+        wanted = (p for p in parameters if p.get("secret") and p.get("required", True))
+        return [make_visible(str(p.get("label") or p["name"]), 60) for p in wanted]
+
+    @property
+    def description(self) -> str:
+        """Return what it is."""
+        return preset_catalog.localize_description(self.preset)
+
+    @property
+    def category(self) -> str:
+        """Return what its category is called, or nothing."""
+        return self.preset.category and preset_catalog.format_category(self.preset.category)
+
+    @property
+    def command(self) -> str:
+        """Return the launcher that it needs, or nothing."""
+        return make_visible(str(self.preset.endpoint_config.get("command", "")), 60)
+
+    @property
+    def words(self) -> str:
+        """Return everything that the search looks in, also the catalogue's English."""
+        one = self.preset
+        parts = (one.name, one.slug, one.description, one.category, *one.replaces, *one.labels)
+        return make_visible(" ".join((*parts, self.description, self.category)), 2_000)
+
+
+def _may_start(preset: Preset, launchers: frozenset[str]) -> bool:
+    return preset.endpoint_config.get("command", "") in {"", *launchers}
+
+
+class AddPresetForm(forms.Form):
+    """A name, and the preset's parameters."""
+
+    name = forms.CharField(label=_("Name"), widget=TextInput(attrs={"autocomplete": "off"}))
+
+    def __init__(self, principal: Principal, preset: Preset, *args: Any, **kwargs: Any) -> None:
+        """Make a field for each parameter."""
+        kwargs["initial"] = {"name": preset.slug}
+        super().__init__(*args, **kwargs)
+        for parameter in preset_catalog.localize_parameters(preset):
+            self.fields[_field(parameter["name"])] = _build_parameter_field(parameter)
+        if preset.transport_type == Server.Transport.HTTP:
+            self.fields["allow_private"] = forms.BooleanField(
+                label=_("Allow a private or loopback address"),
+                required=False,
+                widget=Checkbox,
+                disabled=not principal.may(Action.ALLOW_PRIVATE_ADDRESS),
+                help_text=_("Platform administrators alone may allow it."),
+            )
+
+    def values(self, preset: Preset) -> dict[str, str]:
+        """Return what was filled in, by the parameters' names; blanks are left out."""
+        said = {p["name"]: self.cleaned_data[_field(p["name"])] for p in preset.parameters}
+        return {name: value for name, value in said.items() if value}
+
+
+def fill_preset(
+    request: HttpRequest, principal: Principal, destination: ServerDestination, slug: str
+) -> HttpResponseBase:
+    """Show a preset's parameters, or add the server."""
+    principal.require(destination.needs)
+    preset = get_preset(principal, slug)
+    form = AddPresetForm(principal, preset, request.POST if request.method == "POST" else None)
+    if form.is_bound and form.is_valid():
+        try:
+            spec = _build_spec(principal, preset, form)
+            server = destination.add(principal, spec, preset)
+        except Problem as problem:
+            add_problem_to_form(
+                form, problem, {p["name"]: _field(p["name"]) for p in preset.parameters}
+            )
+        else:
+            return _redirect_after_add(request, destination, server)
+    return destination.screen(
+        request,
+        "presets",
+        "servers/preset.html",
+        preset=preset,
+        about=preset_catalog.localize_description(preset),
+        transport=Server.Transport(preset.transport_type).label,
+        signs_in=Server.Auth(preset.auth_type).label,
+        form=form,
+        may_start=_may_start(preset, list_allowed_launchers()),
+        may_use=may_use(principal, preset),
+        switch=switch_of(principal, preset),
+        folders=_list_allowed_folders(principal, preset),
+        box=_describe_sandbox(preset),
+    )
+
+
+def _describe_sandbox(preset: Preset) -> str:
+    """Return in words what its program may reach."""
+    usual = usual_box()
+    kind = Server.Confinement(preset.confinement or usual.confinement or "")
+    if kind == Server.Confinement.NONE:
+        return _t("none: it runs with Bonobot's own rights; set one under Configuration")
+    network = Server.Network(preset.network or USUAL_NETWORKS[kind])
+    return f"{kind.label}; {network.label}"
+
+
+def _list_allowed_folders(principal: Principal, preset: Preset) -> list[str]:
+    """Return where folders and files of a program's preset may lie."""
+    program = preset.transport_type == Server.Transport.STDIO
+    if not program or not any(p.get("kind") in KINDS for p in preset.parameters):
+        return []
+    return [str(folder) for folder in list_allowed_folders(principal.organization_id)]
+
+
+def _build_spec(principal: Principal, preset: Preset, form: AddPresetForm) -> ServerSpec:
+    said = form.cleaned_data
+    more = {"allow_private": True} if said.get("allow_private") else {}
+    return build_server_spec(principal, preset, form.values(preset), name=said["name"], **more)
+
+
+def _field(name: str) -> str:
+    return f"parameter-{name}"
+
+
+def _build_parameter_field(parameter: dict[str, Any]) -> forms.Field:
+    secret = bool(parameter.get("secret"))
+    default = str(parameter.get("default") or "")
+    widget: Any = (
+        SecretInput()
+        if secret
+        else TextInput(attrs={"autocomplete": "off", "placeholder": parameter.get("example", "")})
+    )
+    return forms.CharField(
+        label=make_visible(str(parameter.get("label") or parameter["name"])),
+        required=bool(parameter.get("required", True)) and not default,
+        initial=default,
+        help_text=make_visible(str(parameter.get("help") or parameter.get("description") or "")),
+        widget=widget,
+    )
+
+
+def _redirect_after_add(
+    request: HttpRequest, destination: ServerDestination, server: Server
+) -> HttpResponseRedirect:
+    messages.success(request, _t("%(server)s was added.") % {"server": server})
+    if server.interactive:  # nothing can be asked of it before a person has signed in
+        return HttpResponseRedirect(reverse("oauth:start", args=[server.pk]))
+    return HttpResponseRedirect(destination.after(server))

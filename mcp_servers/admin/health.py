@@ -1,0 +1,93 @@
+"""Health over time; calls of a server."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+from django.http.response import HttpResponseBase
+from django.utils import timezone
+from django.utils.translation import gettext_lazy as _
+
+from bonobot.accounts.admin_base import ObjectRequest
+from bonobot.accounts.roles import Action
+from bonobot.ledger.models import AuditRow
+from mcp_servers.admin.servers import ServerAdmin, render_uptime_bar
+from mcp_servers.health.queries import (
+    OUTAGES_SHOWN,
+    build_connection_status,
+    find_first_check,
+    list_recent_outages,
+    list_unmonitored_periods,
+    list_unmonitored_spans,
+    load_uptime_windows,
+    to_spans,
+)
+from mcp_servers.health.uptime import build_uptime_segments
+from mcp_servers.models import Check, Server
+from mcp_servers.stderr_log import list_error_outputs
+
+CHECKS_SHOWN = 100
+CALLS_SHOWN = 50
+HALF_HOURS = 48
+DAYS = 30
+# The picture of latencies, in its own units: it is stretched to the width of the page.
+WIDE, HIGH = 600, 80
+
+
+@ServerAdmin.add_page("health", _("History"), order=40)
+def show_health(visit: ObjectRequest) -> HttpResponseBase:
+    """Show when the server was there, how fast it answered, and each outage with its cause."""
+    server: Server = visit.object
+    now = timezone.now()
+    checks = list(server.checks.all()[:CHECKS_SHOWN])
+    outages = list_recent_outages(server, now)
+    spans, known = to_spans(outages), find_first_check(server)
+    pictures = ((timedelta(days=1), HALF_HOURS), (timedelta(days=DAYS), DAYS))
+    unknown = list_unmonitored_spans(server, now, list_unmonitored_periods(server, now))
+    day, month = (
+        build_uptime_segments(spans, now - back, now, count, known=known, unknown=unknown)
+        for back, count in pictures
+    )
+    return visit.show(
+        "servers/health.html",
+        server=server,
+        checks=checks,
+        windows=load_uptime_windows(server, outages, now),
+        connection=build_connection_status(server, outages),
+        outages=outages[:OUTAGES_SHOWN],
+        day=render_uptime_bar(day),
+        month=render_uptime_bar(month),
+        curve=build_latency_curve(checks[::-1]),
+        now=now,
+        outputs=list_error_outputs(server)[::-1] if _may_read(visit) else None,
+    )
+
+
+def build_latency_curve(checks: Sequence[Check]) -> dict[str, Any] | None:
+    """Return the latencies of contacts as points of a line, oldest first; failures as marks."""
+    good = [check.latency_ms for check in checks if check.ok and check.latency_ms is not None]
+    if len(good) < 2:
+        return None
+    top, step = max(*good, 1), WIDE / max(len(checks) - 1, 1)
+    points, marks = [], []
+    for number, check in enumerate(checks):
+        x = round(number * step, 1)
+        if check.ok and check.latency_ms is not None:
+            points.append(f"{x},{round(HIGH - check.latency_ms / top * (HIGH - 4) - 2, 1)}")
+        else:
+            marks.append(x)
+    return {"points": " ".join(points), "marks": marks, "top": top, "wide": WIDE, "high": HIGH}
+
+
+def _may_read(visit: ObjectRequest) -> bool:
+    """Tell who sees what programs complained of: it may name what is private to the machine."""
+    stdio = visit.object.transport_type == Server.Transport.STDIO
+    return stdio and visit.principal.may(Action.MANAGE_SERVERS)
+
+
+@ServerAdmin.add_page("calls", _("Calls"), order=50, needs=Action.VIEW_AUDIT)
+def show_calls(visit: ObjectRequest) -> HttpResponseBase:
+    """Show the audit of this server's latest calls."""
+    server: Server = visit.object
+    rows = AuditRow.objects.of(server.organization_id).filter(server_id=server.pk)
+    return visit.show("servers/calls.html", server=server, rows=rows[:CALLS_SHOWN])

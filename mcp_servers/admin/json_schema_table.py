@@ -1,0 +1,167 @@
+"""JSON Schema as rows."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from django.utils.translation import gettext as _t
+from django.utils.translation import gettext_lazy as _
+
+from bonobot.core.text.untrusted_text import make_visible
+
+MOST_ROWS = 300
+DEEPEST = 6
+_BOUNDS = (
+    ("minimum", "≥ {}"),
+    ("maximum", "≤ {}"),
+    ("exclusiveMinimum", "> {}"),
+    ("exclusiveMaximum", "< {}"),
+    ("minLength", _("at least {} characters")),
+    ("maxLength", _("at most {} characters")),
+    ("minItems", _("at least {} items")),
+    ("maxItems", _("at most {} items")),
+    ("pattern", _("matches {}")),
+    ("format", "{}"),
+    ("multipleOf", _("multiple of {}")),
+)
+
+
+@dataclass(frozen=True)
+class SchemaRow:
+    """One member of a schema; all texts are a stranger's, made visible."""
+
+    depth: int
+    name: str
+    type: str
+    required: bool
+    description: str
+    bounds: tuple[str, ...] = ()
+
+
+def build_schema_rows(schema: Any) -> list[SchemaRow]:
+    """Return the members of an object schema, nested ones below, at most 300.
+
+    Local references are followed, once on each way down; members of alternatives and of
+    combinations stand below like the schema's own.
+    """
+    return list(islice(_iterate_rows(schema, schema, 0, frozenset()), MOST_ROWS))
+
+
+def _iterate_rows(schema: Any, root: Any, depth: int, came: frozenset[str]) -> Iterator[SchemaRow]:
+    if not isinstance(schema, Mapping) or depth > DEEPEST:
+        return
+    if isinstance(ref := schema.get("$ref"), str):
+        if ref in came:
+            return
+        came |= {ref}
+        yield from _iterate_rows(_resolve_reference(root, ref), root, depth, came)
+    properties = schema.get("properties")
+    required = schema.get("required")
+    wanted = set(map(str, required)) if isinstance(required, list) else set()
+    for name, member in properties.items() if isinstance(properties, Mapping) else ():
+        one = member if isinstance(member, Mapping) else {}
+        said = _merge_reference(one, root)
+        yield SchemaRow(
+            depth=depth,
+            name=make_visible(str(name), 200),
+            type=_format_type(one, root),
+            required=str(name) in wanted,
+            description=make_visible(
+                str(said.get("description") or said.get("title") or ""), 1_000
+            ),
+            bounds=tuple(_iterate_constraints(said)),
+        )
+        yield from _iterate_rows(one, root, depth + 1, came)
+        yield from _iterate_rows(one.get("items"), root, depth + 1, came)
+    for word in ("allOf", "anyOf", "oneOf"):
+        parts = schema.get(word)
+        for part in parts if isinstance(parts, list) else ():
+            yield from _iterate_rows(part, root, depth, came)
+
+
+def _resolve_reference(root: Any, ref: str) -> Any:
+    """Return what a local reference names; None if it names nothing here."""
+    found = root
+    for part in ref[2:].split("/") if ref.startswith("#/") else ():
+        name = part.replace("~1", "/").replace("~0", "~")
+        found = found.get(name) if isinstance(found, Mapping) else None
+    return found if ref == "#" or ref.startswith("#/") else None
+
+
+def _merge_reference(schema: Mapping[str, Any], root: Any) -> Mapping[str, Any]:
+    """Return a member with what its reference says; what stands beside the reference wins."""
+    ref = schema.get("$ref")
+    found = _resolve_reference(root, ref) if isinstance(ref, str) else None
+    return {**found, **schema} if isinstance(found, Mapping) else schema
+
+
+def _format_type(schema: Mapping[str, Any], root: Any = None) -> str:
+    kind = schema.get("type")
+    if isinstance(kind, list):
+        return make_visible(" or ".join(map(str, kind)), 100)
+    if kind == "array" and isinstance(schema.get("items"), Mapping):
+        return _t("list of {}").format(_format_type(schema["items"], root))
+    if kind is not None:
+        return make_visible(str(kind), 100)
+    for word in ("anyOf", "oneOf"):
+        if isinstance(choices := schema.get(word), list):
+            return " or ".join(
+                _format_type(one, root) for one in choices[:5] if isinstance(one, Mapping)
+            )
+    if "$ref" in schema:
+        return make_visible(str(schema["$ref"]).rpartition("/")[2], 100)
+    return _t("one of a list") if "enum" in schema or "const" in schema else _t("anything")
+
+
+def _iterate_constraints(schema: Mapping[str, Any]) -> Iterator[str]:
+    if isinstance(values := schema.get("enum"), list):
+        yield make_visible(_t("one of: {}").format(", ".join(map(_format_value, values[:30]))), 600)
+    if "const" in schema:
+        yield make_visible(_t("always {}").format(_format_value(schema["const"])), 200)
+    if "default" in schema:
+        yield make_visible(_t("default {}").format(_format_value(schema["default"])), 200)
+    for word, text in _BOUNDS:
+        if isinstance(value := schema.get(word), str | int | float):
+            yield make_visible(str(text).format(value), 200)
+
+
+def _format_value(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)[:100]
+
+
+def build_example(schema: Any) -> dict[str, Any]:
+    """Return arguments to start from: defaults where there are some, else fitting blanks."""
+    if not isinstance(schema, Mapping) or not isinstance(schema.get("properties"), Mapping):
+        return {}
+    required = schema.get("required")
+    wanted = required if isinstance(required, list) else []
+    return {
+        name: _build_blank_value(member, 0)
+        for name, member in schema["properties"].items()
+        if isinstance(member, Mapping) and (name in wanted or "default" in member)
+    }
+
+
+def _build_blank_value(schema: Mapping[str, Any], depth: int) -> Any:
+    if "default" in schema:
+        return schema["default"]
+    if "const" in schema:
+        return schema["const"]
+    if isinstance(values := schema.get("enum"), list) and values:
+        return values[0]
+    kind = schema.get("type")
+    if kind == "object" and depth < DEEPEST:
+        members = schema.get("properties")
+        wanted = schema.get("required")
+        return {
+            name: _build_blank_value(one, depth + 1)
+            for name, one in (members.items() if isinstance(members, Mapping) else ())
+            if isinstance(one, Mapping) and isinstance(wanted, list) and name in wanted
+        }
+    items = schema.get("items")
+    if kind == "array" and isinstance(items, Mapping) and "properties" in items:
+        return [_build_blank_value({"type": "object", **items}, depth + 1)]
+    blanks = {"array": [], "boolean": False, "integer": 0, "number": 0, "null": None, "object": {}}
+    return blanks.get(kind, "") if isinstance(kind, str) else ""

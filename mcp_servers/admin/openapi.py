@@ -1,0 +1,498 @@
+"""Add APIs, choose or declare operations: forms, views."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from django import forms
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http.response import HttpResponseBase
+from django.template.loader import render_to_string
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _t
+from django.utils.translation import gettext_lazy as _
+
+from bonobot.accounts.admin_base import (
+    ObjectRequest,
+    add_problem_to_form,
+    redirect_to_page,
+    render_fragment,
+)
+from bonobot.accounts.principals import Principal
+from bonobot.accounts.roles import Action
+from bonobot.core.admin.theme import Select, Textarea, TextInput
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import InvalidInput, Problem
+from bonobot.core.text.untrusted_text import make_visible
+from mcp_servers import services
+from mcp_servers.admin.add_servers import ServerDestination
+from mcp_servers.admin.server_forms import PLACES, ServerForm, build_initial
+from mcp_servers.flow_labels.services import WORDS
+from mcp_servers.models import Server
+from mcp_servers.models.servers import find_document
+from mcp_servers.openapi.declared_operations import FIELD, METHODS, format_value, parse_value
+from mcp_servers.openapi.document import LONGEST_TEXT
+from mcp_servers.openapi.select_operations import (
+    DocumentOutline,
+    inspect_document,
+    list_read_operations,
+    parse_document_outline,
+    select_operations,
+)
+from mcp_servers.openapi.services import build_operation_preview
+from mcp_servers.server_config import ServerSpec
+from mcp_servers.tool_names import slugify
+
+KEY_PLACES = (
+    ("header", _("in a header")),
+    ("query", _("in the query")),
+    ("cookie", _("in a cookie")),
+)
+
+
+class ApiServerForm(ServerForm):
+    """Everything about an API that people set, beside its operations."""
+
+    document_url = forms.CharField(
+        label=_("Address of the document"),
+        required=False,
+        widget=TextInput(
+            attrs={"inputmode": "url", "placeholder": "https://api.example.com/openapi.json"}
+        ),
+        help_text=_("Read again once a day, and at each refresh: what changed waits for approval."),
+    )
+
+    SIGN_IN = {**ServerForm.SIGN_IN, "api_key": ("in", "header", "key")}
+
+    def __init__(self, principal: Principal, *args: Any, **kwargs: Any) -> None:
+        """Ask for an API's members instead of a server's."""
+        super().__init__(principal, *args, **kwargs)
+        self.fields["transport_type"] = forms.CharField(required=False)
+        del self.fields["only_tools"]  # an API's operations are chosen one by one
+        self.fields["url"].label = _("Base address")
+        self.fields["header"].label = _("Name of the key")
+        self.fields["in"] = forms.ChoiceField(
+            label=_("Where the key goes"), choices=KEY_PLACES, required=False, widget=Select
+        )
+
+    @property
+    def address_fields(self) -> list[forms.BoundField]:
+        """Return what says where the API and its document are."""
+        return [self[name] for name in ("url", "document_url", "headers", "allow_private")]
+
+    def api_spec(
+        self, offer: DocumentOutline, operations: list[str], document: str | None
+    ) -> ServerSpec:
+        """Return what was said; raises what `chosen` does."""
+        self.cleaned_data["transport_type"] = Server.Transport.OPENAPI
+        said, spec = self.cleaned_data, self.spec()
+        config = {**spec.endpoint_config, "operations": select_operations(offer, operations)}
+        if said["document_url"]:
+            config["document_url"] = said["document_url"]
+        if document is not None:
+            config["document"] = document
+        return ServerSpec(
+            **{**vars(spec), "endpoint_config": config, "allow_private": said["allow_private"]}
+        )
+
+
+def add_api(
+    request: HttpRequest, principal: Principal, destination: ServerDestination
+) -> HttpResponseBase:
+    """Ask for the document, show what it offers, or add what is ticked."""
+    principal.require(destination.needs)
+    if request.method != "POST":
+        return _render_document_page(request, destination)
+    try:
+        document, url = _read_document(request), request.POST.get("document_url", "").strip()
+        offer = inspect_document(
+            principal,
+            document=document or None,
+            document_url=url,
+            allow_private=_is_private_allowed(request, principal),
+        )
+    except Problem as problem:
+        return _render_document_page(request, destination, problem, status=400)
+    adding = request.POST.get("do") == "add"
+    form = ApiServerForm(
+        principal, request.POST if adding else None, initial=_build_initial(request, offer)
+    )
+    ticked = request.POST.getlist("operation") if adding else list_read_operations(offer)
+    if adding and form.is_valid():
+        try:
+            spec = form.api_spec(offer, ticked, offer.text)
+            server = destination.add(principal, spec)
+        except Problem as problem:
+            add_problem_to_form(form, problem, PLACES)
+        else:
+            messages.success(request, _t("%(server)s was added.") % {"server": server})
+            return HttpResponseRedirect(destination.after(server))
+    return destination.screen(
+        request,
+        "openapi",
+        "servers/api.html",
+        form=form,
+        document=document,
+        **build_operation_picker(offer, ticked),
+    )
+
+
+def build_operation_picker(offer: DocumentOutline, ticked: Collection[str]) -> dict[str, Any]:
+    """Return what the template of the picker shows."""
+    told, wanted = offer.as_dict(), frozenset(ticked)
+    rows = [(one, one["key"] in wanted) for one in told["operations"]]
+    tags = sorted({tag for one in told["operations"] for tag in one["tags"] if " " not in tag})
+    return {"told": told, "rows": rows, "tags": tags, "ticked": sum(1 for _one, on in rows if on)}
+
+
+def show_api_configuration(visit: ObjectRequest) -> HttpResponseBase:
+    """Show an API's form with the operations of its document, or change it."""
+    server: Server = visit.object
+    request, posted = visit.request, visit.request.method == "POST"
+    form = ApiServerForm(
+        visit.principal, request.POST if posted else None, initial=_build_stored_initial(server)
+    )
+    problem, offer, given = None, None, ""
+    ticked: list[str] = server.endpoint_config.get("operations", [])
+    try:
+        given = _read_document(request) if posted else ""
+        offer = parse_document_outline(
+            given or _load_document_text(server), server.endpoint_config.get("document_url", "")
+        )
+        if posted and form.is_valid():
+            ticked = request.POST.getlist("operation")
+            services.update_server(
+                visit.principal, server, form.api_spec(offer, ticked, given or None)
+            )
+            messages.success(request, _t("Saved. The server is asked anew."))
+            return redirect_to_page(visit, "change", "?connect=1" if server.enabled else "")
+    except Problem as found:
+        server.refresh_from_db()
+        problem = found
+    return visit.show(
+        "servers/api_configuration.html",
+        server=server,
+        form=form,
+        problem=problem,
+        may_manage=visit.principal.may(Action.MANAGE_SERVERS),
+        **(build_operation_picker(offer, ticked) if offer else {}),
+    )
+
+
+def _render_document_page(
+    request: HttpRequest,
+    destination: ServerDestination,
+    problem: Problem | None = None,
+    status: int = 200,
+) -> HttpResponseBase:
+    return destination.screen(
+        request,
+        "openapi",
+        "servers/document.html",
+        status=status,
+        problem=problem,
+        document=request.POST.get("document", ""),
+        document_url=request.POST.get("document_url", ""),
+    )
+
+
+def _read_document(request: HttpRequest) -> str:
+    """Return the document that came with the request: a file, or text."""
+    file: Any = request.FILES.get("file")
+    if file is None:
+        return request.POST.get("document", "")
+    if file.size > LONGEST_TEXT:
+        raise InvalidInput(
+            format_message(
+                "The file is larger than {longest_text} MiB.", longest_text=LONGEST_TEXT // 1024**2
+            ),
+            code="too_large",
+            field="document",
+            remedy="Cut the document down to the operations that you need.",
+        )
+    text: str = file.read().decode("utf-8", "replace")
+    return text
+
+
+def _is_private_allowed(request: HttpRequest, principal: Principal) -> bool:
+    return "allow_private" in request.POST and principal.may(Action.ALLOW_PRIVATE_ADDRESS)
+
+
+def _build_initial(request: HttpRequest, offer: DocumentOutline) -> dict[str, Any]:
+    """Return what the document says for the form, as far as it does."""
+    told = offer.told
+    found: dict[str, Any] = {
+        "name": slugify(told["title"])[:40],
+        "description": make_visible(told["title"], 200),
+        "url": offer.base_url,
+        "document_url": request.POST.get("document_url", ""),
+        "allow_private": "allow_private" in request.POST,
+    }
+    if told["sign_ins"]:
+        sign_in = dict(told["sign_ins"][0])
+        found["auth_type"] = sign_in.pop("type")
+        found |= sign_in
+    return found
+
+
+def _build_stored_initial(server: Server) -> dict[str, Any]:
+    config = server.endpoint_config
+    return {**build_initial(server), "document_url": config.get("document_url", "")}
+
+
+def _load_document_text(server: Server) -> str:
+    row = find_document(server)
+    if row is None:
+        raise InvalidInput(
+            "The document hasn't been read yet.",
+            code="document_missing",
+            remedy="Refresh the server, or give its document here.",
+        )
+    text: str = row.text
+    return text
+
+
+PLACE_NAMES = (
+    ("path", _("in the path")),
+    ("query", _("in the query, after ?")),
+    ("header", _("as a header")),
+    ("body", _("in the body")),
+)
+TYPE_NAMES = (
+    ("string", _("text")),
+    ("integer", _("whole number")),
+    ("number", _("number")),
+    ("boolean", _("yes or no")),
+    ("string[]", _("list of texts")),
+    ("integer[]", _("list of whole numbers")),
+    ("number[]", _("list of numbers")),
+    ("boolean[]", _("list of yes or no")),
+    ("object", _("any JSON object")),
+)
+COLUMNS = ("name", "in", "type", "required", "description", "default", "enum")
+
+
+class OperationParametersWidget(forms.Widget):
+    """Rows of inputs, one for each parameter; a script adds and removes rows."""
+
+    def render(
+        self, name: str, value: Any, attrs: dict[str, Any] | None = None, renderer: Any = None
+    ) -> SafeString:
+        """Return the rows, from the project's own templates."""
+        context = {
+            "rows": list(value or ()),
+            "spare": [{"in": "query"}],
+            "places": PLACE_NAMES,
+            "types": TYPE_NAMES,
+        }
+        return render_to_string("admin/servers/inputs.html", context)
+
+    def value_from_datadict(self, data: Any, files: Any, name: str) -> list[dict[str, str]]:
+        """Return the rows in which something stands."""
+        columns = [data.getlist(f"p-{column}") for column in COLUMNS]
+        rows = [dict(zip(COLUMNS, row, strict=True)) for row in zip(*columns, strict=False)]
+        texts = ("name", "description", "default", "enum")
+        return [row for row in rows if any(row[text].strip() for text in texts)]
+
+    def id_for_label(self, id_: str) -> str:
+        """Return nothing: there is no single input that the label could name."""
+        return ""
+
+
+class OperationParametersField(forms.Field):
+    """A list of parameters, as `declaring` checks them."""
+
+    widget: Any = OperationParametersWidget
+
+
+class OperationForm(forms.Form):
+    """One operation; its fields are called `op-…`, so that it can stand beside a server's."""
+
+    prefix = "op"
+
+    name = forms.CharField(
+        label=_("Name of the tool"),
+        required=False,
+        widget=TextInput(attrs={"autocomplete": "off", "placeholder": "get_order"}),
+    )
+    description = forms.CharField(
+        label=_("What it does"),
+        required=False,
+        widget=Textarea(attrs={"rows": 2}),
+        help_text=_("A model chooses by this: say what comes back, and when to use it."),
+    )
+    method = forms.ChoiceField(
+        label=_("Method"),
+        choices=[(one, one) for one in METHODS],
+        initial="GET",
+        widget=Select(attrs={"aria-label": _("Method")}),
+    )
+    path = forms.CharField(
+        label=_("Path"),
+        required=False,
+        widget=TextInput(
+            attrs={"autocomplete": "off", "placeholder": "/orders/{id}", "inputmode": "url"}
+        ),
+        help_text=_(
+            "Below the base address. {id} stands for a parameter; the whole address may be pasted."
+        ),
+    )
+    parameters = OperationParametersField(label=_("Parameters"), required=False)
+    body = forms.ChoiceField(
+        label=_("Fields in the body are sent as"),
+        choices=[("json", "JSON"), ("form", _("a form"))],
+        required=False,
+        widget=Select,
+        help_text=_("In JSON, customer.email is the field email within customer."),
+    )
+    result = forms.CharField(
+        label=_("Part of the answer that is the result"),
+        required=False,
+        widget=TextInput(attrs={"autocomplete": "off", "placeholder": "data.items"}),
+        help_text=_("Empty: all of it. Of a JSON answer, the members on the way: data.items."),
+    )
+    labelled = forms.ChoiceField(
+        label=_("Labels"),
+        choices=[("", _("as Bonobot suggests")), ("chosen", _("these"))],
+        required=False,
+        widget=Select,
+        help_text=_("What the tool does with what it touches; approved together with it."),
+    )
+    labels = forms.MultipleChoiceField(
+        label=_("Labels that hold"),
+        choices=[(label.value, words) for label, words in WORDS.items()],
+        required=False,
+        widget=forms.CheckboxSelectMultiple,
+    )
+
+    def said(self) -> dict[str, Any]:
+        """Return what was filled in, as `declaring` takes it; raises `Invalid`."""
+        given = self.cleaned_data
+        texts = ("name", "description", "method", "path", "body", "result")
+        found: dict[str, Any] = {name: given[name] for name in texts}
+        rows = enumerate(given["parameters"])
+        found["parameters"] = [_parse_parameter(row, f"parameters[{index}]") for index, row in rows]
+        if given["labelled"]:
+            found["labels"] = given["labels"]
+        return found
+
+    def refuse(self, problem: Problem) -> None:
+        """Show a problem at its field; what is wrong in a row is said at the rows."""
+        name = problem.field.removeprefix("endpoint_config.declared[0].")
+        spot = "parameters" if name.startswith("parameters") else name.partition("[")[0]
+        add_problem_to_form(self, problem, {problem.field: spot})
+
+
+def build_operation_initial(declared: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the form shows of a declared operation."""
+    labels = declared.get("labels")
+    return {
+        **declared,
+        "parameters": [_build_parameter_initial(one) for one in declared["parameters"]],
+        "labelled": "" if labels is None else "chosen",
+        "labels": labels or [],
+    }
+
+
+def _build_parameter_initial(one: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        **one,
+        "required": "1" if one["required"] else "",
+        "default": format_value(one.get("default")),
+        "enum": format_value(one.get("enum")),
+    }
+
+
+def _parse_parameter(row: Mapping[str, str], field: str) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "name": row["name"].strip(),
+        "in": row["in"],
+        "type": row["type"],
+        "required": row["required"] == "1",
+        "description": row["description"],
+    }
+    if row["default"].strip():
+        found["default"] = parse_value(row["type"], row["default"], field=f"{field}.default")
+    if row["enum"].strip():
+        found["enum"] = parse_value(row["type"], row["enum"], many=True, field=f"{field}.enum")
+    return found
+
+
+class DeclaredApiForm(ApiServerForm):
+    """Everything about an API whose operations are declared by hand, beside those."""
+
+    def __init__(self, principal: Principal, *args: Any, **kwargs: Any) -> None:
+        """Ask for no document."""
+        super().__init__(principal, *args, **kwargs)
+        del self.fields["document_url"]
+        self.fields["url"].widget.attrs["placeholder"] = "https://api.example.com/v1"
+        self.fields["url"].help_text = _t("Where the API is; every operation is below it.")
+
+    @property
+    def address_fields(self) -> list[forms.BoundField]:
+        """Return what says where the API is."""
+        return [self[name] for name in ("url", "headers", "allow_private")]
+
+    def declared_spec(self, declared: Sequence[Any]) -> ServerSpec:
+        """Return what was said, with these operations."""
+        said = self.cleaned_data
+        said["transport_type"] = Server.Transport.OPENAPI
+        spec = self.spec()
+        config = {**spec.endpoint_config, "declared": list(declared)}
+        return replace(spec, endpoint_config=config, allow_private=said["allow_private"])
+
+
+def add_declared(
+    request: HttpRequest, principal: Principal, destination: ServerDestination
+) -> HttpResponseBase:
+    """Ask for a server and its first operation, or add them."""
+    principal.require(destination.needs)
+    posted = request.POST if request.method == "POST" else None
+    form, operation = DeclaredApiForm(principal, posted), OperationForm(posted)
+    if posted is not None and all([form.is_valid(), operation.is_valid()]):
+        try:
+            server = destination.add(principal, form.declared_spec([operation.said()]))
+        except Problem as problem:
+            add_problem_to_forms(form, operation, problem)
+        else:
+            messages.success(request, _t("%(server)s was added.") % {"server": server})
+            return HttpResponseRedirect(destination.after(server))
+    return destination.screen(
+        request,
+        "operations",
+        "servers/declare.html",
+        form=form,
+        operation=operation,
+        sent=build_example_request(request),
+    )
+
+
+def add_problem_to_forms(form: DeclaredApiForm, operation: OperationForm, problem: Problem) -> None:
+    """Show a problem where it belongs: at the operation, or at the server."""
+    if problem.field.startswith((FIELD, "parameters[")):
+        operation.refuse(problem)
+    else:
+        add_problem_to_form(form, problem, PLACES)
+
+
+def render_operation_preview(request: HttpRequest, principal: Principal) -> HttpResponse:
+    """Return what an operation would send as it stands in the form; nothing is sent or written."""
+    principal.require(Action.MANAGE_SERVERS)
+    return render_fragment(
+        request, "servers/operation_sent.html", sent=build_example_request(request)
+    )
+
+
+def build_example_request(request: HttpRequest) -> dict[str, Any]:
+    """Return the request of an example as the form would send it, or what is still missing."""
+    url, form = request.POST.get("url", "").strip(), OperationForm(request.POST)
+    if not (url and request.POST.get("op-path", "").strip()) or not form.is_valid():
+        return {}
+    try:
+        said = form.said()
+        # Its name and description don't matter to what is sent.
+        found = build_operation_preview(said | {"name": "x", "description": "x"}, url)
+    except Problem as problem:
+        return {"problem": problem}
+    return dict(found["request"])

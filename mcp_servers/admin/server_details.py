@@ -1,0 +1,349 @@
+"""Overview, configuration, credentials, sign-in, operations of one server."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from django.contrib import messages
+from django.db.models import Count, Q
+from django.http.response import HttpResponseBase
+from django.utils.translation import gettext as _t
+from django.utils.translation import gettext_lazy as _
+
+from bonobot.accounts.admin_base import (
+    ObjectRequest,
+    add_problem_to_form,
+    redirect_to_page,
+    render_fragment,
+)
+from bonobot.accounts.roles import Action
+from bonobot.core.problems import InvalidInput, Problem
+from bonobot.core.text.masking import MASK
+from bonobot.core.text.untrusted_text import make_visible
+from mcp_servers import services
+from mcp_servers.admin.openapi import (
+    DeclaredApiForm,
+    OperationForm,
+    build_example_request,
+    build_operation_initial,
+    show_api_configuration,
+)
+from mcp_servers.admin.server_forms import PLACES, ServerForm, build_initial
+from mcp_servers.admin.servers import ServerAdmin, discover_servers, summarize_discovery
+from mcp_servers.discovery import ServerRemoved
+from mcp_servers.installed_packages import installation_of_server
+from mcp_servers.models import Check, Definition, OAuthGrant, Secret, Server
+from mcp_servers.models.definitions import WAITING
+from mcp_servers.oauth_client import authorization_code
+from mcp_servers.openapi.services import (
+    add_operation,
+    build_operation_preview,
+    get_declared_operation,
+    is_declared,
+    list_declared_operations,
+    remove_operation,
+    update_operation,
+)
+from mcp_servers.server_config import build_changed_spec, mask_auth_config, mask_endpoint_config
+from mcp_servers.subscriptions.queries import load_change_notification_status
+
+
+def show_declared_configuration(visit: ObjectRequest) -> HttpResponseBase:
+    """Show the operations and the server's form, or change the server."""
+    server: Server = visit.object
+    posted = visit.request.POST if visit.request.method == "POST" else None
+    form = DeclaredApiForm(visit.principal, posted, initial=build_initial(server))
+    if posted is not None and form.is_valid():
+        try:
+            spec = form.declared_spec(list_declared_operations(server))
+            services.update_server(visit.principal, server, spec)
+        except Problem as problem:
+            server.refresh_from_db()
+            add_problem_to_form(form, problem, PLACES)
+        else:
+            messages.success(visit.request, _t("Saved. The server is asked anew."))
+            return _redirect_to_server(visit)
+    states = {row.name: row.state for row in server.definitions.tools()}
+    return visit.show(
+        "servers/declared.html",
+        server=server,
+        form=form,
+        operations=[(one, states.get(one["name"])) for one in list_declared_operations(server)],
+        approved=Definition.State.APPROVED,
+        may_manage=visit.principal.may(Action.MANAGE_SERVERS),
+    )
+
+
+@ServerAdmin.add_page("operation", needs=Action.MANAGE_SERVERS, under="configuration")
+def show_operation(visit: ObjectRequest) -> HttpResponseBase:
+    """Show the form of one operation, or declare it; without a name it is a new one."""
+    server: Server = visit.object
+    name = visit.request.GET.get("name", "")
+    stored = get_declared_operation(server, name) if name else None
+    posted = visit.request.POST if visit.request.method == "POST" else None
+    form = OperationForm(posted, initial=build_operation_initial(stored) if stored else None)
+    if posted is not None and form.is_valid():
+        try:
+            said = form.said()
+            if stored is None:
+                add_operation(visit.principal, server, said)
+            else:
+                update_operation(visit.principal, server, name, said)
+        except Problem as problem:
+            server.refresh_from_db()
+            form.refuse(problem)
+        else:
+            text = _t("Saved. What is new or changed waits for approval.")
+            messages.success(visit.request, text)
+            return _redirect_to_server(visit)
+    url = server.endpoint_config.get("url", "")
+    return visit.show(
+        "servers/operation.html",
+        server=server,
+        operation=form,
+        name=name,
+        url=url,
+        sent=_build_example_request(visit, stored, url),
+    )
+
+
+@ServerAdmin.add_page("remove_operation", needs=Action.MANAGE_SERVERS, under="configuration")
+def remove(visit: ObjectRequest) -> HttpResponseBase:
+    """Ask whether an operation is to be removed, or remove it."""
+    server: Server = visit.object
+    name = visit.request.GET.get("name", "")
+    stored = get_declared_operation(server, name)
+    if visit.request.method == "POST":
+        remove_operation(visit.principal, server, name)
+        messages.success(visit.request, _t("%(name)s was removed.") % {"name": name})
+        return _redirect_to_server(visit)
+    return visit.show("servers/remove_operation.html", server=server, one=stored)
+
+
+def _build_example_request(
+    visit: ObjectRequest, stored: dict[str, Any] | None, url: str
+) -> dict[str, Any]:
+    if visit.request.method == "POST" or stored is None:
+        return build_example_request(visit.request)
+    return dict(build_operation_preview(stored, url)["request"])
+
+
+def _redirect_to_server(visit: ObjectRequest) -> HttpResponseBase:
+    return redirect_to_page(visit, "change", "?connect=1" if visit.object.enabled else "")
+
+
+KIND_NAMES = (
+    (Definition.Kind.TOOL, _("tools"), "tools"),
+    (Definition.Kind.RESOURCE, _("resources"), "resources"),
+    (Definition.Kind.RESOURCE_TEMPLATE, _("resource templates"), "resources"),
+    (Definition.Kind.PROMPT, _("prompts"), "prompts"),
+)
+
+PACKAGE_STATES = {
+    "needed": _("installed before the first start"),
+    "installing": _("being installed"),
+    "installed": _("installed"),
+    "failed": _("could not be installed"),
+}
+
+# Rooms above add panels: a function from the visit to (template, context), or None for nothing.
+Panel = tuple[str, dict[str, Any]]
+PANELS: list[Callable[[ObjectRequest], Panel | None]] = []
+
+
+@ServerAdmin.add_page("change", _("Overview"), order=10)
+def show_overview(visit: ObjectRequest) -> HttpResponseBase:
+    """Show where the server stands."""
+    server: Server = visit.object
+    counts = server.definitions.aggregate(
+        waiting=Count("pk", filter=WAITING),
+        refused=Count("pk", filter=~Q(fault="")),
+        **{kind: Count("pk", filter=Q(kind=kind, present=True)) for kind, *_words in KIND_NAMES},
+    )
+    return visit.show(
+        "servers/overview.html",
+        server=server,
+        counts=[(title, counts[kind], visit.url(tab)) for kind, title, tab in KIND_NAMES],
+        waiting=counts["waiting"],
+        refused=counts["refused"],
+        endpoint=mask_endpoint_config(server),
+        auth=mask_auth_config(server),
+        checks=list(server.checks.all()[:60])[::-1],
+        package=_package(server) if visit.principal.may(Action.MANAGE_SERVERS) else None,
+        connecting="connect" in visit.request.GET,
+        notices=load_change_notification_status(server),
+        panels=[panel for make in PANELS if (panel := make(visit))],
+    )
+
+
+def _package(server: Server) -> dict[str, Any] | None:
+    """Return how it stands with the package that the server is started from, in words."""
+    found = installation_of_server(server)
+    return found and {**found, "words": PACKAGE_STATES[found["state"]]}
+
+
+def _build_fix_url(visit: ObjectRequest, problem: Problem | None) -> str:
+    """Return where what a problem names is corrected."""
+    refused = problem is not None and problem.code == "needs_reauth"
+    secrets = refused and visit.object.auth_type != Server.Auth.NONE
+    return visit.url("credentials" if secrets else "configuration")
+
+
+@ServerAdmin.add_deed("connect", needs=Action.MANAGE_SERVERS)
+def connect(visit: ObjectRequest) -> HttpResponseBase:
+    """Discover the server and return what came of it as a piece of a page."""
+    [one] = discover_servers([visit.object], actor=visit.principal.actor, kind=Check.Kind.DISCOVERY)
+    if isinstance(one.problem, ServerRemoved):
+        raise one.problem
+    visit.object.refresh_from_db()
+    return render_fragment(
+        visit.request,
+        "servers/connected.html",
+        server=visit.object,
+        problem=one.problem,
+        found=one.found,
+        summary=summarize_discovery(one.found) if one.found else "",
+        url=visit.url(),
+        definitions_url=visit.url("definitions"),
+        correct_url=_build_fix_url(visit, one.problem),
+        may_approve=visit.principal.may(Action.APPROVE_DEFINITIONS),
+    )
+
+
+def build_sign_in_panel(visit: ObjectRequest) -> Panel | None:
+    """Return the panel; None for servers that nobody signs in to."""
+    server: Server = visit.object
+    if not server.interactive:
+        return None
+    each = server.by_person
+    subject = visit.principal.id if each else server.organization_id
+    mine = each and visit.principal.kind != "user"
+    grant = None if mine else OAuthGrant.objects.filter(server=server, subject=subject).first()
+    alive = grant is not None and grant.alive()
+    return "admin/servers/sign_in.html", {
+        "each": each,
+        "grant": grant if alive else None,
+        "may_sign_in": each or visit.principal.may(Action.MANAGE_SERVERS),
+    }
+
+
+@ServerAdmin.add_deed("sign-out", needs=Action.VIEW)
+def sign_out(visit: ObjectRequest) -> None:
+    """Forget the tokens: the organization's, or one's own (which of them, the login says)."""
+    authorization_code.forget(visit.principal, visit.object)
+    text = _t("Signed out of %(server)s.")
+    messages.success(visit.request, text % {"server": make_visible(visit.object.name)})
+
+
+PANELS.append(build_sign_in_panel)
+
+
+# Where each place of a secret stands in the configuration.
+MEMBERS = {Secret.Placement.HEADER: "headers", Secret.Placement.ENV: "env"}
+
+
+@dataclass(frozen=True)
+class CredentialField:
+    """A sealed value as the page shows it: by its name, with the field that replaces it."""
+
+    secret: Secret
+    may_replace: bool
+
+    @property
+    def field(self) -> str:
+        """The name of the field, whatever the secret's own name holds."""
+        return f"secret-{self.secret.pk}"
+
+
+@ServerAdmin.add_page("credentials", _("Credentials"), order=55)
+def show_credentials(visit: ObjectRequest) -> HttpResponseBase:
+    """Show what is sealed, or replace values; those that are left empty stay."""
+    server: Server = visit.object
+    held = [
+        CredentialField(secret, _may_replace(visit, secret)) for secret in _list_secrets(server)
+    ]
+    if visit.request.method == "POST":
+        visit.principal.require(Action.MANAGE_SERVERS)
+        posted = visit.request.POST
+        said = {one.secret: text for one in held if (text := posted.get(one.field, "").strip())}
+        _replace(visit, said)
+        text = _t("Replaced: %(names)s. The server is asked anew.")
+        names = ", ".join(secret.name for secret in said)
+        messages.success(visit.request, text % {"names": names})
+        return redirect_to_page(visit, "change", "?connect=1" if server.enabled else "")
+    auth = mask_auth_config(server)
+    public = {name: auth[name] for name in sorted(auth) if name not in ("type", "configured")}
+    return visit.show(
+        "servers/credentials.html",
+        server=server,
+        held=held,
+        public=[(name, _format_value(value)) for name, value in public.items()],
+        configured=auth["configured"],
+        signing=build_sign_in_panel(visit),
+        may_manage=visit.principal.may(Action.MANAGE_SERVERS),
+        replaceable=any(one.may_replace for one in held),
+    )
+
+
+def _list_secrets(server: Server) -> list[Secret]:
+    order = list(Secret.Placement)
+    rows = list(server.secrets.all())
+    return sorted(rows, key=lambda row: (-order.index(Secret.Placement(row.placement)), row.name))
+
+
+def _may_replace(visit: ObjectRequest, secret: Secret) -> bool:
+    """Tell whether the person may set this value: a program's environment is the platform's."""
+    platform = visit.principal.platform_admin or secret.placement != Secret.Placement.ENV
+    return platform and visit.principal.may(Action.MANAGE_SERVERS)
+
+
+def _replace(visit: ObjectRequest, said: Mapping[Secret, str]) -> None:
+    """Set these values; everything else about the server stays as it is."""
+    if not said:
+        raise InvalidInput(
+            "No new value was given.",
+            field="value",
+            remedy="Fill in the values that are to be replaced; the others stay.",
+        )
+    server: Server = visit.object
+    endpoint, auth = mask_endpoint_config(server), {"type": server.auth_type, **server.auth_config}
+    for secret in server.secrets.all():
+        value = said.get(secret, MASK)
+        if secret.placement == Secret.Placement.AUTH:
+            auth[secret.name] = value
+        else:
+            member = MEMBERS[Secret.Placement(secret.placement)]
+            endpoint[member] = {**endpoint[member], secret.name: value}
+    spec = build_changed_spec(server, endpoint_config=endpoint, auth_config=auth)
+    services.update_server(visit.principal, server, spec)
+
+
+def _format_value(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+@ServerAdmin.add_page("configuration", _("Configuration"), order=60)
+def show_configuration(visit: ObjectRequest) -> HttpResponseBase:
+    """Show the form, or change the server."""
+    server: Server = visit.object
+    if is_declared(server):
+        return show_declared_configuration(visit)
+    if not server.speaks_mcp:
+        return show_api_configuration(visit)
+    posted = visit.request.POST if visit.request.method == "POST" else None
+    form = ServerForm(visit.principal, posted, initial=build_initial(server))
+    if posted is not None and form.is_valid():
+        try:
+            services.update_server(visit.principal, server, form.spec())
+        except Problem as problem:
+            server.refresh_from_db()
+            add_problem_to_form(form, problem, PLACES)
+        else:
+            messages.success(visit.request, _t("Saved. The server is asked anew."))
+            return redirect_to_page(visit, "change", "?connect=1" if server.enabled else "")
+    return visit.show(
+        "servers/configuration.html",
+        server=server,
+        form=form,
+        may_manage=visit.principal.may(Action.MANAGE_SERVERS),
+    )

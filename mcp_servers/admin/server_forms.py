@@ -1,0 +1,527 @@
+"""ServerForm and its widgets.
+
+Stored values are sealed and come back as the mask; a row that keeps the mask keeps its value.
+
+A fold is open where something in it was said or is wrong, so that nothing that holds is hidden.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from django import forms
+from django.conf import settings
+from django.core.exceptions import ValidationError
+from django.template.loader import render_to_string
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext_lazy as _
+
+from bonobot.accounts.principals import Principal
+from bonobot.accounts.roles import Action
+from bonobot.accounts.templatetags.display import MICRO, plain_dollars
+from bonobot.core.admin.theme import (
+    Checkbox,
+    IntegerInput,
+    SecretInput,
+    Select,
+    Textarea,
+    TextInput,
+)
+from bonobot.core.text.masking import MASK
+from mcp_servers.client_capabilities import ASKED_BACK, MOST_TOKENS
+from mcp_servers.models import Secret, Server
+from mcp_servers.server_config import (
+    AUTH_FIELDS,
+    LARGEST_PRICE,
+    LARGEST_RATE,
+    PRICES,
+    ServerSpec,
+    mask_auth_config,
+    mask_endpoint_config,
+)
+
+MOST_PAIRS = 100
+
+
+class KeyValueWidget(forms.Widget):
+    """Rows of two inputs; a script adds and removes rows, without it three empty ones stand by."""
+
+    template_name = "admin/servers/pairs.html"
+
+    def __init__(self, *, name_hint: str, value_hint: str) -> None:
+        super().__init__()
+        self.name_hint, self.value_hint = name_hint, value_hint
+
+    def get_context(self, name: str, value: Any, attrs: dict[str, Any] | None) -> dict[str, Any]:
+        """Return the rows: those that are there, and one to write into."""
+        context = super().get_context(name, value, attrs)
+        pairs = list(value.items()) if isinstance(value, Mapping) else list(value or ())
+        context["widget"] |= {
+            "pairs": pairs,
+            "mask": MASK,
+            "name_hint": self.name_hint,
+            "value_hint": self.value_hint,
+        }
+        return context
+
+    def render(
+        self, name: str, value: Any, attrs: dict[str, Any] | None = None, renderer: Any = None
+    ) -> SafeString:
+        """Return the rows, from the project's own templates."""
+        return render_to_string(self.template_name, self.get_context(name, value, attrs))
+
+    def value_from_datadict(self, data: Any, files: Any, name: str) -> list[tuple[str, str]]:
+        """Return the rows that have a name or a value."""
+        names, values = data.getlist(f"{name}-name"), data.getlist(f"{name}-value")
+        rows = zip((each.strip() for each in names), values, strict=False)
+        return [(key, value) for key, value in rows if key or value]
+
+    def value_omitted_from_data(self, data: Any, files: Any, name: str) -> bool:
+        """Tell that no rows were sent."""
+        return f"{name}-name" not in data
+
+    def id_for_label(self, id_: str) -> str:
+        """Return nothing: there is no single input that the label could name."""
+        return ""
+
+
+class KeyValueField(forms.Field):
+    """A mapping of names to values."""
+
+    widget: Any = KeyValueWidget
+
+    def clean(self, value: Any) -> dict[str, str]:
+        """Return the mapping; every row needs a name, and each name comes once."""
+        pairs = list(value.items() if isinstance(value, Mapping) else value or ())
+        if len(pairs) > MOST_PAIRS:
+            raise ValidationError(_("At most %d rows, please.") % MOST_PAIRS, code="too_many")
+        if any(not name for name, _value in pairs):
+            raise ValidationError(_("Every value needs a name."), code="missing_name")
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            raise ValidationError(_("A name stands here twice."), code="twice")
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class CollapsibleFieldset:
+    """Some fields of a form; `shows` is the choice of another field that they belong to.
+
+    `asked` tells that a fault elsewhere in the form is mended here.
+    """
+
+    title: Any
+    fields: Sequence[forms.BoundField]
+    shows: str = ""
+    asked: bool = False
+
+    @property
+    def open(self) -> bool:
+        """Tell whether it stands open from the start."""
+        return self.asked or any(field.errors or _is_changed(field) for field in self.fields)
+
+
+def _is_changed(field: forms.BoundField) -> bool:
+    """Tell whether a field holds something else than the form's own default."""
+    return bool((field.value() or None) != (field.field.initial or None))
+
+
+# The form's fields for those that the operations name.
+PLACES = {
+    "endpoint_config": "command",
+    "auth_config": "auth_type",
+    "auth_config.type": "auth_type",
+    "auth_config.header": "header",
+}
+GRANT_NAMES = (
+    ("client_credentials", _("by client credentials, without a person")),
+    ("authorization_code", _("a person signs in at the server")),
+)
+PER_NAMES = (
+    ("organization", _("one person for the whole organization")),
+    ("user", _("each person for themselves")),
+)
+
+
+def _build_text_field(label: Any, help_text: Any = "", **attrs: str) -> forms.CharField:
+    return forms.CharField(
+        label=label, required=False, help_text=help_text, widget=TextInput(attrs=attrs)
+    )
+
+
+def _build_secret_field(label: Any) -> forms.CharField:
+    return forms.CharField(
+        label=label,
+        required=False,
+        strip=True,
+        widget=SecretInput(),
+    )
+
+
+def _build_dollar_field(label: Any, help_text: Any) -> forms.DecimalField:
+    return forms.DecimalField(
+        label=label,
+        required=False,
+        min_value=0,
+        max_value=LARGEST_PRICE // MICRO,
+        decimal_places=6,
+        help_text=help_text,
+        widget=TextInput(attrs={"inputmode": "decimal", "placeholder": "0"}),
+    )
+
+
+class ServerForm(forms.Form):
+    """Everything about a server that people set. Which parts show follows the transport."""
+
+    name = forms.CharField(
+        label=_("Name"),
+        widget=TextInput(attrs={"autocomplete": "off"}),
+        help_text=_("Short and unique, such as “github”: tool names are made from it."),
+    )
+    description = _build_text_field(_("Description"))
+    transport_type = forms.ChoiceField(
+        label=_("Transport"),
+        choices=Server.Transport.choices[:2],  # an API has a form of its own
+        initial=Server.Transport.HTTP,
+        widget=forms.RadioSelect,
+    )
+
+    url = _build_text_field(_("URL"), placeholder="https://mcp.example.com/mcp", inputmode="url")
+    headers = KeyValueField(
+        label=_("Headers"),
+        required=False,
+        widget=KeyValueWidget(name_hint="X-Team", value_hint=str(_("value"))),
+        help_text=_("Sent with every request. Values are sealed and never shown again."),
+    )
+    allow_private = forms.BooleanField(
+        label=_("Allow a private or loopback address"),
+        required=False,
+        widget=Checkbox,
+        help_text=_(
+            "Without this, Bonobot connects to public addresses only, so that nobody can reach "
+            "your inner network through it. Platform administrators alone may allow it."
+        ),
+    )
+
+    command = _build_text_field(
+        _("Command"),
+        _("A launcher on the allow-list, such as npx or uvx."),
+        placeholder="uvx",
+        autocomplete="off",
+    )
+    args = forms.CharField(
+        label=_("Arguments"),
+        required=False,
+        widget=Textarea(attrs={"rows": 4, "placeholder": "mcp-server-time==2026.1.1"}),
+        help_text=_("One on each line. Name the version: what isn't pinned can change overnight."),
+    )
+    env = KeyValueField(
+        label=_("Environment"),
+        required=False,
+        widget=KeyValueWidget(name_hint="API_TOKEN", value_hint=str(_("value"))),
+        help_text=_("All that the program gets to see. Values are sealed and never shown again."),
+    )
+    env_exceptions = forms.CharField(
+        label=_("Exceptions for variables"),
+        required=False,
+        widget=Textarea(attrs={"rows": 2, "placeholder": "NODE_OPTIONS: why"}),
+        help_text=_(
+            "A name and a reason on each line. Variables such as NODE_OPTIONS, PATH and "
+            "HTTPS_PROXY can change what a program runs and where it connects; they are refused "
+            "without an exception. The audit keeps who allowed them, and why."
+        ),
+    )
+    cwd = _build_text_field(_("Folder"), _("Where the program starts. Empty: a folder of its own."))
+
+    confinement = forms.ChoiceField(
+        label=_("Confinement"),
+        choices=Server.Confinement.choices,
+        required=False,
+        widget=Select,
+        help_text=_(
+            "What the program runs in; it isn't started with less. Sandbox: it sees its own "
+            "folder, the organization's folders that it is given, and nothing else of this host. "
+            "Namespaces: it sees no other process and has no privileges. Bubblewrap: besides, it "
+            "can write to its folder alone."
+        ),
+    )
+    network = forms.ChoiceField(
+        label=_("Network"),
+        choices=[
+            ("", _("as usual: sandbox by the egress rules, bubblewrap nothing")),
+            *Server.Network.choices,
+        ],
+        required=False,
+        widget=Select,
+        help_text=_("npx and uvx fetch what they start, so they need the network."),
+    )
+
+    auth_type = forms.ChoiceField(
+        label=_("Sign-in"), choices=Server.Auth.choices, initial=Server.Auth.NONE, widget=Select
+    )
+    token = _build_secret_field(_("Bearer token"))
+    header = _build_text_field(_("Header"), _("Empty: X-API-Key."), placeholder="X-API-Key")
+    key = _build_secret_field(_("API key"))
+    grant = forms.ChoiceField(
+        label=_("How we sign in"), choices=GRANT_NAMES, required=False, widget=Select
+    )
+    per = forms.ChoiceField(
+        label=_("Who signs in"), choices=PER_NAMES, required=False, widget=Select
+    )
+    client_id = _build_text_field(_("Client id"), autocomplete="off")
+    client_secret = _build_secret_field(_("Client secret"))
+    token_url = _build_text_field(_("Token URL"), _("Empty: the server is asked."), inputmode="url")
+    scopes = _build_text_field(_("Scopes"), _("Separated by spaces."))
+    issuer = _build_text_field(
+        _("Issuer"), _("Only where a server names several."), inputmode="url"
+    )
+    key_id = _build_text_field(
+        _("Key id"), _("Of a private key, where one takes the secret's place.")
+    )
+    private_key = forms.CharField(
+        label=_("Private key (PEM)"), required=False, widget=Textarea(attrs={"rows": 3})
+    )
+
+    approval = forms.ChoiceField(
+        label=_("Approval of what it offers"),
+        choices=Server.Approval.choices,
+        initial=Server.Approval.MANUAL,
+        widget=Select,
+        help_text=_("A definition that changes later waits again, except where all is trusted."),
+    )
+    only_tools = forms.CharField(
+        label=_("Keep to these tools"),
+        required=False,
+        widget=Textarea(attrs={"rows": 2, "placeholder": "read_*", "spellcheck": "false"}),
+        help_text=_(
+            "A name or glob on each line; empty: all. A tool that is seen for the first time and "
+            "fits none is switched off."
+        ),
+    )
+    enabled = forms.BooleanField(
+        label=_("Switched on"), required=False, initial=True, widget=Checkbox
+    )
+    call_price = _build_dollar_field(_("Price of a call"), _("In dollars; money budgets count it."))
+    second_price = _build_dollar_field(_("Price of a second"), _("In dollars, while a call runs."))
+    calls_per_minute = forms.IntegerField(
+        label=_("Calls a minute"),
+        required=False,
+        min_value=0,
+        max_value=LARGEST_RATE,
+        widget=IntegerInput,
+        help_text=_("Of all agents and tokens together. Empty: no limit."),
+    )
+
+    sampling = forms.ChoiceField(
+        label=_("May use the model"),
+        choices=Server.Sampling.choices,
+        initial=Server.Sampling.OFF,
+        required=False,
+        widget=Select,
+        help_text=_("Whether the server may have the agent's model answer questions of its own."),
+    )
+    sampling_tokens = forms.IntegerField(
+        label=_("Tokens a day of the model"),
+        required=False,
+        min_value=0,
+        max_value=MOST_TOKENS,
+        widget=IntegerInput,
+        help_text=_("Of all its sessions together. Empty: as the setting says."),
+    )
+    elicitation = forms.BooleanField(
+        label=_("May ask people"),
+        required=False,
+        initial=True,
+        widget=Checkbox,
+        help_text=_("Its questions go to the person who runs the session."),
+    )
+    roots = forms.BooleanField(
+        label=_("Is told the working folder"),
+        required=False,
+        widget=Checkbox,
+        help_text=_("The path of the session's workspace on this host."),
+    )
+
+    CONNECTION = {"http": ("url",), "stdio": ("command", "args", "env")}
+    # What few change: title, the choice that shows it, fields.
+    FOLDS = (
+        (_("More about the connection"), "transport_type=http", ("allow_private", "headers")),
+        (
+            _("Folder, confinement and network"),
+            "transport_type=stdio",
+            ("cwd", "confinement", "network", "env_exceptions"),
+        ),
+        (
+            _("What it may do"),
+            "",
+            ("approval", "only_tools", "elicitation", "sampling", "sampling_tokens", "roots"),
+        ),
+        (_("Limits and prices"), "", ("calls_per_minute", "call_price", "second_price")),
+        (_("Description, on or off"), "", ("description", "enabled")),
+    )
+    OF_PLATFORM = ("command", "args", "env", "cwd", "confinement", "network", "env_exceptions")
+    SIGN_IN = {
+        "bearer_token": ("token",),
+        "api_key": ("header", "key"),
+        "oauth2": (
+            *("grant", "per", "client_id", "client_secret", "token_url", "scopes", "issuer"),
+            *("key_id", "private_key"),
+        ),
+    }
+    # Fields of a sign-in that only one choice within it shows.
+    INNER = {
+        "per": "grant=authorization_code",
+        **dict.fromkeys(("token_url", "key_id", "private_key"), "grant=client_credentials"),
+    }
+
+    def __init__(self, principal: Principal, *args: Any, **kwargs: Any) -> None:
+        """Leave to each role what it may set; the operations check all of it again."""
+        super().__init__(*args, **kwargs)
+        self.principal = principal
+        self.fields["confinement"].initial = settings.BONOBOT_STDIO_CONFINEMENT
+        choices = list(Server.Approval.choices)
+        if not principal.may(Action.TRUST_ALL_CHANGES):
+            choices = [one for one in choices if one[0] != Server.Approval.ALWAYS]
+        kept = self.initial.get("approval")
+        if kept and kept not in dict(choices):
+            choices.append((kept, Server.Approval(kept).label))
+        self.fields["approval"].choices = choices  # type: ignore[attr-defined]
+        if not principal.may(Action.ALLOW_PRIVATE_ADDRESS):
+            self.fields["allow_private"].disabled = True
+        if not principal.platform_admin:
+            for name in self.OF_PLATFORM:
+                self.fields[name].disabled = bool(self.initial.get("command"))
+
+    @property
+    def connection_fields(self) -> list[tuple[str, list[forms.BoundField]]]:
+        """Return the transport's fields: (which choice shows them, fields)."""
+        return [
+            (f"transport_type={transport}", [self[name] for name in names])
+            for transport, names in self.CONNECTION.items()
+        ]
+
+    @property
+    def sign_in_fields(self) -> list[tuple[str, list[tuple[forms.BoundField, str]]]]:
+        """Return the sign-in's fields: (which choice shows them, fields with their own choice)."""
+        return [
+            (f"auth_type={kind}", [(self[name], self.INNER.get(name, "")) for name in names])
+            for kind, names in self.SIGN_IN.items()
+        ]
+
+    @property
+    def folds(self) -> list[CollapsibleFieldset]:
+        """Return what few change; a private address that was refused is allowed in there."""
+        refused = self.has_error("url", "private_address")
+        return [
+            CollapsibleFieldset(
+                title=title,
+                shows=shows,
+                fields=[self[name] for name in names],
+                asked=(refused and "allow_private" in names)
+                or ("env_exceptions" in names and self.has_error("env")),
+            )
+            for title, shows, names in self.FOLDS
+        ]
+
+    def spec(self) -> ServerSpec:
+        """Return what was said, for the operations."""
+        said = self.cleaned_data
+        stdio = said["transport_type"] == Server.Transport.STDIO
+        return ServerSpec(
+            name=said["name"],
+            description=said["description"],
+            transport_type=said["transport_type"],
+            endpoint_config=_build_endpoint_config(said),
+            auth_config={"type": Server.Auth.NONE} if stdio else _build_auth_config(said),
+            enabled=said["enabled"],
+            approval=said["approval"],
+            only_tools=_split_lines(said["only_tools"]) if "only_tools" in said else None,
+            allow_private=said["allow_private"] and said["transport_type"] == "http",
+            calls_per_minute=said["calls_per_minute"] or 0,
+            sampling=said["sampling"] or None,
+            sampling_tokens=said["sampling_tokens"] or 0,
+            elicitation=said["elicitation"],
+            roots=said["roots"],
+            **{name: said[name] or None for name in ("confinement", "network") if stdio},
+            env_exceptions=_exceptions(said) if stdio and self.principal.platform_admin else None,
+            call_price=_to_microdollars(said["call_price"]),
+            second_price=_to_microdollars(said["second_price"]),
+        )
+
+
+def _to_microdollars(dollars: Decimal | None) -> int:
+    return int((dollars or 0) * MICRO)
+
+
+def build_initial(server: Server) -> dict[str, Any]:
+    """Return what the form shows of a stored server: secrets as the mask."""
+    endpoint, auth = mask_endpoint_config(server), mask_auth_config(server)
+    stored = [one.name for one in server.secrets.all() if one.placement == Secret.Placement.AUTH]
+    public = AUTH_FIELDS.get(server.auth_type, (frozenset(), frozenset()))[0]
+    return {
+        "name": server.name,
+        "description": server.description,
+        "transport_type": server.transport_type,
+        "enabled": server.enabled,
+        "approval": server.approval,
+        "only_tools": "\n".join(server.only_tools),
+        "allow_private": server.allow_private,
+        "confinement": server.confinement,
+        "network": server.network if server.confinement != Server.Confinement.NONE else "",
+        "env_exceptions": "\n".join(
+            f"{name}: {why}" for name, why in server.env_exceptions.items()
+        ),
+        "auth_type": server.auth_type,
+        "calls_per_minute": server.calls_per_minute,
+        **{name: getattr(server, name) for name in ASKED_BACK},
+        **{name: plain_dollars(price) for name in PRICES if (price := getattr(server, name))},
+        **{
+            name: endpoint[name]
+            for name in ("url", "command", "cwd", "headers", "env")
+            if name in endpoint
+        },
+        "args": "\n".join(endpoint.get("args", ())),
+        **{name: auth[name] for name in public if name in auth},
+        "scopes": _join_scopes(auth.get("scopes")),
+        **dict.fromkeys(stored, MASK),
+    }
+
+
+def _build_endpoint_config(said: Mapping[str, Any]) -> dict[str, Any]:
+    if said["transport_type"] != Server.Transport.STDIO:
+        config: dict[str, Any] = {"url": said["url"]}
+        return config | ({"headers": said["headers"]} if said["headers"] else {})
+    config = {
+        "command": said["command"],
+        "args": _split_lines(said["args"]),
+    }
+    named = {"env": said["env"], "cwd": said["cwd"]}
+    return config | {name: value for name, value in named.items() if value}
+
+
+def _exceptions(said: Mapping[str, Any]) -> dict[str, str]:
+    """Return the reasons by name; a line without one has an empty one, which is refused."""
+    pairs = (line.partition(":") for line in _split_lines(said["env_exceptions"]))
+    return {name.strip(): why.strip() for name, _colon, why in pairs}
+
+
+def _split_lines(text: str) -> list[str]:
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+def _build_auth_config(said: Mapping[str, Any]) -> dict[str, Any]:
+    kind = said["auth_type"]
+    public, sealed = AUTH_FIELDS[kind]
+    wanted = sorted(name for name in public | sealed if _is_field_shown(name, said))
+    return {"type": kind} | {name: said[name] for name in wanted if said.get(name)}
+
+
+def _is_field_shown(name: str, said: Mapping[str, Any]) -> bool:
+    """Tell whether the choices made show this field; what they hide isn't meant."""
+    choice, _equals, value = ServerForm.INNER.get(name, "").partition("=")
+    return not choice or said.get(choice) == value
+
+
+def _join_scopes(scopes: Any) -> str:
+    return " ".join(scopes) if isinstance(scopes, list) else str(scopes or "")

@@ -1,0 +1,42 @@
+"""Record a change of a server in the audit log."""
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from typing import Any
+
+from bonobot.accounts.principals import Principal
+from bonobot.ledger.audit.admin_changes import AdminChange, record_change
+from bonobot.ledger.types import Actor
+from mcp_servers.models import Server
+
+
+def record_server_change(
+    server: Server,
+    actor: Actor,
+    action: str,
+    details: Mapping[str, Any] | None = None,
+    *,
+    governed: bool = True,
+) -> AbstractContextManager[AdminChange]:
+    """Record what is done to a server inside the block, which may complete `details`."""
+    return record_change(
+        organization_id=server.organization_id,
+        actor=actor,
+        action=action,
+        resource_type="mcp_server",
+        resource_id=str(server.pk),
+        resource_name=server.name,
+        details=details,
+        governed=governed,
+    )
+
+
+def set_columns(
+    principal: Principal, server: Server, action: str, columns: Mapping[str, Any]
+) -> None:
+    """Change columns that calls are decided by; nothing is written where none differs."""
+    if all(getattr(server, name) == value for name, value in columns.items()):
+        return
+    with record_server_change(server, principal.actor, action, columns):
+        Server.objects.filter(pk=server.pk).update(**columns)
+    server.refresh_from_db()

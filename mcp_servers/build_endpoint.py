@@ -1,0 +1,172 @@
+"""Endpoint from rows; opens secrets."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from django.conf import settings
+
+from bonobot.accounts.models.organizations import Organization
+from mcp_servers.client import sandbox
+from mcp_servers.client.endpoint import ServerEndpoint
+from mcp_servers.client.folder_rules import SYSTEM_ONLY
+from mcp_servers.client.sandbox_modes import UNCONFINED, ServerSandbox
+from mcp_servers.client.server_sandbox import ProcessLimits
+from mcp_servers.client_capabilities import may_ask
+from mcp_servers.models import Secret, Server
+from mcp_servers.oauth_client.access_tokens import OAuthEndpoint
+from mcp_servers.oauth_client.types import GRANTS, PER, OAuthAccount, parse_scopes
+from mcp_servers.presets.allowed_folders import folder_rule, list_allowed_folders
+
+API_KEY_HEADER = "X-API-Key"
+
+
+def build_endpoint(server: Server) -> ServerEndpoint:
+    """Return how to reach `server`, its secrets opened (two queries at most).
+
+    Raises `UnreadableSecret` when a sealed value can't be opened with today's keys.
+    """
+    sealed: dict[str, dict[str, str]] = {place: {} for place in Secret.Placement.values}
+    for secret in server.secrets.all():
+        sealed[secret.placement][secret.name] = secret.value.open()
+    config: dict[str, Any] = server.endpoint_config
+    credentials = sealed[Secret.Placement.AUTH]
+    common: dict[str, Any] = {
+        "server_id": server.pk,
+        "name": server.name,
+        "organization_id": server.organization_id,
+        "transport": server.transport_type,
+        "command": config.get("command", ""),
+        "args": tuple(config.get("args", ())),
+        "env": sealed[Secret.Placement.ENV],
+        "env_exceptions": frozenset(server.env_exceptions),
+        "cwd": config.get("cwd") or None,
+        "folder_rule": folder_rule(server.organization_id) if config.get("cwd") else SYSTEM_ONLY,
+        "url": config.get("url", ""),
+        "headers": sealed[Secret.Placement.HEADER] | _sign_in(server, credentials),
+        "operations": frozenset(config.get("operations", ())),
+        "allow_private": server.allow_private,
+        "may_ask": may_ask(server),
+        "era": _parse_era(server.era),
+        "discovery": server.discovery,
+        "connect_s": settings.BONOBOT_CONNECT_S,
+        "read_s": settings.BONOBOT_READ_S,
+        "max_line": settings.BONOBOT_MAX_LINE,
+        "max_body": settings.BONOBOT_MAX_BODY,
+        "max_definitions": settings.BONOBOT_MAX_DEFINITIONS,
+        **_process(server),
+        "sandbox": _sandbox(server, tuple(config.get("args", ())), sealed[Secret.Placement.ENV]),
+    }
+    if place := _get_key_placement(server):
+        common[place] = {server.auth_config.get("header", ""): credentials.get("key", "")}
+    if server.auth_type == Server.Auth.OAUTH2:
+        return OAuthEndpoint(**common, account=build_account(server, credentials))
+    return ServerEndpoint(**common)
+
+
+def _process(server: Server) -> dict[str, Any]:
+    """Return what holds for the process of a stdio server."""
+    return {
+        "start_s": settings.BONOBOT_START_S,
+        "packages": str(sandboxes(server.organization_id) / "packages"),
+        "install_s": settings.BONOBOT_INSTALL_S,
+        "limits": _build_limits(),
+        "confinement": _build_sandbox(server),
+    }
+
+
+def _build_limits() -> ProcessLimits:
+    return ProcessLimits(
+        memory_mib=settings.BONOBOT_STDIO_MEMORY_MIB,
+        processes=settings.BONOBOT_STDIO_PROCESSES,
+        open_files=settings.BONOBOT_STDIO_OPEN_FILES,
+        cpu_s=settings.BONOBOT_STDIO_CPU_S,
+    )
+
+
+def sandboxes(organization_id: UUID) -> Path:
+    """Return the folder with what sandboxes of an organization keep: their home and its caches."""
+    return Path(settings.BONOBOT_VAR) / "sandboxes" / str(organization_id)
+
+
+def _sandbox(
+    server: Server, args: tuple[str, ...], env: Mapping[str, str]
+) -> sandbox.Sandbox | None:
+    """Return what the sandbox of a stdio server holds; None where it doesn't run in one."""
+    if server.transport_type != Server.Transport.STDIO:
+        return None
+    if server.confinement != Server.Confinement.SANDBOX:
+        return None
+    network: Any = server.network
+    rule = folder_rule(server.organization_id)
+    roots = [
+        root for root in list_allowed_folders(server.organization_id) if not rule.refusal(str(root))
+    ]
+    return sandbox.Sandbox(
+        home=str(sandboxes(server.organization_id) / "home"),
+        network=network,
+        folders=sandbox.folders_among((*args, *env.values()), roots),
+        hidden=(str(settings.BONOBOT_VAR),),
+        required=sandbox.fault() is not None and Organization.objects.count() > 1,
+        allow_private=server.allow_private,
+    )
+
+
+def _build_sandbox(server: Server) -> ServerSandbox:
+    """Return the demand of a server that doesn't run in the sandbox of its organization."""
+    if server.confinement == Server.Confinement.SANDBOX:
+        return UNCONFINED
+    kind: Any = server.confinement
+    network: Any = server.network
+    # Our keys and rows are there; even to read them is too much.
+    return ServerSandbox(kind=kind, network=network, hidden=(str(settings.BONOBOT_VAR),))
+
+
+def build_account(server: Server, credentials: Mapping[str, str]) -> OAuthAccount:
+    """Return how we sign in to an OAuth server, given its opened credentials."""
+    config: dict[str, Any] = server.auth_config
+    account = OAuthAccount(
+        server_id=server.pk,
+        organization_id=server.organization_id,
+        server_name=server.name,
+        url=server.endpoint_config.get("url", ""),
+        allow_private=server.allow_private,
+        subject=server.organization_id,
+        grant=config.get("grant") or GRANTS[0],
+        per=config.get("per") or PER[0],
+        client_id=config.get("client_id") or "",
+        client_secret=credentials.get("client_secret", ""),
+        private_key=credentials.get("private_key", ""),
+        key_id=config.get("key_id") or "",
+        scopes=parse_scopes(config.get("scopes")),
+        token_url=config.get("token_url") or "",
+        issuer=config.get("issuer") or "",
+    )
+    return replace(account, subject=None) if account.by_person else account
+
+
+def _parse_era(stored: str) -> Any:
+    return stored if stored in ("modern", "handshake") else None
+
+
+def _sign_in(server: Server, values: dict[str, str]) -> dict[str, str]:
+    """Return the header that signs us in, if the server wants one."""
+    if server.auth_type == Server.Auth.BEARER and values.get("token"):
+        return {"Authorization": f"Bearer {values['token']}"}
+    if (
+        server.auth_type == Server.Auth.API_KEY
+        and values.get("key")
+        and not _get_key_placement(server)
+    ):
+        return {server.auth_config.get("header") or API_KEY_HEADER: values["key"]}
+    return {}
+
+
+def _get_key_placement(server: Server) -> str:
+    """Return which part of a request an API key goes to, "" where it is a header."""
+    places = {"query": "query", "cookie": "cookies"}
+    if server.auth_type != Server.Auth.API_KEY:
+        return ""
+    return places.get(server.auth_config.get("in", ""), "")

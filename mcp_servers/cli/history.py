@@ -1,0 +1,168 @@
+"""`mcp history|logs`."""
+
+import argparse
+from dataclasses import asdict
+from typing import Any
+
+from django.utils import timezone
+
+from bonobot.core.cli.command_group import CommandContext, CommandVerb, build_table, parse_time
+from bonobot.core.text.untrusted_text import make_visible
+from mcp_servers.cli.servers import find
+from mcp_servers.health.queries import (
+    OUTAGES_SHOWN,
+    build_connection_status,
+    get_outage_duration,
+    list_recent_outages,
+    load_uptime_windows,
+)
+from mcp_servers.models import Check, ErrorOutput, Outage, Server
+from mcp_servers.stderr_log import list_error_outputs
+
+CHECKS_SHOWN = 20
+MOST_CHECKS = 10_000
+
+
+def _add_history_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("server", metavar="SERVER", help="slug, name or id")
+    parser.add_argument(
+        "--since",
+        type=parse_time,
+        metavar="TIME",
+        help=f"all contacts since: 2026-11-01, or 24h, 7d (default: the last {CHECKS_SHOWN})",
+    )
+
+
+def _show_history(cli: CommandContext, options: argparse.Namespace) -> None:
+    server = find(cli, options.server)
+    now = timezone.now()
+    outages = list_recent_outages(server, now)
+    rows = server.checks.all()
+    checks = (
+        rows.filter(created_at__gte=options.since)[:MOST_CHECKS]
+        if options.since
+        else rows[:CHECKS_SHOWN]
+    )
+    found = {
+        "server": server.name,
+        "connection": asdict(build_connection_status(server, outages)),
+        "windows": [asdict(one) for one in load_uptime_windows(server, outages, now)],
+        "outages": [_serialize_outage(one) for one in outages[:OUTAGES_SHOWN]],
+        "checks": [_check(one) for one in checks],
+    }
+    if cli.as_json:
+        cli.emit(found)
+    else:
+        _draw(cli, found)
+
+
+def _draw(cli: CommandContext, found: dict[str, Any]) -> None:
+    where = found["connection"]
+    cli.say(
+        f"{make_visible(found['server'])}: {where['status']}, asked {_format_time(where['pinged_at'])}"
+    )
+    counts = ("outages", "checks", "failures", "calls", "p50", "p95")
+    rows = [
+        (w["name"], _format_percent(w["uptime"]), *(w[name] for name in counts))
+        for w in found["windows"]
+    ]
+    titles = ("LAST", "UP", "OUTAGES", "CHECKS", "FAILED", "CALLS", "P50 MS", "P95 MS")
+    cli.out.print(build_table(*titles, rows=rows, empty=""))
+    facts = ("seconds", "failures", "code", "detail")
+    down = [
+        (
+            _format_time(o["began_at"]),
+            _format_time(o["ended_at"], "still away"),
+            *(o[name] for name in facts),
+        )
+        for o in found["outages"]
+    ]
+    empty = "No contact has failed in the last 30 days."
+    names = ("BEGAN", "ENDED", "SECONDS", "FAILED", "CODE", "CAUSE")
+    cli.out.print(build_table(*names, rows=down, empty=empty))
+    contacts = [
+        (_format_time(c["created_at"]), c["kind"], "ok" if c["ok"] else c["code"], c["latency_ms"])
+        for c in found["checks"]
+    ]
+    empty = "Nobody has asked this server in that time: bonobot mcp test SERVER"
+    cli.out.print(build_table("WHEN", "WHY", "OUTCOME", "MS", rows=contacts, empty=empty))
+
+
+def _serialize_outage(row: Outage) -> dict[str, Any]:
+    return {
+        "began_at": row.began_at,
+        "ended_at": row.ended_at,
+        "seconds": round(get_outage_duration(row).total_seconds()),
+        "failures": row.failures,
+        "code": row.code,
+        "detail": row.detail,
+    }
+
+
+def _check(row: Check) -> dict[str, Any]:
+    names = ("created_at", "kind", "ok", "latency_ms", "code", "detail")
+    return {name: getattr(row, name) for name in names}
+
+
+def _format_percent(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f} %"
+
+
+def _format_time(value: Any, otherwise: str = "never") -> str:
+    return f"{value:%Y-%m-%d %H:%M:%S}" if value else otherwise
+
+
+VERBS = (
+    CommandVerb(
+        "history",
+        "Show when a server was there, how fast it answered, and why it was away.",
+        _show_history,
+        _add_history_arguments,
+        ("mcp history time", "mcp history github --since 24h --json"),
+    ),
+)
+
+
+def _add_logs_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("server", metavar="SERVER", help="slug, name or id")
+
+
+def _show_logs(cli: CommandContext, options: argparse.Namespace) -> None:
+    server = find(cli, options.server)
+    found = list_error_outputs(server)
+    cli.emit([_as_json(row) for row in found])
+    for row in found:
+        state = make_visible(row.ended) if row.ended else "it runs"
+        cli.say(f"--- {row.created_at:%Y-%m-%d %H:%M:%S} UTC, {make_visible(row.process)}: {state}")
+        if row.text and not cli.as_json:
+            # As it is, not wrapped at any width; it was made visible when it was kept.
+            cli.out.file.write(row.text.rstrip("\n") + "\n")
+    if not found:
+        cli.say(_explain_missing_logs(server))
+
+
+def _explain_missing_logs(server: Server) -> str:
+    if server.transport_type == Server.Transport.HTTP:
+        return f"{server.name} is reached over HTTP: nothing of it runs here."
+    return f"No program of {server.name} has written to stderr in the last days."
+
+
+def _as_json(row: ErrorOutput) -> dict[str, Any]:
+    return {
+        "started_at": row.created_at,
+        "written_at": row.updated_at,
+        "process": row.process,
+        "ended": row.ended,
+        "text": row.text,
+    }
+
+
+LOG_VERBS = (
+    CommandVerb(
+        "logs",
+        "Show what a stdio server's programs wrote to stderr last, and how they ended.",
+        _show_logs,
+        _add_logs_arguments,
+        ("mcp logs time", "mcp logs time --json"),
+    ),
+)

@@ -1,0 +1,85 @@
+"""`mcp launchers|add-launcher|remove-launcher`."""
+
+import argparse
+from typing import Any
+
+from django.conf import settings
+
+from bonobot.core.cli.command_group import CommandContext, CommandVerb, build_table
+from bonobot.core.problems import NotFound
+from mcp_servers.models import Launcher
+from mcp_servers.services import add_launcher, remove_launcher
+
+
+def _as_json(launcher: Launcher) -> dict[str, Any]:
+    return {"command": launcher.command, "note": launcher.note, "from": "added"}
+
+
+def _list(cli: CommandContext, options: argparse.Namespace) -> None:
+    _ = cli.principal  # an organization that isn't there is refused here, too
+    set_by = [
+        {"command": name, "note": "", "from": "BONOBOT_LAUNCHERS"}
+        for name in settings.BONOBOT_LAUNCHERS
+    ]
+    found = [*set_by, *(_as_json(one) for one in Launcher.objects.all())]
+    rows = [(one["command"], one["from"], one["note"]) for one in found]
+    cli.emit(
+        found, build_table("PROGRAM", "FROM", "NOTE", rows=rows, empty="No program may be started.")
+    )
+
+
+def _add(cli: CommandContext, options: argparse.Namespace) -> None:
+    launcher = Launcher(command=options.program, note=options.note)
+    if Launcher.objects.filter(command=launcher.command).exists():
+        launcher = Launcher.objects.get(command=launcher.command)
+    else:
+        add_launcher(cli.principal, launcher)
+    cli.emit(_as_json(launcher))
+    cli.say(f"Servers may be started with {launcher.command}.")
+
+
+def _remove(cli: CommandContext, options: argparse.Namespace) -> None:
+    launcher = Launcher.objects.filter(command=options.program).first()
+    if launcher is None:
+        raise NotFound(
+            f"{options.program!r} was not added to the list.",
+            field="PROGRAM",
+            remedy="`bonobot mcp launchers` shows them; those of BONOBOT_LAUNCHERS are set there.",
+        )
+    shown = _as_json(launcher)
+    remove_launcher(cli.principal, launcher)
+    cli.emit(shown)
+    cli.say(f"{shown['command']} is off the list: servers that use it can't be started any more.")
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    _add_program_argument(parser)
+    parser.add_argument("--note", default="", help="why, for those who read the list")
+
+
+def _add_program_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("program", metavar="PROGRAM", help="a name on the path, or an absolute one")
+
+
+VERBS = (
+    CommandVerb(
+        "launchers",
+        "List the programs that stdio servers may be started with.",
+        _list,
+        examples=("mcp launchers",),
+    ),
+    CommandVerb(
+        "add-launcher",
+        "Let stdio servers be started with a program.",
+        _add,
+        _add_arguments,
+        ("mcp add-launcher deno", "mcp add-launcher /opt/mcp/bin/server --note 'our own'"),
+    ),
+    CommandVerb(
+        "remove-launcher",
+        "Take a program off the list.",
+        _remove,
+        _add_program_argument,
+        ("mcp remove-launcher deno",),
+    ),
+)

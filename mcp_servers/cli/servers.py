@@ -1,0 +1,580 @@
+"""`mcp add|list|approve|test|refresh|enable|remove|price|status`."""
+
+import argparse
+import json
+import shlex
+from collections.abc import Callable
+from dataclasses import replace
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from django.conf import settings
+
+from agents.calls import pipeline
+from agents.models import Agent
+from agents.services import bind
+from bonobot.core.cli import command_group
+from bonobot.core.cli.command_group import (
+    CLIENT,
+    CommandContext,
+    CommandFailed,
+    CommandVerb,
+    build_table,
+    expand,
+    parse_pairs,
+)
+from bonobot.core.problems import InvalidInput, NotFound, Problem
+from bonobot.core.runtime import get_runtime
+from bonobot.core.text.untrusted_text import make_visible
+from mcp_servers.cli.discovery import show_review_findings, show_review_result
+from mcp_servers.client_capabilities import ASKED_BACK
+from mcp_servers.definition_reviews import approve
+from mcp_servers.discovery import DiscoveryResult, discover
+from mcp_servers.installed_packages import install_package
+from mcp_servers.models import Check, Preset, Server
+from mcp_servers.oauth_client.access_tokens import login_address
+from mcp_servers.openapi.document import LONGEST_TEXT
+from mcp_servers.openapi.select_operations import (
+    inspect_document,
+    list_read_operations,
+    select_operations,
+)
+from mcp_servers.presets.instantiate_preset import build_server_spec, get_preset
+from mcp_servers.server_config import PRICED, ServerSpec, mask_auth_config, mask_endpoint_config
+from mcp_servers.services import add, remove, set_server_enabled
+
+
+def add_operation_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options that choose operations."""
+    parser.add_argument(
+        "--operation",
+        action="append",
+        metavar="ID",
+        help="an operation of the API: its operationId, or 'GET /path' (again for more)",
+    )
+    parser.add_argument("--tag", action="append", help="all operations with this tag")
+    parser.add_argument("--all", action="store_true", help="all operations, writing ones too")
+    parser.add_argument("--base-url", metavar="U", help="where the API is (default: as it says)")
+
+
+def build_api_spec(
+    cli: CommandContext, options: argparse.Namespace, common: dict[str, Any]
+) -> ServerSpec:
+    """Return the specification of an API; without a choice its reading operations are meant.
+
+    Raises `Invalid` (`unreadable_file`, and what `look_at` and `chosen` raise).
+    """
+    source = expand(options.openapi, "--openapi")
+    config: dict[str, Any] = {}
+    if source.startswith(("http://", "https://")):
+        config["document_url"] = source
+    else:
+        config["document"] = _read_file(source)
+    with cli.waiting("Reading the document …"):
+        offer = inspect_document(cli.principal, allow_private=common["allow_private"], **config)
+    for notice in offer.as_dict()["notices"]:
+        cli.say(f"! {notice}")
+    wanted, tags = options.operation, options.tag or ()
+    if not (wanted or tags or options.all):
+        wanted = list_read_operations(offer)
+    config["document"] = offer.text
+    config["operations"] = select_operations(offer, wanted, tags=tags, everything=options.all)
+    config["url"] = expand(options.base_url, "--base-url") if options.base_url else offer.base_url
+    if not config["url"]:
+        raise InvalidInput(
+            "The document doesn't say where the API is.",
+            code="base_url_missing",
+            field="--base-url",
+            remedy="Give it: --base-url https://api.example.com/v1",
+        )
+    return ServerSpec(transport_type="openapi", endpoint_config=config, **common)
+
+
+def _read_file(path: str) -> str:
+    try:
+        with Path(path).expanduser().open("rb") as file:
+            raw = file.read(LONGEST_TEXT + 1)
+    except OSError as error:
+        raise InvalidInput(
+            f"{path} can't be read: {error.strerror}.", code="unreadable_file", field="--openapi"
+        ) from None
+    return raw.decode("utf-8", "replace")
+
+
+MICRO = 1_000_000
+
+
+def parse_dollars(text: str) -> int:
+    """Return an amount of dollars in micro-dollars, for argparse."""
+    try:
+        amount = Decimal(text.removeprefix("$").replace(",", "")) * MICRO
+        whole = int(amount)
+    except (InvalidOperation, ValueError, OverflowError):
+        raise argparse.ArgumentTypeError(f"{text!r} is no amount of dollars") from None
+    if whole < 0 or whole != amount:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of micro-dollars")
+    return whole
+
+
+def add_price_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    options: tuple[tuple[str, Callable[[str], int], str, str], ...] = (
+        ("--call-price", parse_dollars, "DOLLARS", "what a call costs; money budgets count it"),
+        ("--second-price", parse_dollars, "DOLLARS", "what each second of a call costs"),
+        ("--calls-per-minute", int, "N", "of all callers together; 0: no limit"),
+    )
+    for name, kind, metavar, about in options:
+        parser.add_argument(name, type=kind, metavar=metavar, help=about)
+
+
+def collect_price_options(options: argparse.Namespace) -> dict[str, int | None]:
+    """Return what was said; None keeps what is stored."""
+    names = ("call_price", "second_price", "calls_per_minute")
+    return {name: getattr(options, name) for name in names}
+
+
+def add_client_capability_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    parser.add_argument(
+        "--sampling",
+        choices=Server.Sampling.values,
+        help="whether it may use the agent's model; ask: a person is asked each time",
+    )
+    parser.add_argument(
+        "--sampling-tokens",
+        type=int,
+        metavar="N",
+        help="tokens a day that it may use so; 0: as the setting says",
+    )
+    for name, about in (
+        ("elicitation", "whether it may ask the person who runs the session"),
+        ("roots", "whether it is told the session's working folder"),
+    ):
+        parser.add_argument(f"--{name}", action=argparse.BooleanOptionalAction, help=about)
+
+
+def collect_client_capabilities(options: argparse.Namespace) -> dict[str, Any]:
+    """Return what was said; None keeps what is stored."""
+    return {name: getattr(options, name) for name in ASKED_BACK}
+
+
+def find(cli: CommandContext, name: str) -> Server:
+    """Return a server by slug, name or id; raises `NotFound`."""
+    mine = Server.objects.for_organization(cli.principal.organization_id)
+    try:
+        by_id = mine.filter(pk=UUID(name))
+    except ValueError:
+        by_id = mine.none()
+    found = (
+        mine.pool().filter(slug=name).first()
+        or mine.filter(slug=name).first()
+        or mine.filter(name=name).first()
+        or by_id.first()
+    )
+    if found is None:
+        raise NotFound(
+            f"There is no server {name!r} here.",
+            field="SERVER",
+            remedy="`bonobot mcp list` shows the servers.",
+        )
+    return found
+
+
+OWN = ("confinement", "network", "env_exceptions", *PRICED, *ASKED_BACK)
+
+
+def as_json(server: Server) -> dict[str, Any]:
+    """Return a server as programs read it, secrets masked."""
+    return {
+        "id": str(server.pk),
+        "name": server.name,
+        "slug": server.slug,
+        "scope": "agent" if server.private_to_agent else "pool",
+        "transport_type": server.transport_type,
+        "endpoint_config": mask_endpoint_config(server),
+        **{name: getattr(server, name) for name in OWN},
+        "auth_config": mask_auth_config(server),
+        "enabled": server.enabled,
+        "status": server.status,
+        "status_code": server.status_code,
+        "status_detail": server.status_detail,
+        "era": server.era,
+        "latency_ms": server.latency_ms,
+        "last_connected_at": server.last_connected_at,
+        "tools": server.definitions.tools().filter(present=True).count(),
+        "waiting": server.definitions.waiting().count(),
+    }
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME")
+    how = parser.add_mutually_exclusive_group(required=True)
+    how.add_argument("--url", help="a Streamable HTTP endpoint")
+    how.add_argument(
+        "--command", help="a program and its arguments, as in a shell, run without one"
+    )
+    how.add_argument("--openapi", metavar="FILE|URL", help="an OpenAPI document of a REST API")
+    how.add_argument("--preset", metavar="SLUG", help="an entry of the catalogue")
+    parser.add_argument("--agent", metavar="SLUG", help="private to this agent, and bound to it")
+    parser.add_argument("--header", action="append", metavar="K=V", help="an HTTP header (sealed)")
+    parser.add_argument("--env", action="append", metavar="K=V", help="a variable for the program")
+    parser.add_argument("--set", action="append", metavar="K=V", help="a parameter of the preset")
+    parser.add_argument("--cwd", help="the folder that the program starts in")
+    parser.add_argument(
+        "--confine",
+        choices=Server.Confinement.values,
+        help="what the program runs in (by default a sandbox); it isn't started with less",
+    )
+    parser.add_argument(
+        "--network",
+        action=argparse.BooleanOptionalAction,
+        help="whether a confined program reaches the network of this machine "
+        "(sandbox: by the egress rules unless said; bubblewrap: not unless said)",
+    )
+    parser.add_argument(
+        "--allow-env",
+        action="append",
+        metavar="NAME=REASON",
+        help="allow a dangerous variable of --env, and say why (audited)",
+    )
+    parser.add_argument("--bearer", metavar="TOKEN", help="sign in by a bearer token (sealed)")
+    add_operation_arguments(parser)
+    add_price_arguments(parser)
+    add_client_capability_arguments(parser)
+    parser.add_argument("--allow-private", action="store_true", help="allow a private address")
+    parser.add_argument("--approve", action="store_true", help="approve what is found")
+
+
+def _add(cli: CommandContext, options: argparse.Namespace) -> None:
+    agent = _find_agent(cli, options.agent)
+    spec, preset = _build_server_spec(cli, options)
+    server = add(cli.principal, spec, scope_id=agent.pk if agent else None, preset=preset)
+    if agent:
+        bind(cli.principal, agent, server)
+    if server.interactive:  # nothing can be asked before a person has signed in
+        _show_login(cli, server)
+        return
+    problem = None
+    try:
+        _discover(cli, server)
+        if options.approve:
+            approve(cli.principal, server)
+            show_review_findings(cli, server)
+    except Problem as found:
+        problem = found
+    server.refresh_from_db()
+    cli.emit(as_json(server))
+    if problem is not None:
+        cli.say(f"{server.name} is registered, but could not be discovered.")
+        cli.say(f"Repair it, then: bonobot mcp refresh {server.slug}")
+        raise problem
+    _show_discovery(cli, server)
+
+
+def _show_login(cli: CommandContext, server: Server) -> None:
+    url = login_address(server.pk)
+    cli.emit(as_json(server) | {"sign_in": {"state": "needed", "url": url}})
+    cli.say(f"{server.name} is registered. Sign in at {url}")
+    cli.say(f"To wait for it and read what the server offers: bonobot mcp login {server.slug}")
+
+
+def _build_server_spec(
+    cli: CommandContext, options: argparse.Namespace
+) -> tuple[ServerSpec, Preset | None]:
+    auth = {"type": "none"}
+    if options.bearer:
+        auth = {"type": "bearer_token", "token": expand(options.bearer, "--bearer")}
+    common: dict[str, Any] = {"name": options.name, "allow_private": options.allow_private}
+    common |= (
+        _collect_sandbox_options(options)
+        | collect_price_options(options)
+        | collect_client_capabilities(options)
+    )
+    env, headers = parse_pairs(options.env, "--env"), parse_pairs(options.header, "--header")
+    if options.preset:
+        return _from_preset(cli, options, common)
+    if options.openapi:
+        spec = build_api_spec(cli, options, {**common, "auth_config": auth})
+        return replace(spec, endpoint_config={**spec.endpoint_config, "headers": headers}), None
+    if options.url:
+        config: dict[str, Any] = {"url": expand(options.url, "--url"), "headers": headers}
+        return ServerSpec(
+            transport_type="http", endpoint_config=config, auth_config=auth, **common
+        ), None
+    try:
+        command, *args = shlex.split(options.command)
+    except ValueError as error:
+        raise InvalidInput(f"The command can't be read: {error}.", field="--command") from None
+    cwd = {"cwd": options.cwd} if options.cwd else {}
+    config = {"command": command, "args": args, "env": env, **cwd}
+    if options.allow_env:
+        common["env_exceptions"] = parse_pairs(options.allow_env, "--allow-env")
+    return ServerSpec(transport_type="stdio", endpoint_config=config, **common), None
+
+
+def _collect_sandbox_options(options: argparse.Namespace) -> dict[str, str]:
+    """Return what was said of the confinement; what wasn't is left to the preset or the default."""
+    said = {} if options.confine is None else {"confinement": options.confine}
+    if options.network is None:
+        return said
+    return said | {"network": Server.Network.HOST if options.network else Server.Network.NONE}
+
+
+def _from_preset(
+    cli: CommandContext, options: argparse.Namespace, common: dict[str, Any]
+) -> tuple[ServerSpec, Preset]:
+    preset = get_preset(cli.principal, options.preset, field="--preset")
+    return build_server_spec(
+        cli.principal, preset, parse_pairs(options.set, "--set"), **common
+    ), preset
+
+
+def _find_agent(cli: CommandContext, slug: str | None) -> Agent | None:
+    if slug is None:
+        return None
+    found: Agent = Agent.objects.get_or_404(cli.principal.organization_id, slug=slug)
+    return found
+
+
+def _discover(
+    cli: CommandContext, server: Server, kind: str = Check.Kind.DISCOVERY
+) -> DiscoveryResult:
+    with cli.waiting(f"Asking {server.name} …"):
+        found: DiscoveryResult = get_runtime().call(
+            discover,
+            server.pk,
+            actor=cli.principal.actor,
+            kind=kind,
+            patience_s=settings.BONOBOT_INSTALL_S,  # what this process began would end with it
+        )
+    return found
+
+
+def _install(cli: CommandContext, options: argparse.Namespace) -> None:
+    server = find(cli, options.server)
+    with cli.waiting(f"Installing {server.name} …"):
+        found = get_runtime().call(install_package, cli.principal, server)
+    state = found.state if found else "nothing to install"
+    cli.emit({"server": server.slug, "state": state, "detail": found.detail if found else ""})
+    cli.say(f"{server.name}: {state}")
+
+
+def _show_discovery(cli: CommandContext, server: Server) -> None:
+    shown = as_json(server)
+    cli.say(
+        f"{server.name}: {shown['tools']} tools, {server.latency_ms} ms"
+        + (f", {server.era} era" if server.era else "")
+    )
+    if shown["waiting"]:
+        cli.say(f"{shown['waiting']} definitions wait: bonobot mcp approve {server.slug}")
+
+
+def _list(cli: CommandContext, options: argparse.Namespace) -> None:
+    servers = Server.objects.for_organization(cli.principal.organization_id)
+
+    def look() -> list[dict[str, Any]]:
+        return [as_json(server) for server in servers.prefetch_related("secrets")]
+
+    command_group.show(cli, options, look, _render_servers)
+
+
+def _render_servers(found: list[dict[str, Any]]) -> Any:
+    rows = [
+        (s["name"], s["transport_type"], s["status"], s["tools"], s["waiting"], s["scope"])
+        for s in found
+    ]
+    empty = "No servers yet. Add one: bonobot mcp add NAME --url URL"
+    columns = ("NAME", "TRANSPORT", "STATUS", "TOOLS", "WAITING", "SCOPE")
+    return build_table(*columns, rows=rows, empty=empty)
+
+
+def _test(cli: CommandContext, options: argparse.Namespace) -> None:
+    server = find(cli, options.server)
+    try:
+        found = _discover(cli, server, Check.Kind.TEST)
+    except Problem as problem:
+        status = "needs_reauth" if problem.code == "needs_reauth" else "error"
+        cli.emit({"status": status, "tools_discovered": 0, "tools": []} | problem.as_dict())
+        if not cli.as_json:
+            cli.show_problem(problem)
+        raise CommandFailed from problem
+    tools = [
+        {"name": row.name, "description": row.description}
+        for row in server.definitions.tools().filter(present=True)
+    ]
+    cli.emit(
+        {
+            "status": "connected",
+            "tools_discovered": len(tools),
+            "tools": tools,
+            "latency_ms": found.latency_ms,
+        }
+    )
+    cli.say(f"connected: {len(tools)} tools in {found.latency_ms} ms")
+
+
+def _refresh(cli: CommandContext, options: argparse.Namespace) -> None:
+    server = find(cli, options.server)
+    found = _discover(cli, server)
+    server.refresh_from_db()
+    counts = {name: getattr(found, name) for name in ("new", "changed", "gone", "refused")}
+    cli.emit(as_json(server) | counts | {"notices": found.notices})
+    cli.say(", ".join(f"{count} {name}" for name, count in counts.items()))
+    for notice in found.notices:
+        cli.say(f"! {make_visible(notice)}")
+    _show_discovery(cli, server)
+
+
+def _approve(cli: CommandContext, options: argparse.Namespace) -> None:
+    server = find(cli, options.server)
+    seen = None
+    if options.names:
+        rows = {row.name: row for row in server.definitions.filter(name__in=options.names)}
+        if missing := [name for name in options.names if name not in rows]:
+            raise NotFound(f"{server.name} has no definition {missing[0]!r}.", field="NAME")
+        seen = {row.pk: row.digest for row in rows.values()}
+    done = approve(cli.principal, server, seen)
+    cli.emit({"approved": done.approved, "skipped": done.skipped, "held": done.held})
+    show_review_result(cli, server, done)
+
+
+def _test_tool(cli: CommandContext, options: argparse.Namespace) -> None:
+    server = find(cli, options.server)
+    request = pipeline.CallRequest(
+        principal=cli.principal,
+        tool=options.tool,
+        arguments=_parse_arguments(options.arguments),
+        via="cli",
+        client=CLIENT,
+        holder=f"server:{server.pk}:cli",
+        server_id=server.pk,
+        unapproved=options.unapproved,
+    )
+    with cli.waiting(f"Calling {options.tool} …"):
+        outcome = get_runtime().call(pipeline.call, request)
+    cli.emit(outcome.as_dict())
+    cli.say(make_visible(outcome.text))
+    if outcome.is_error:
+        raise CommandFailed
+
+
+def _parse_arguments(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InvalidInput(
+            f"The arguments are not JSON: {error.msg} at character {error.pos}.",
+            code="broken_json",
+            field="ARGUMENTS",
+            remedy="""Quote them for the shell: '{"timezone": "Europe/Berlin"}'""",
+        ) from None
+    if not isinstance(found, dict):
+        raise InvalidInput("The arguments must be a JSON object.", field="ARGUMENTS")
+    return found
+
+
+def _remove(cli: CommandContext, options: argparse.Namespace) -> None:
+    server = find(cli, options.server)
+    remove(cli.principal, server)
+    cli.emit({"removed": server.name})
+    cli.say(f"{server.name} is removed.")
+
+
+def _build_enable_handler(enabled: bool) -> Any:
+    def run(cli: CommandContext, options: argparse.Namespace) -> None:
+        server = find(cli, options.server)
+        set_server_enabled(cli.principal, server, enabled=enabled)
+        cli.emit(as_json(server))
+        cli.say(f"{server.name} is switched {'on' if enabled else 'off'}.")
+
+    return run
+
+
+def _add_server_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("server", metavar="SERVER", help="slug, name or id")
+
+
+def _approve_arguments(parser: argparse.ArgumentParser) -> None:
+    _add_server_argument(parser)
+    parser.add_argument("names", metavar="NAME", nargs="*", help="only these (default: all)")
+
+
+def _test_tool_arguments(parser: argparse.ArgumentParser) -> None:
+    _add_server_argument(parser)
+    parser.add_argument("tool", metavar="TOOL", help="the server's own name of the tool")
+    parser.add_argument("arguments", metavar="ARGUMENTS", nargs="?", default="{}", help="JSON")
+    parser.add_argument(
+        "--unapproved", action="store_true", help="try a definition that waits for approval"
+    )
+
+
+VERBS = (
+    CommandVerb(
+        "add",
+        "Register a server and discover what it offers.",
+        _add,
+        _add_arguments,
+        (
+            "mcp add docs --url https://mcp.example.com/mcp --header 'X-Key=${DOCS_KEY}'",
+            "mcp add time --command 'uvx mcp-server-time@2026.10.19' --approve",
+            "mcp add pets --openapi https://api.example.com/openapi.json --tag pets",
+            "mcp add files --preset filesystem --set FOLDER=/srv/files",
+            "mcp add ours --command 'python3 /srv/ours.py' --confine namespaces --no-network",
+        ),
+    ),
+    CommandVerb(
+        "list",
+        "List the servers.",
+        _list,
+        command_group.add_watch_arguments,
+        ("mcp list", "mcp list --watch", "mcp list --json"),
+    ),
+    CommandVerb(
+        "test",
+        "Connect to a server and count its tools.",
+        _test,
+        _add_server_argument,
+        ("mcp test time",),
+    ),
+    CommandVerb(
+        "refresh", "Discover a server again.", _refresh, _add_server_argument, ("mcp refresh time",)
+    ),
+    CommandVerb(
+        "approve",
+        "Approve the definitions of a server that wait, or some of them.",
+        _approve,
+        _approve_arguments,
+        ("mcp approve time", "mcp approve git git_log git_status"),
+    ),
+    CommandVerb(
+        "test-tool",
+        "Call a tool through the door, without an agent.",
+        _test_tool,
+        _test_tool_arguments,
+        ("""mcp test-tool time get_current_time '{"timezone": "Asia/Tokyo"}'""",),
+    ),
+    CommandVerb(
+        "install",
+        "Install again what npx or uvx starts of a server.",
+        _install,
+        _add_server_argument,
+        ("mcp install time",),
+    ),
+    CommandVerb(
+        "enable",
+        "Switch a server on.",
+        _build_enable_handler(True),
+        _add_server_argument,
+        ("mcp enable time",),
+    ),
+    CommandVerb(
+        "disable",
+        "Switch a server off.",
+        _build_enable_handler(False),
+        _add_server_argument,
+        ("mcp disable time",),
+    ),
+    CommandVerb("remove", "Delete a server.", _remove, _add_server_argument, ("mcp remove time",)),
+)

@@ -1,0 +1,231 @@
+"""The egress proxy of sandboxed servers: an HTTP proxy on a socket that only its sandbox reaches.
+
+It connects where the egress rules allow (`bonobot.core.http.egress`): each address of a name is
+judged, and the connection goes to a judged one, so names are resolved here and never in the
+sandbox. This machine is refused even where private addresses are allowed. It speaks CONNECT, for
+HTTPS and for whatever else a program sends through a tunnel, and forwards plain HTTP, one request a
+connection (RFC 9110, sections 7.6 and 9.3.6).
+"""
+
+import asyncio
+import logging
+import shutil
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
+
+import httpcore2
+from django.conf import settings
+
+from bonobot.core.http.egress import EgressDenied, GuardedBackend, check_url, resolve_host
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import Problem
+from mcp_servers.client.forwarded_ports import ForwardedPort, write_hosts
+
+HEAD_BYTES = 32 * 1024
+HEAD_S = 10.0
+CONNECT_S = 15.0
+PIECE = 64 * 1024
+MOST = 256  # connections at a time
+# What concerns one connection alone and isn't forwarded (RFC 9110, section 7.6.1).
+OF_CONNECTION = frozenset(
+    {b"connection", b"keep-alive", b"proxy-authorization", b"proxy-connection", b"upgrade"}
+)
+UNREACHABLE = (httpcore2.NetworkError, httpcore2.TimeoutException, httpcore2.ProxyError, OSError)
+NOT_A_REQUEST = (ValueError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError)
+
+ETC = Path(__file__).with_name("etc")  # what sandboxes have in /etc
+HOSTS = ETC / "hosts"  # `localhost`, and no name of the inner network
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the head of a proxy request asks for; `first` is sent on before the rest."""
+
+    host: str
+    port: int
+    tunnel: bool
+    first: bytes
+
+
+class EgressProxy:
+    """The proxy of one sandboxed server; `server` names it in the log.
+
+    `ports` are forwarded to it from the sandbox, whose `/etc/hosts` is `hosts`.
+    """
+
+    def __init__(
+        self, server: str, *, allow_private: bool, ports: tuple[ForwardedPort, ...] = ()
+    ) -> None:
+        self.ports = ports
+        self._server = server
+        self._allow_private = allow_private
+        self._backend = GuardedBackend(
+            allow_private=allow_private,
+            resolve=resolve_outside,
+            proxy=str(settings.BONOBOT_EGRESS_PROXY),
+        )
+        self._folder = Path(tempfile.mkdtemp(prefix="bonobot-egress-"))
+        self.hosts = self._folder / "hosts"
+        self.hosts.write_text(HOSTS.read_text() + write_hosts(ports))
+        self._listener: asyncio.Server | None = None
+        self._connections: set[asyncio.Task[None]] = set()
+        self._slots = asyncio.Semaphore(MOST)
+
+    @property
+    def path(self) -> str:
+        """Return where its socket is."""
+        return str(self._folder / "socket")
+
+    async def open(self) -> None:
+        """Begin to listen."""
+        self._listener = await asyncio.start_unix_server(self._accept, self.path, limit=HEAD_BYTES)
+
+    async def close(self) -> None:
+        """End the listening and every connection."""
+        if self._listener:
+            self._listener.close()
+        for task in self._connections:
+            task.cancel()
+        if self._connections:
+            await asyncio.wait(self._connections)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.ensure_future(self._serve(reader, writer))
+        self._connections.add(task)
+        task.add_done_callback(self._connections.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async with self._slots:
+            try:
+                asked = await _read_head(reader)
+                upstream = await self._connect(asked)
+            except Problem as refusal:
+                logger.warning(
+                    "a sandboxed server was refused an address",
+                    extra={"server": self._server, "code": refusal.code},
+                )
+                await _answer(writer, 403, f"{refusal.detail} {refusal.remedy}")
+            except UNREACHABLE as error:
+                await _answer(writer, 502, str(error))
+            except NOT_A_REQUEST:
+                await _answer(writer, 400, "This isn't a request to a proxy.")
+            else:
+                await _forward(asked, upstream, reader, writer)
+            finally:
+                await _close(writer)
+
+    async def _connect(self, asked: Asked) -> httpcore2.AsyncNetworkStream:
+        host = f"[{asked.host}]" if ":" in asked.host else asked.host
+        check_url(f"http://{host}:{asked.port}/", allow_private=self._allow_private)
+        return await self._backend.connect_tcp(asked.host, asked.port, CONNECT_S)
+
+
+async def resolve_outside(host: str, port: int) -> Sequence[str]:
+    """Resolve a name; raises `EgressDenied` if it leads to this machine."""
+    found = await resolve_host(host, port)
+    for one in found:
+        address = ip_address(one.partition("%")[0])
+        inner = getattr(address, "ipv4_mapped", None) or address
+        if inner.is_loopback or inner.is_unspecified or inner.is_link_local:
+            raise EgressDenied(
+                format_message(
+                    "`{host}` is this machine, which no sandboxed server reaches.", host=host
+                ),
+                code="private_address",
+                remedy="A platform administrator can give the server the network of this machine.",
+            )
+    return found
+
+
+async def _read_head(reader: asyncio.StreamReader) -> Asked:
+    """Read and parse a request's head; raises `ValueError` for what isn't one."""
+    async with asyncio.timeout(HEAD_S):
+        head = await reader.readuntil(b"\r\n\r\n")
+    return parse_head(head)
+
+
+def parse_head(head: bytes) -> Asked:
+    """Return what the head of a request to a proxy asks for; raises `ValueError`."""
+    line, *fields = head.removesuffix(b"\r\n\r\n").split(b"\r\n")
+    method, target, version = line.split(b" ")
+    if not version.startswith(b"HTTP/1."):
+        raise ValueError(version)
+    if method == b"CONNECT":
+        host, port = _authority(target.decode("ascii"), 0)
+        return Asked(host, port, True, b"")
+    scheme, separator, rest = target.partition(b"://")
+    if scheme.lower() != b"http" or not separator:
+        raise ValueError(target)
+    authority, slash, path = rest.partition(b"/")
+    host, port = _authority(authority.decode("ascii"), 80)
+    kept = [one for one in fields if one.partition(b":")[0].strip().lower() not in OF_CONNECTION]
+    first = b" ".join((method, slash + path or b"/", b"HTTP/1.1"))
+    return Asked(host, port, False, b"\r\n".join((first, *kept, b"Connection: close", b"", b"")))
+
+
+def _authority(text: str, default: int) -> tuple[str, int]:
+    """Return the host and port of `host:port` or `[address]:port`; raises `ValueError`."""
+    if "@" in text:
+        raise ValueError(text)
+    host, _, port = text.rpartition(":") if text.rpartition(":")[2].isdecimal() else (text, "", "")
+    host = host.removeprefix("[").removesuffix("]")
+    number = int(port or default)
+    if not host or not 0 < number < 65536:
+        raise ValueError(text)
+    return host, number
+
+
+async def _forward(
+    asked: Asked,
+    upstream: httpcore2.AsyncNetworkStream,
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+) -> None:
+    """Copy both ways until one side ends."""
+
+    async def out() -> None:
+        while piece := await reader.read(PIECE):
+            await upstream.write(piece)
+
+    async def back() -> None:
+        while piece := await upstream.read(PIECE):
+            writer.write(piece)
+            await writer.drain()
+
+    try:
+        if asked.tunnel:
+            writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+        else:
+            await upstream.write(asked.first)
+        # The end of the answer ends it; a client may stop sending before that.
+        sending = asyncio.ensure_future(out())
+        try:
+            await back()
+        finally:
+            sending.cancel()
+            with suppress(asyncio.CancelledError, OSError, httpcore2.NetworkError):
+                await sending
+    except (OSError, httpcore2.NetworkError):
+        pass  # either side hung up: there is nobody to tell
+    finally:
+        await upstream.aclose()
+
+
+async def _answer(writer: asyncio.StreamWriter, status: int, text: str) -> None:
+    body = f"{text}\n".encode()
+    head = f"HTTP/1.1 {status} -\r\nContent-Type: text/plain; charset=utf-8\r\n"
+    head += f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    writer.write(head.encode() + body)
+
+
+async def _close(writer: asyncio.StreamWriter) -> None:
+    with suppress(OSError):
+        writer.close()
+        await writer.wait_closed()

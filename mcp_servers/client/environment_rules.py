@@ -1,0 +1,86 @@
+"""Which environment variables of a stdio server need an exception: pure.
+
+Some variables make a program load code, choose which programs, configurations or certificates are
+trusted, or lead around the sandbox and the egress proxy. A server has one only by an exception of a
+platform administrator, by its exact name. Names are compared in upper case: npm reads
+`npm_config_*`, most programs `http_proxy` as well, and an `Ld_Preload` is nobody's setting.
+"""
+
+from collections.abc import Collection, Iterable
+
+from bonobot.core.i18n.messages import TranslatableMessage, format_message
+
+LOADS_CODE = format_message("it can make the program load code, or run another one")
+CHOOSES_PACKAGES = format_message("it can change which packages are fetched, and from where")
+OF_SANDBOX = format_message("it names a folder that the sandbox sets")
+OF_EGRESS = format_message("it can lead around the egress proxy")
+TRUST = format_message(
+    "it can change which certificates are trusted, or write down keys of connections"
+)
+CREDENTIALS = format_message("it names a configuration that can run a program to sign in")
+
+# Every variable that begins so, but for those in `HARMLESS`.
+_PREFIXES = {
+    LOADS_CODE: (
+        *("LD_", "DYLD_", "NODE_", "PYTHON", "PERL", "RUBY", "BUNDLE_", "GEM_", "LUA_", "PHP"),
+        *("DOTNET_", "COMPLUS_", "CORECLR_", "COR_PROFILER", "DENO_", "BUN_", "ELECTRON_", "BASH_"),
+        *("GIT_", "JAVA_", "MALLOC_", "SHELLOPTS", "BASHOPTS", "OPENSSL_", "GCONV_"),
+    ),
+    CHOOSES_PACKAGES: (
+        *("NPM_", "UV_", "PIP_", "PIPX_", "PNPM_", "YARN_", "COREPACK_", "CARGO_", "RUSTUP_"),
+        *("POETRY_", "CONDA_", "PLAYWRIGHT_", "PUPPETEER_", "NUGET_"),
+    ),
+    OF_SANDBOX: ("XDG_",),
+    OF_EGRESS: ("GLOBAL_AGENT_",),
+    CREDENTIALS: ("DOCKER_",),
+}
+_NAMES = {
+    LOADS_CODE: (
+        *("PATH", "PATHEXT", "COMSPEC", "SHELL", "ENV", "IFS", "CDPATH", "PS4", "ZDOTDIR"),
+        *("PROMPT_COMMAND", "EDITOR", "VISUAL", "PAGER", "BROWSER", "LESSOPEN", "LESSCLOSE"),
+        *("MANPAGER", "SSH_ASKPASS", "SUDO_ASKPASS", "SSH_AUTH_SOCK", "SSH_COMMAND", "RSYNC_RSH"),
+        *("_JAVA_OPTIONS", "JDK_JAVA_OPTIONS", "JDK_HOME", "CLASSPATH", "MAVEN_OPTS"),
+        *("GRADLE_OPTS", "SCALA_OPTS", "R_HOME", "R_PROFILE", "R_PROFILE_USER", "JULIA_LOAD_PATH"),
+        *("GOFLAGS", "GOROOT", "GOPATH", "RUSTFLAGS", "RUSTC_WRAPPER", "ERL_FLAGS", "ERL_LIBS"),
+        *("TCLLIBPATH", "GUILE_LOAD_PATH", "LOCPATH", "NLSPATH", "GLIBC_TUNABLES", "TERMINFO"),
+        *("TERMCAP", "TZDIR", "GETCONF_DIR", "HOSTALIASES", "LOCALDOMAIN", "RES_OPTIONS"),
+        *("VIRTUAL_ENV", "CHROME_PATH", "CHROME_BIN", "DEBUGINFOD_URLS", "GTK_MODULES"),
+        *("QT_PLUGIN_PATH", "SQLITE_HISTORY", "PSQLRC", "MYSQL_HOME", "VIMINIT", "EXINIT"),
+    ),
+    OF_SANDBOX: (
+        *("HOME", "USERPROFILE", "HOMEDRIVE", "HOMEPATH", "APPDATA", "LOCALAPPDATA"),
+        *("TMPDIR", "TMP", "TEMP", "PWD", "OLDPWD"),
+    ),
+    OF_EGRESS: (
+        *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "FTP_PROXY", "SOCKS_PROXY"),
+        *("SOCKS_SERVER", "WS_PROXY", "WSS_PROXY", "RSYNC_PROXY"),
+    ),
+    TRUST: (
+        *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "CURL_HOME"),
+        *("AWS_CA_BUNDLE", "SSLKEYLOGFILE", "WGETRC", "HTTPLIB2_CA_CERTS"),
+        "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH",
+    ),
+    CREDENTIALS: (
+        *("KUBECONFIG", "AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE", "CLOUDSDK_CONFIG"),
+        *("GOOGLE_EXTERNAL_ACCOUNT_ALLOW_EXECUTABLES", "AZURE_CONFIG_DIR", "PGSERVICEFILE"),
+        *("PGSYSCONFDIR", "NETRC", "BOTO_CONFIG", "CONTAINER_HOST", "CONTAINERS_CONF"),
+    ),
+}
+HARMLESS = frozenset(("NODE_ENV", "NODE_NO_WARNINGS"))
+_BY_NAME = {name: why for why, names in _NAMES.items() for name in names}
+_BY_PREFIX = tuple((prefix, why) for why, found in _PREFIXES.items() for prefix in found)
+
+
+def danger_of(name: str) -> TranslatableMessage | None:
+    """Return why a variable needs an exception, as the end of a sentence; None where none."""
+    upper = name.upper()
+    if upper in HARMLESS:
+        return None
+    if why := _BY_NAME.get(upper):
+        return why
+    return next((why for prefix, why in _BY_PREFIX if upper.startswith(prefix)), None)
+
+
+def without_exception(names: Iterable[str], exceptions: Collection[str]) -> list[str]:
+    """Return the dangerous ones among the names of variables that no exception names, sorted."""
+    return sorted(name for name in names if name not in exceptions and danger_of(name))

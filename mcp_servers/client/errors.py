@@ -1,0 +1,363 @@
+"""UpstreamError and its codes.
+
+Text that came from the server is shown with hidden characters made visible and the endpoint's
+secrets masked, and is cut.
+"""
+
+from collections.abc import Mapping
+from copy import copy
+from typing import Any
+
+from bonobot.core.http.connection_errors import find_failure
+from bonobot.core.http.egress import EgressDenied
+from bonobot.core.i18n.messages import TranslatableMessage, format_message
+from bonobot.core.problems import Problem
+from bonobot.core.text.masking import MASK, mask_text
+from bonobot.core.text.untrusted_text import make_visible
+from mcp_servers.client.endpoint import ServerEndpoint
+
+LONGEST_QUOTE = 500
+LONGEST_CHALLENGE = 2000
+SHORTEST_SECRET = 4
+REMEDY = format_message("Check that the server runs and that its address is right.")
+STATUSES = {
+    "call_timeout": 504,
+    **dict.fromkeys(
+        (
+            *("server_unreachable", "server_crashed"),
+            *("confinement_unavailable", "sandbox_unavailable"),
+            *("variable_not_allowed", "folder_not_allowed"),
+            *("server_installing", "installation_failed"),
+        ),
+        503,
+    ),
+}
+
+
+class UpstreamError(Problem):
+    """A server that could not be used, or that answered with an error.
+
+    Codes: `server_unreachable`, `call_timeout`, `needs_reauth`, `server_crashed`,
+    `confinement_unavailable`, `sandbox_unavailable`, `variable_not_allowed`, `folder_not_allowed`,
+    `server_installing`, `installation_failed`, `protocol_error`, `response_too_large`,
+    `upstream_error` (a JSON-RPC error: `rpc_code`, `rpc_message`, `rpc_data`), and those of egress.
+    `sent` says whether the server may have seen the request: only where it is False, nothing can
+    have happened.
+    `retryable` says that the same request may do better later.
+    """
+
+    code = "upstream_error"
+    status = 502
+    title = "The MCP server could not be used"
+
+    def __init__(
+        self,
+        detail: str,
+        *,
+        code: str,
+        server: str,
+        retryable: bool = False,
+        sent: bool = True,
+        rpc_code: int | None = None,
+        rpc_message: str = "",
+        rpc_data: Any = None,
+        http_status: int | None = None,
+        remedy: str = "",
+        field: str = "",
+        retry_after: float | None = None,
+        extra: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(
+            detail,
+            code=code,
+            remedy=remedy,
+            field=field,
+            status=STATUSES.get(code),
+            retry_after=retry_after,
+            extra={"server": server, **(extra or {})},
+        )
+        self.server = server
+        self.retryable = retryable
+        self.sent = sent
+        self.rpc_code = rpc_code
+        self.rpc_message = rpc_message
+        self.rpc_data = rpc_data
+        self.http_status = http_status
+
+    def unsent(self) -> "UpstreamError":
+        """Return the same failure for a request that was not sent because of it."""
+        failure = copy(self)
+        failure.sent = False
+        return failure.with_traceback(None)
+
+    def __reduce__(self) -> Any:
+        return _build_blank_error, (type(self), self.args), self.__dict__
+
+
+def _build_blank_error(kind: type[UpstreamError], args: tuple[Any, ...]) -> UpstreamError:
+    error = kind.__new__(kind)
+    error.args = args
+    return error
+
+
+def quote(endpoint: ServerEndpoint, text: str, limit: int = LONGEST_QUOTE) -> str:
+    """Return server-made text fit to be shown: masked, visible, cut to `limit` characters."""
+    return make_visible(mask_text(text[: 4 * limit], endpoint.secrets), limit)
+
+
+def build_unreachable_error(
+    endpoint: ServerEndpoint,
+    why: str,
+    *,
+    sent: bool = False,
+    remedy: str = REMEDY,
+    http_status: int | None = None,
+    retry_after: float | None = None,
+) -> UpstreamError:
+    """Return the error of a server that isn't there, or broke off."""
+    return UpstreamError(
+        format_message(
+            "`{endpoint}` could not be reached: {why}.",
+            endpoint=endpoint.name,
+            why=why if isinstance(why, TranslatableMessage) else why.rstrip(". "),
+        ),
+        code="server_unreachable",
+        server=endpoint.name,
+        retryable=True,
+        sent=sent,
+        remedy=remedy,
+        http_status=http_status,
+        retry_after=retry_after,
+    )
+
+
+def build_connection_error(
+    endpoint: ServerEndpoint, error: Exception, *, sent: bool
+) -> UpstreamError:
+    """Return the error of a connection that could not be made, or broke off."""
+    known = find_failure(error)
+    said = known.why if known else quote(endpoint, str(error)) or type(error).__name__
+    return build_unreachable_error(
+        endpoint, said, sent=sent, remedy=known.remedy if known else REMEDY
+    )
+
+
+def build_sandbox_error(endpoint: ServerEndpoint, why: str, remedy: str) -> UpstreamError:
+    """Return the error of a server that can't be confined here as it was asked for."""
+    said = format_message("`{endpoint}` was not started: {why}.", endpoint=endpoint.name, why=why)
+    return _unprotected(endpoint, said, "confinement_unavailable", remedy)
+
+
+def not_sandboxed(endpoint: ServerEndpoint, why: str, remedy: str) -> UpstreamError:
+    """Return the error of an organization's server where no sandbox can be made."""
+    said = format_message(
+        "`{endpoint}` was not started: servers of organizations run in a sandbox, and {why}.",
+        endpoint=endpoint.name,
+        why=why,
+    )
+    return _unprotected(endpoint, said, "sandbox_unavailable", remedy)
+
+
+def variable_not_allowed(endpoint: ServerEndpoint, name: str, why: Any) -> UpstreamError:
+    """Return the error of a server with a dangerous variable that no exception names."""
+    return _refused(
+        endpoint,
+        format_message("`{name}` may not be set: {why}", name=make_visible(name, 100), why=why),
+        "variable_not_allowed",
+        format_message("Remove it, or have a platform administrator allow it for this server."),
+        f"endpoint_config.env.{name}",
+    )
+
+
+def folder_not_allowed(endpoint: ServerEndpoint, why: Any) -> UpstreamError:
+    """Return the error of a server whose folder may not be used."""
+    return _refused(
+        endpoint,
+        format_message("its folder may not be used: {why}", why=why),
+        "folder_not_allowed",
+        format_message(
+            "Choose a folder of the server's own, or one in the organization's workspace."
+        ),
+        "endpoint_config.cwd",
+    )
+
+
+def still_installing(endpoint: ServerEndpoint, progress: str) -> UpstreamError:
+    """Return the error of a server whose package is being installed."""
+    return UpstreamError(
+        format_message("`{endpoint}` is being installed.", endpoint=endpoint.name)
+        + (f" ({quote(endpoint, progress)})" if progress else ""),
+        code="server_installing",
+        server=endpoint.name,
+        sent=False,
+        retryable=True,
+        retry_after=10,
+        remedy="Try again in a minute; its page tells how far the installation is.",
+    )
+
+
+def installation_failed(endpoint: ServerEndpoint, why: Any) -> UpstreamError:
+    """Return the error of a server whose package could not be installed."""
+    return UpstreamError(
+        format_message(
+            "`{endpoint}` could not be installed: {why}.", endpoint=endpoint.name, why=why
+        ),
+        code="installation_failed",
+        server=endpoint.name,
+        sent=False,
+        retryable=True,
+        retry_after=60,
+        remedy="Check the package's name and version and the network; then "
+        "`bonobot mcp install SERVER`, or wait for a minute.",
+    )
+
+
+def _refused(
+    endpoint: ServerEndpoint, why: str, code: str, remedy: str, field: str
+) -> UpstreamError:
+    said = format_message("`{endpoint}` was not started: {why}.", endpoint=endpoint.name, why=why)
+    return UpstreamError(
+        said, code=code, server=endpoint.name, sent=False, remedy=remedy, field=field
+    )
+
+
+def _unprotected(endpoint: ServerEndpoint, said: str, code: str, remedy: str) -> UpstreamError:
+    return UpstreamError(
+        said, code=code, server=endpoint.name, sent=False, remedy=remedy, field="confinement"
+    )
+
+
+def build_timeout_error(
+    endpoint: ServerEndpoint, method: str, seconds: float, *, sent: bool
+) -> UpstreamError:
+    """Return the error of a request that was given up at its deadline."""
+    return UpstreamError(
+        format_message(
+            "`{endpoint}` did not answer `{method}` within {seconds:g} s.",
+            endpoint=endpoint.name,
+            method=method,
+            seconds=seconds,
+        ),
+        code="call_timeout",
+        server=endpoint.name,
+        retryable=True,
+        sent=sent,
+        remedy="Try again, or give it more time; the server itself is still in use.",
+    )
+
+
+def needs_reauth(endpoint: ServerEndpoint, http_status: int, challenge: str) -> UpstreamError:
+    """Return the error of a server that refuses our credentials (401, 403)."""
+    return UpstreamError(
+        format_message(
+            "`{endpoint}` refused the credentials (HTTP {http_status}).",
+            endpoint=endpoint.name,
+            http_status=http_status,
+        ),
+        code="needs_reauth",
+        server=endpoint.name,
+        sent=False,
+        http_status=http_status,
+        remedy="Enter valid credentials for this server, or sign in to it again.",
+        extra={"challenge": _mask_challenge(endpoint, challenge)} if challenge else None,
+    )
+
+
+def build_header_error(endpoint: ServerEndpoint) -> UpstreamError:
+    """Return the error of headers that HTTP can't carry, without their text."""
+    return build_unreachable_error(
+        endpoint,
+        "its headers can't be sent",
+        remedy="Check the names and values of the headers: no line ends, ASCII only.",
+    )
+
+
+def build_crash_error(
+    endpoint: ServerEndpoint, how: str, stderr: str, *, sent: bool = True
+) -> UpstreamError:
+    """Return the error of a child process that ended by itself; `stderr` is what it said last."""
+    said = quote(endpoint, stderr.strip()[-LONGEST_QUOTE:])
+    return UpstreamError(
+        format_message("`{endpoint}` ended: {how}.", endpoint=endpoint.name, how=how)
+        + (format_message(" Its last words: “{said}”.", said=said) if said else ""),
+        code="server_crashed",
+        server=endpoint.name,
+        sent=sent,
+        remedy="Check its command, arguments and environment; its error output tells more.",
+    )
+
+
+def build_protocol_error(endpoint: ServerEndpoint, why: str, *, remedy: str = "") -> UpstreamError:
+    """Return the error of a server that doesn't speak MCP as it should."""
+    return UpstreamError(
+        format_message(
+            "`{endpoint}` broke the protocol: {why}.",
+            endpoint=endpoint.name,
+            why=why if isinstance(why, TranslatableMessage) else why.rstrip(". "),
+        ),
+        code="protocol_error",
+        server=endpoint.name,
+        remedy=remedy or "Check that the endpoint is an MCP server, and its version.",
+    )
+
+
+def build_too_large_error(endpoint: ServerEndpoint, limit: int) -> UpstreamError:
+    """Return the error of an answer that is longer than `limit` bytes."""
+    return UpstreamError(
+        format_message(
+            "`{endpoint}` answered with more than {limit:,} bytes.",
+            endpoint=endpoint.name,
+            limit=limit,
+        ),
+        code="response_too_large",
+        server=endpoint.name,
+        remedy="Ask for less at a time, for example with a filter or a page size.",
+    )
+
+
+def build_rpc_error(
+    endpoint: ServerEndpoint, error: Any, http_status: int | None = None
+) -> UpstreamError:
+    """Return what a JSON-RPC error object says."""
+    told: Mapping[str, Any] = error if isinstance(error, dict) else {}
+    code, message = told.get("code"), told.get("message")
+    text = quote(endpoint, message) if isinstance(message, str) else "no message"
+    number = code if isinstance(code, int) else None
+    return UpstreamError(
+        format_message(
+            "`{endpoint}` answered with an error: {text} ({number})",
+            endpoint=endpoint.name,
+            text=text,
+            number=number,
+        ),
+        code="upstream_error",
+        server=endpoint.name,
+        rpc_code=number,
+        rpc_message=text,
+        rpc_data=told.get("data"),
+        http_status=http_status,
+    )
+
+
+def build_egress_error(
+    endpoint: ServerEndpoint, refusal: EgressDenied, *, sent: bool
+) -> UpstreamError:
+    """Return egress's refusal as an upstream error, its code and remedy kept."""
+    code = "protocol_error" if refusal.code == "encoding_refused" else refusal.code
+    return UpstreamError(
+        f"`{endpoint.name}`: {refusal.detail}",
+        code=code,
+        server=endpoint.name,
+        sent=sent,
+        remedy=refusal.remedy,
+        field=refusal.field,
+        extra=refusal.extra,
+    )
+
+
+def _mask_challenge(endpoint: ServerEndpoint, challenge: str) -> str:
+    # Programs read it (it names where to sign in), so only what is surely secret is masked.
+    for secret in endpoint.secrets:
+        if len(secret) >= SHORTEST_SECRET:
+            challenge = challenge.replace(secret, MASK)
+    return make_visible(challenge, LONGEST_CHALLENGE)

@@ -1,0 +1,81 @@
+"""Which folders of this machine a stdio server may start in, or be given.
+
+The system's own folders never, and nothing of Bonobot's but the organization's own workspace. Links
+and `..` are followed before that is decided.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from bonobot.core.i18n.messages import TranslatableMessage, format_message
+
+# These with all that is in them …
+SYSTEM = (
+    *("/etc", "/proc", "/sys", "/dev", "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64"),
+    *("/libx32", "/boot", "/run", "/snap", "/System", "/Library", "/private/etc"),
+    *("/var/lib", "/var/run", "/var/log", "/var/spool", "/var/cache", "/var/backups"),
+)
+# … and these by themselves: folders of people and of services lie below them.
+THEMSELVES = (
+    *("/", "/root", "/home", "/var", "/opt", "/srv", "/mnt", "/media", "/Users"),
+    *("/tmp", "/var/tmp"),  # noqa: S108 - refused
+)
+
+
+HOMES = ("/home", "/Users")
+
+
+@dataclass(frozen=True)
+class FolderRule:
+    """What is closed beside the system's folders, and what is open within that."""
+
+    closed: tuple[str, ...] = ()
+    own: tuple[str, ...] = ()
+
+    def refusal(self, folder: str) -> TranslatableMessage | None:
+        """Return why a folder is refused, as the end of a sentence; None where it isn't."""
+        if "\x00" in folder:
+            return format_message("it has a NUL in it")
+        if not folder.startswith("/"):
+            return format_message("it must be an absolute path")
+        try:
+            real = Path(folder).resolve()
+        except (OSError, RuntimeError):
+            return format_message("its links lead nowhere")
+        if any(real.is_relative_to(Path(own).resolve()) for own in self.own):
+            return None
+        if str(real) in THEMSELVES or any(real.is_relative_to(one) for one in SYSTEM):
+            return format_message("it is a folder of the system")
+        if _is_hidden_in_a_home(real):
+            return format_message("it holds what programs keep for a person, such as keys")
+        if any(real.is_relative_to(Path(closed).resolve()) for closed in self.closed):
+            return format_message("it holds what is Bonobot's own, or another organization's")
+        return None
+
+
+SYSTEM_ONLY = FolderRule()
+
+
+def _is_hidden_in_a_home(real: Path) -> bool:
+    parts = real.parts
+    home = 2 if parts[1:2] == ("root",) else 3 if f"/{parts[1]}" in HOMES else 0
+    return bool(home) and len(parts) > home and parts[home].startswith(".")
+
+
+def mounted_folders(command: str, args: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the folders of this machine that the arguments of `docker run` mount."""
+    if Path(command).name not in ("docker", "podman", "nerdctl"):
+        return ()
+    found = []
+    for at, arg in enumerate(args):
+        option, equals, value = arg.partition("=")
+        if not equals:
+            value = args[at + 1] if at + 1 < len(args) else ""
+        if option in ("-v", "--volume"):
+            found.append(value.partition(":")[0])
+        elif arg.startswith("-v/"):
+            found.append(arg[2:].partition(":")[0])
+        elif option == "--mount":
+            members = dict(part.partition("=")[::2] for part in value.split(","))
+            found.append(members.get("source") or members.get("src") or "")
+    return tuple(folder for folder in found if folder.startswith(("/", ".")))

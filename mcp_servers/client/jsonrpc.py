@@ -1,0 +1,321 @@
+"""JSON-RPC messages, bounds, request deadline.
+
+Depth and size are read off the text, so that a small body can't become a large object. What no
+database and no UTF-8 can carry (NUL, lone surrogates) becomes U+FFFD.
+
+While a server of the handshake era waits for an answer of ours (a person's, or a model's), the
+time of the request that it asks on behalf of stands still. How long we take is bounded by whoever
+answers.
+"""
+
+import asyncio
+import json
+import math
+import re
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NoReturn, TypeGuard
+
+from bonobot import __version__
+from mcp_servers.client.endpoint import ServerEndpoint
+from mcp_servers.client.errors import build_protocol_error, build_rpc_error
+
+if TYPE_CHECKING:
+    from mcp_servers.client.host import Host
+
+
+class RequestDeadline:
+    """The time of one request."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._timeout: asyncio.Timeout | None = None
+        self._holders = 0
+        self._left_s = 0.0
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Raise `TimeoutError` in the body when the time is over."""
+        try:
+            async with asyncio.timeout(self._seconds) as self._timeout:
+                yield
+        finally:
+            self._holders = -1  # whoever still holds it has nothing to give back
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Let the time stand still meanwhile."""
+        timeout, now = self._timeout, asyncio.get_running_loop().time
+        if timeout is None or self._holders < 0 or timeout.expired():
+            yield
+            return
+        if self._holders == 0:
+            self._left_s = max(0.0, (timeout.when() or 0.0) - now())
+            timeout.reschedule(None)
+        self._holders += 1
+        try:
+            yield
+        finally:
+            if self._holders > 0:
+                self._holders -= 1
+                if self._holders == 0:
+                    timeout.reschedule(now() + self._left_s)
+
+
+MODERN = "2026-07-28"
+HANDSHAKE = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
+VERSION_KEY = "io.modelcontextprotocol/protocolVersion"
+CLIENT_KEY = "io.modelcontextprotocol/clientInfo"
+CAPABILITIES_KEY = "io.modelcontextprotocol/clientCapabilities"
+
+MAX_DEPTH = 64
+MAX_NODES = 100_000
+# Stands for what is nested too deeply in a listing; no server can write it.
+TOO_DEEP = f"nested deeper than {MAX_DEPTH} levels ({secrets.token_hex(8)})"
+LISTS = frozenset(("tools", "resources", "resourceTemplates", "prompts"))
+PROGRESS_KEPT = 1000
+CLIENT = {"name": "bonobot", "title": "Bonobot", "version": __version__}
+# Stamped by us for each hop; a caller's own values never travel on.
+RESERVED = (VERSION_KEY, CLIENT_KEY, CAPABILITIES_KEY)
+# Of the extension for long work; a server may answer with one only where we declared it.
+TASK = "task"
+TASKS_EXTENSION = "io.modelcontextprotocol/tasks"
+RESULT_TYPES = ("complete", "input_required")
+
+# Possessive, so that no way back is remembered: a long string costs no memory.
+STRINGS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+BRACKETS = re.compile(rb"[\[{\]}]")
+TOKENS = re.compile(STRINGS.pattern + rb"|" + BRACKETS.pattern, re.DOTALL)
+UNSTORABLE = dict.fromkeys((0, *range(0xD800, 0xE000)), "\ufffd")
+UNSTORABLE_ESCAPE = re.compile(rb"\\u(?:0000|[dD][89a-fA-F])")
+
+OnProgress = Callable[[float, float | None, str | None], Awaitable[None]]
+# Takes the parameters of a log message that a server sends while it answers.
+OnLog = Callable[[Mapping[str, Any]], Awaitable[None]]
+LOG_MESSAGE = "notifications/message"
+
+
+class UnreadableJson(ValueError):
+    """Bytes that are not an acceptable JSON text; the text says why."""
+
+
+class NestedTooDeeply(UnreadableJson):
+    """A JSON text that is nested more than `MAX_DEPTH` levels deep."""
+
+    def __init__(self) -> None:
+        super().__init__(f"nested deeper than {MAX_DEPTH}")
+
+
+@dataclass
+class McpRequest:
+    """One request as callers make it; `input_schema` names the arguments mirrored as headers, and
+    `declaration` is the whole tool, which says what is asked of an API. `on_log` takes what a
+    server logs while it answers, `host` answers what the server asks about it.
+
+    `sent` turns true when it leaves us: until then the server can't have done anything. `deadline`
+    stands still while the server waits for an answer of ours.
+    """
+
+    method: str
+    params: Mapping[str, Any] = field(default_factory=dict)
+    on_progress: OnProgress | None = None
+    input_schema: Mapping[str, Any] | None = None
+    declaration: Mapping[str, Any] | None = None
+    on_log: OnLog | None = None
+    host: "Host | None" = None
+    sent: bool = False
+    deadline: RequestDeadline | None = None
+
+    @property
+    def repeatable(self) -> bool:
+        """Say whether asking twice does no more than asking once."""
+        return self.method.endswith("/list") or self.method in ("server/discover", "ping")
+
+
+def encode(message: Mapping[str, Any]) -> bytes:
+    """Return a message as one line of JSON, without the line's end."""
+    return json.dumps(message, separators=(",", ":"), allow_nan=False).encode("ascii")
+
+
+def decode(raw: bytes) -> Any:
+    """Return the value of a JSON text; raises `Unreadable`.
+
+    In the answer to a listing, what is nested too deeply becomes `TOO_DEEP`, so that one definition
+    doesn't hide the others.
+    """
+    try:
+        _measure(raw)
+    except NestedTooDeeply:
+        value = decode(_cut_depth(raw))
+        if not _is_listing(value):
+            raise
+        return value
+    try:
+        value = DECODER.decode(raw.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise UnreadableJson(f"not JSON ({error})") from None
+    return _replace_unstorable(value) if UNSTORABLE_ESCAPE.search(raw) else value
+
+
+def message_of(number: int, request: McpRequest, meta: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the JSON-RPC request; `meta` is what this hop stamps on it."""
+    own = request.params.get("_meta")
+    theirs = own if isinstance(own, dict) else {}
+    kept = {key: value for key, value in theirs.items() if key not in RESERVED}
+    stamped = kept | dict(meta)
+    stamped.pop("progressToken", None)
+    if request.on_progress is not None:
+        stamped["progressToken"] = number
+    params = {key: value for key, value in request.params.items() if key != "_meta"}
+    if stamped:
+        params["_meta"] = stamped
+    message: dict[str, Any] = {"jsonrpc": "2.0", "id": number, "method": request.method}
+    return message | {"params": params} if params else message
+
+
+def build_notification(method: str, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return a JSON-RPC notification."""
+    message: dict[str, Any] = {"jsonrpc": "2.0", "method": method}
+    return message | {"params": dict(params)} if params else message
+
+
+def build_modern_meta(capabilities: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the members of `_meta` that every request of the modern era carries."""
+    return {
+        VERSION_KEY: MODERN,
+        CLIENT_KEY: CLIENT,
+        CAPABILITIES_KEY: dict(capabilities),
+    }
+
+
+def is_answer(message: Any, number: int) -> TypeGuard[dict[str, Any]]:
+    """Say whether `message` answers request `number`, whose type counts too: "1" is not 1."""
+    return (
+        isinstance(message, dict)
+        and type(message.get("id")) is int
+        and message["id"] == number
+        and "method" not in message
+        and ("result" in message or "error" in message)
+    )
+
+
+def parse_result(
+    endpoint: ServerEndpoint, message: Mapping[str, Any], meta: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return the raw result of an answer; raises `UpstreamError` for an error or a bad result.
+
+    `meta` is what the request was stamped with: it says whether a task may come back.
+    """
+    if "error" in message:
+        raise build_rpc_error(endpoint, message["error"])
+    result = message["result"]
+    if not isinstance(result, dict):
+        raise build_protocol_error(endpoint, "a result that is not an object")
+    kind = result.get("resultType", "complete")
+    if kind not in RESULT_TYPES and not (kind == TASK and _has_tasks_extension(meta)):
+        raise build_protocol_error(endpoint, "a result of a type that nobody asked for")
+    return result
+
+
+def _has_tasks_extension(meta: Mapping[str, Any] | None) -> bool:
+    declared = (meta or {}).get(CAPABILITIES_KEY, {})
+    return TASKS_EXTENSION in declared.get("extensions", {})
+
+
+def parse_progress_token(message: Mapping[str, Any]) -> int | None:
+    """Return the number of the request whose progress `message` tells; None if it is none."""
+    params = message.get("params")
+    if message.get("method") != "notifications/progress" or not isinstance(params, dict):
+        return None
+    token = params.get("progressToken")
+    return token if type(token) is int else None
+
+
+def is_log(message: Mapping[str, Any]) -> bool:
+    """Say whether `message` is one that a server logs."""
+    return message.get("method") == LOG_MESSAGE and isinstance(message.get("params"), dict)
+
+
+def is_for_request(message: Mapping[str, Any], number: int) -> bool:
+    """Say whether a notification is told to request `number`: its progress, or what is logged."""
+    return parse_progress_token(message) == number or is_log(message)
+
+
+async def report(request: McpRequest, message: Mapping[str, Any]) -> None:
+    """Hand progress, or what the server logs, to who waits for it, if it is well formed."""
+    params = message.get("params")
+    if is_log(message):
+        if request.on_log is not None:
+            await request.on_log(message["params"])
+        return
+    if request.on_progress is None or not isinstance(params, dict):
+        return
+    progress, total, text = (params.get(name) for name in ("progress", "total", "message"))
+    if not isinstance(progress, int | float):
+        return
+    await request.on_progress(
+        progress,
+        total if isinstance(total, int | float) else None,
+        text[:PROGRESS_KEPT] if isinstance(text, str) else None,
+    )
+
+
+def _measure(raw: bytes) -> None:
+    """Refuse a text with too many values or too deep nesting, by its marks outside of strings."""
+    if raw.count(b'"') > 4 * MAX_NODES:
+        raise UnreadableJson("too many values")
+    marks = STRINGS.sub(b"", raw)
+    if marks.count(b",") + marks.count(b"[") + marks.count(b"{") > MAX_NODES:
+        raise UnreadableJson("too many values")
+    depth = 0
+    for bracket in BRACKETS.finditer(marks):
+        depth += 1 if bracket[0] in b"[{" else -1
+        if depth > MAX_DEPTH:
+            raise NestedTooDeeply()
+
+
+def _cut_depth(raw: bytes) -> bytes:
+    """Return a JSON text with `TOO_DEEP` for each value below the deepest level that is read."""
+    kept, depth, begin = [], 0, 0
+    for token in TOKENS.finditer(raw):
+        if token[0] in (b"[", b"{"):
+            depth += 1
+            if depth == MAX_DEPTH + 1:
+                kept.append(raw[begin : token.start()])
+                kept.append(b'"%s"' % TOO_DEEP.encode())
+        elif token[0] in (b"]", b"}"):
+            if depth == MAX_DEPTH + 1:
+                begin = token.end()
+            depth -= 1
+    return b"".join(kept) + (raw[begin:] if depth <= MAX_DEPTH else b"")
+
+
+def _is_listing(message: Any) -> bool:
+    result = message.get("result") if isinstance(message, dict) else None
+    return isinstance(result, dict) and not LISTS.isdisjoint(result)
+
+
+def _reject_constant(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _parse_finite_float(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError("a number out of range")
+    return number
+
+
+def _replace_unstorable(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.translate(UNSTORABLE)
+    if isinstance(value, list):
+        return [_replace_unstorable(item) for item in value]
+    if isinstance(value, dict):
+        return {_replace_unstorable(key): _replace_unstorable(item) for key, item in value.items()}
+    return value
+
+
+DECODER = json.JSONDecoder(parse_constant=_reject_constant, parse_float=_parse_finite_float)

@@ -1,0 +1,246 @@
+"""Tool call as one HTTP API request.
+
+What is asked is written in the declaration that was approved, never looked up anew, so that a
+document that changes meanwhile changes no request. Nothing is repeated, and no redirect followed.
+"""
+
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+import httpx2
+
+from bonobot.core.http.egress import EgressDenied, build_guarded_client, probe_connection
+from bonobot.core.i18n.messages import format_message
+from mcp_servers.client.change_notifications import (
+    DesiredSubscriptions,
+    OnOpen,
+    Told,
+    Topic,
+    build_not_offered_error,
+)
+from mcp_servers.client.endpoint import ServerEndpoint
+from mcp_servers.client.errors import (
+    UpstreamError,
+    build_connection_error,
+    build_egress_error,
+    build_header_error,
+    build_protocol_error,
+    build_rpc_error,
+    build_too_large_error,
+    build_unreachable_error,
+    needs_reauth,
+)
+from mcp_servers.client.host import Host
+from mcp_servers.client.http_channel import (
+    BUSY,
+    REFUSAL_READ,
+    REFUSED,
+    TOO_MANY,
+    IdleTracker,
+    read_body,
+    retry_after,
+)
+from mcp_servers.client.jsonrpc import McpRequest
+from mcp_servers.client.protocol_versions import METHOD_NOT_FOUND, HandshakeResult
+from mcp_servers.openapi.operations import PLAN
+from mcp_servers.openapi.requests import PreparedRequest, prepare
+from mcp_servers.openapi.responses import build_tool_result
+
+ACCEPTED = "application/json, text/*;q=0.9, image/*;q=0.8, */*;q=0.5"
+
+
+class OpenApiUpstream(IdleTracker):
+    """One API and credential: the pool of connections to it."""
+
+    def __init__(self, endpoint: ServerEndpoint, clock: Callable[[], float]) -> None:
+        super().__init__(clock)
+        self.endpoint = endpoint
+        try:
+            self._client = build_guarded_client(
+                allow_private=endpoint.allow_private,
+                headers=endpoint.headers,
+                auth=endpoint.auth,
+                max_body=endpoint.max_body,
+            )
+        except UnicodeEncodeError:
+            raise build_header_error(endpoint) from None
+        self._timeout = httpx2.Timeout(None, connect=endpoint.connect_s, pool=endpoint.connect_s)
+
+    async def request(self, request: McpRequest, holder: str, host: Host) -> dict[str, Any]:
+        """Call an operation, or knock; raises `UpstreamError`, `InvalidArguments`.
+
+        Waits for ever: deadlines are callers'.
+        """
+        if request.method == "tools/call":
+            return await self._call(request)
+        if request.method in ("ping", "server/discover"):
+            await self._knock()
+            return {}
+        refusal = {"code": METHOD_NOT_FOUND, "message": "An API has tools only."}
+        raise build_rpc_error(self.endpoint, refusal)
+
+    async def greet(self, holder: str, host: Host) -> HandshakeResult:
+        """Knock, and say what an API is in the words of the protocol."""
+        await self._knock()
+        return build_handshake_result({})
+
+    def forget_era(self) -> None:
+        """Do nothing: it has none."""
+
+    async def listen(
+        self, topics: frozenset[Topic], holder: str, host: Host, on_open: OnOpen
+    ) -> None:
+        """Say that an API tells of no changes; raises `UpstreamError`."""
+        raise build_not_offered_error(self.endpoint)
+
+    async def follow(self, wish: DesiredSubscriptions, told: Told, holder: str, host: Host) -> None:
+        """Say that an API tells of no changes; raises `UpstreamError`."""
+        raise build_not_offered_error(self.endpoint)
+
+    def has_session(self, holder: str) -> bool:
+        """Say no: each call stands for itself."""
+        return False
+
+    async def release(self, holder: str) -> None:
+        """Do nothing: nothing belongs to a holder."""
+
+    async def end_idle(self, before: float) -> None:
+        """Do nothing: connections end by themselves."""
+
+    async def close(self) -> None:
+        """End all connections."""
+        await self._client.aclose()
+
+    async def _knock(self) -> None:
+        endpoint = self.endpoint
+        with _convert_http_errors(endpoint, McpRequest("ping")):
+            await probe_connection(
+                endpoint.url, allow_private=endpoint.allow_private, connect_s=endpoint.connect_s
+            )
+
+    async def _call(self, request: McpRequest) -> dict[str, Any]:
+        endpoint, plan = self.endpoint, self._plan(request)
+        arguments = request.params.get("arguments")
+        prepared = prepare(
+            plan,
+            endpoint.url,
+            arguments if isinstance(arguments, dict) else {},
+            query=endpoint.query.items(),
+        )
+        async with self._sent(request, prepared) as response:
+            status, kind = response.status_code, response.headers.get("content-type", "")
+            body = (
+                await _read(response, REFUSAL_READ) if status >= 300 else await self._body(response)
+            )
+        return build_tool_result(status, kind, body, plan.get("result", ""))
+
+    async def _body(self, response: httpx2.Response) -> bytes:
+        body = await read_body(response, self.endpoint.max_body)
+        if body is None:
+            raise build_too_large_error(self.endpoint, self.endpoint.max_body)
+        return body
+
+    def _plan(self, request: McpRequest) -> Mapping[str, Any]:
+        meta = (request.declaration or {}).get("_meta")
+        plan = meta.get(PLAN) if isinstance(meta, dict) else None
+        if not isinstance(plan, dict):
+            raise build_protocol_error(
+                self.endpoint,
+                "this tool says of no operation that it stands for.",
+                remedy="Refresh the server, and approve the tool again.",
+            )
+        if plan["key"] not in self.endpoint.operations:
+            raise UpstreamError(
+                format_message(
+                    "`{key}` is no longer chosen at `{name}`.",
+                    key=plan["key"],
+                    name=self.endpoint.name,
+                ),
+                code="operation_not_chosen",
+                server=self.endpoint.name,
+                sent=False,
+                remedy="Choose it again on the server's page, or refresh the server.",
+            )
+        return plan
+
+    @asynccontextmanager
+    async def _sent(
+        self, request: McpRequest, prepared: PreparedRequest
+    ) -> AsyncIterator[httpx2.Response]:
+        """Yield a response that isn't about us: credentials, or being too busy."""
+        endpoint = self.endpoint
+
+        async def leaving(event: str, info: Mapping[str, Any]) -> None:
+            if event.endswith("send_request_headers.started"):
+                request.sent = True
+
+        with _convert_http_errors(endpoint, request):
+            async with self._client.stream(
+                prepared.method,
+                prepared.url,
+                content=prepared.body,
+                headers=self._headers(prepared),
+                timeout=self._timeout,
+                extensions={"trace": leaving, "max_body": endpoint.max_body},
+            ) as response:
+                status, said = response.status_code, response.headers
+                if status in REFUSED:
+                    raise needs_reauth(endpoint, status, said.get("www-authenticate", ""))
+                if status in BUSY:
+                    raise build_unreachable_error(
+                        endpoint,
+                        format_message("it answered with HTTP {status}", status=status),
+                        sent=status != TOO_MANY,
+                        http_status=status,
+                        retry_after=retry_after(said.get("retry-after")),
+                        remedy="Try again later.",
+                    )
+                yield response
+
+    def _headers(self, prepared: PreparedRequest) -> list[tuple[str, str]]:
+        """Return the headers of a request; none of them replaces one of ours."""
+        endpoint = self.endpoint
+        ours = {name.lower() for name in endpoint.headers}
+        found = [("Accept", ACCEPTED)]
+        found += [(name, value) for name, value in prepared.headers if name.lower() not in ours]
+        own = endpoint.cookies
+        cookies = [(name, value) for name, value in prepared.cookies if name not in own]
+        if pairs := [f"{name}={value}" for name, value in (*own.items(), *cookies)]:
+            found.append(("Cookie", "; ".join(pairs)))
+        return found
+
+
+def build_handshake_result(server_info: Mapping[str, Any]) -> HandshakeResult:
+    """Return an API's greeting: it has tools, and speaks no version of MCP."""
+    return HandshakeResult(
+        era="",
+        protocol_version="",
+        server_info=server_info,
+        capabilities={"tools": {}},
+        instructions="",
+        discovery={},
+    )
+
+
+async def _read(response: httpx2.Response, limit: int) -> bytes:
+    """Return the beginning of a body, some `limit` bytes of it."""
+    body = b""
+    async for part in response.aiter_raw():
+        body += part
+        if len(body) >= limit:
+            break
+    return body
+
+
+@contextmanager
+def _convert_http_errors(endpoint: ServerEndpoint, request: McpRequest) -> Iterator[None]:
+    """Raise what HTTP does wrong as `UpstreamError`."""
+    try:
+        yield
+    except EgressDenied as refusal:
+        raise build_egress_error(endpoint, refusal, sent=request.sent) from refusal
+    except (httpx2.LocalProtocolError, UnicodeEncodeError) as error:  # may quote a credential
+        raise build_header_error(endpoint) from error
+    except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+        raise build_connection_error(endpoint, error, sent=request.sent) from error

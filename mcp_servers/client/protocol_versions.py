@@ -1,0 +1,163 @@
+"""Versions of MCP: constants, which era.
+
+Modern servers answer `server/discover`; servers of the handshake era want `initialize`. Nothing
+is read from a server's name or version: only what it answered counts.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bonobot.core.i18n.messages import format_message
+from mcp_servers.client.endpoint import WIRE, Era, ServerEndpoint, Wire
+from mcp_servers.client.errors import UpstreamError, build_protocol_error
+from mcp_servers.client.jsonrpc import CLIENT, HANDSHAKE, MODERN, McpRequest, build_modern_meta
+
+SERVER_INFO = "io.modelcontextprotocol/serverInfo"
+HEADER_MISMATCH = -32020
+MISSING_CAPABILITY = -32021
+UNSUPPORTED_VERSION = -32022
+MODERN_ERRORS = (HEADER_MISMATCH, MISSING_CAPABILITY, UNSUPPORTED_VERSION)
+METHOD_NOT_FOUND = -32601
+INVALID_PARAMS = -32602
+# What servers of 2024-11-05 answer to a POST where they only know GET.
+OLDEST_STATUSES = (400, 404, 405)
+# A request was refused before it was looked at: what a server of the other era does.
+FOREIGN_STATUSES = (400, 404, 405, 406, 415, 426)
+
+
+@dataclass(frozen=True)
+class HandshakeResult:
+    """What a server said of itself; `discovery` is the raw result it came from, and the wire."""
+
+    era: Era
+    protocol_version: str
+    server_info: Mapping[str, Any]
+    capabilities: Mapping[str, Any]
+    instructions: str
+    discovery: Mapping[str, Any]
+
+
+def build_request_meta(era: Era, capabilities: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a request of this era carries in `_meta`."""
+    return build_modern_meta(capabilities) if era == "modern" else {}
+
+
+Ask = Callable[[McpRequest], Awaitable[dict[str, Any]]]
+
+
+def discover() -> McpRequest:
+    """Return the request that a modern server introduces itself to."""
+    return McpRequest("server/discover")
+
+
+def build_initialize_request(capabilities: Mapping[str, Any]) -> McpRequest:
+    """Return the request that opens a handshake."""
+    params = {
+        "protocolVersion": HANDSHAKE[-1],
+        # Extensions came with the modern era.
+        "capabilities": {one: how for one, how in capabilities.items() if one != "extensions"},
+        "clientInfo": CLIENT,
+    }
+    return McpRequest("initialize", params)
+
+
+def parse_discover_result(result: Mapping[str, Any]) -> HandshakeResult | None:
+    """Return the greeting of a modern server; None when the result doesn't come from one."""
+    versions = result.get("supportedVersions")
+    if not isinstance(versions, list) or MODERN not in versions:
+        return None
+    meta = result.get("_meta")
+    info = meta.get(SERVER_INFO) if isinstance(meta, dict) else None
+    return _build_handshake_result("modern", MODERN, info, result)
+
+
+def parse_initialize_result(
+    endpoint: ServerEndpoint, result: Mapping[str, Any], wire: Wire = "streamable"
+) -> HandshakeResult:
+    """Return the greeting of a handshake; raises when its version is none that we speak."""
+    version = result.get("protocolVersion")
+    if version not in HANDSHAKE:
+        raise build_protocol_error(
+            endpoint,
+            format_message("it wants protocol version {version!r}", version=str(version)[:40]),
+        )
+    return _build_handshake_result("handshake", version, result.get("serverInfo"), result, wire)
+
+
+async def ask_who_it_is(ask: Ask) -> HandshakeResult | None:
+    """Return the greeting of a modern server, None if what answered isn't one.
+
+    A server that refuses our version and names it among its own is asked a second time.
+    """
+    try:
+        return parse_discover_result(await ask(discover()))
+    except UpstreamError as error:
+        if error.rpc_code != UNSUPPORTED_VERSION or MODERN not in _parse_supported_versions(error):
+            raise
+    return parse_discover_result(await ask(discover()))
+
+
+def check_handshake_allowed(endpoint: ServerEndpoint, error: UpstreamError) -> None:
+    """Return when a handshake may be tried after this answer to `server/discover`; else raise.
+
+    Only modern servers know the three modern errors. Anything else that is an answer is no
+    evidence of a modern server; an outage is no evidence of anything.
+    """
+    if error.rpc_code == UNSUPPORTED_VERSION:
+        versions = _parse_supported_versions(error)
+        if not versions or set(HANDSHAKE).intersection(versions):
+            return
+        raise build_protocol_error(
+            endpoint,
+            format_message(
+                "it speaks {versions} only",
+                versions=", ".join(version[:40] for version in versions[:5]),
+            ),
+            remedy="Update the server, or Bonobot: they share no protocol version.",
+        ) from error
+    if error.rpc_code in MODERN_ERRORS:
+        raise error
+    if error.code not in ("upstream_error", "protocol_error", "response_too_large"):
+        raise error
+
+
+def is_foreign(error: UpstreamError, era: Era) -> bool:
+    """Say whether an answer means that the server is not (any more) of this era."""
+    if era == "modern":
+        known = (HEADER_MISMATCH, MISSING_CAPABILITY, METHOD_NOT_FOUND, INVALID_PARAMS)
+        return error.rpc_code == UNSUPPORTED_VERSION or (
+            error.http_status in FOREIGN_STATUSES and error.rpc_code not in known
+        )
+    return error.rpc_code in (*MODERN_ERRORS, METHOD_NOT_FOUND) or (
+        error.http_status in FOREIGN_STATUSES
+    )
+
+
+def may_be_oldest(error: UpstreamError) -> bool:
+    """Say whether who refuses `initialize` like this may want HTTP+SSE."""
+    return error.http_status in OLDEST_STATUSES and error.rpc_code not in MODERN_ERRORS
+
+
+def _parse_supported_versions(error: UpstreamError) -> list[str]:
+    versions = error.rpc_data.get("supported") if isinstance(error.rpc_data, dict) else None
+    if not isinstance(versions, list):
+        return []
+    return [version for version in versions if isinstance(version, str)]
+
+
+def _build_handshake_result(
+    era: Era, version: str, info: Any, result: Mapping[str, Any], wire: Wire = "streamable"
+) -> HandshakeResult:
+    discovery = {name: value for name, value in result.items() if name != WIRE}
+    if wire == "sse":
+        discovery[WIRE] = wire
+    capabilities, instructions = result.get("capabilities"), result.get("instructions")
+    return HandshakeResult(
+        era=era,
+        protocol_version=version,
+        server_info=info if isinstance(info, dict) else {},
+        capabilities=capabilities if isinstance(capabilities, dict) else {},
+        instructions=instructions if isinstance(instructions, str) else "",
+        discovery=discovery,
+    )

@@ -1,0 +1,206 @@
+"""Confinement: what an administrator asks of the box that a stdio server runs in.
+
+Containment is what the machine happens to offer; this is a demand. A server that is to be confined
+in a way that doesn't work here isn't started at all: it is never run in a weaker box than asked.
+What works is tried once; what doesn't is tried again at each start, since it can be repaired.
+"""
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from bonobot.core.i18n.messages import format_message
+
+Kind = Literal["none", "namespaces", "bubblewrap"]
+Network = Literal["host", "egress", "none"]
+
+TRIAL_S = 5.0
+LOOPBACK = Path(__file__).with_name("sandbox_loopback.py")
+PACKAGES = {"setpriv": "util-linux", "unshare": "util-linux", "bwrap": "bubblewrap"}
+SWITCHES = (
+    ("kernel/unprivileged_userns_clone", "0", "1"),
+    ("kernel/apparmor_restrict_unprivileged_userns", "1", "0"),
+    ("user/max_user_namespaces", "0", "10000"),
+)
+SYSCTLS = Path("/proc/sys")
+RESOLVER = "/run/systemd/resolve"  # where /etc/resolv.conf often leads to
+
+
+class ServerSandboxUnavailable(Exception):
+    """This machine can't confine like that; `remedy` says which package or switch would help."""
+
+    def __init__(self, why: str, remedy: str) -> None:
+        super().__init__(why)
+        self.remedy = remedy
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerSandbox:
+    """One demand. `hidden` are folders that a bubblewrapped server doesn't see, such as our keys.
+
+    `namespaces`: processes, mounts and users of its own, no privileges; it sees no other process,
+    and everything that it started dies with Bonobot. `bubblewrap`: that, and a file system that
+    can only be read, with an empty home and /tmp; its working folder alone can be written to.
+    """
+
+    kind: Kind = "none"
+    network: Network = "host"
+    hidden: tuple[str, ...] = ()
+
+    def prefix(self, command: str, *, home: str, cwd: str | None) -> tuple[str, ...]:
+        """Return the words that go before `command`; raises `Unavailable`.
+
+        Blocks for up to 5 s the first time.
+        """
+        _require(self.kind, self.network)
+        if self.kind == "namespaces":
+            return _build_namespace_prefix(self.network)
+        return _build_bubblewrap_prefix(self, command, home=home, cwd=cwd)
+
+
+UNCONFINED = ServerSandbox()
+
+
+def find_sandbox_problem(kind: Kind, network: Network = "host") -> ServerSandboxUnavailable | None:
+    """Return what keeps this machine from confining like that; None when it can. Blocks."""
+    try:
+        _require(kind, network)
+    except ServerSandboxUnavailable as problem:
+        return problem
+    return None
+
+
+_working: set[tuple[Kind, Network]] = set()
+
+
+def _require(kind: Kind, network: Network) -> None:
+    """Raise `Unavailable` unless this kind has been seen to work."""
+    if (kind, network) in _working:
+        return
+    if sys.platform != "linux":
+        raise ServerSandboxUnavailable(
+            format_message("`{kind}` works on Linux only", kind=kind), "Run this server on Linux."
+        )
+    tools = ("setpriv", "unshare") if kind == "namespaces" else ("setpriv", "bwrap")
+    for tool in tools:
+        if shutil.which(tool) is None:
+            package = PACKAGES[tool]
+            raise ServerSandboxUnavailable(
+                format_message("`{tool}` isn't installed", tool=tool),
+                f"Install the package `{package}`.",
+            )
+    if kind == "namespaces":
+        prefix = _build_namespace_prefix(network)
+    else:
+        tried = ServerSandbox(kind=kind, network=network)
+        prefix = _build_bubblewrap_prefix(tried, path_of("setpriv"), home="", cwd=None)
+    if said := try_command([*prefix, path_of("setpriv"), "--version"]):
+        raise ServerSandboxUnavailable(
+            format_message("`{kind}` doesn't work here: {said}", kind=kind, said=said),
+            _build_remedy(),
+        )
+    _working.add((kind, network))
+
+
+def try_command(words: Sequence[str], env: Mapping[str, str] | None = None) -> str:
+    """Return why a command of ours can't be run; "" when it can. Blocks."""
+    try:
+        outcome = subprocess.run(  # noqa: S603 - fixed words
+            words, capture_output=True, timeout=TRIAL_S, check=False, env=env
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return type(error).__name__
+    if outcome.returncode == 0:
+        return ""
+    said = outcome.stderr.decode("utf-8", "replace").strip().splitlines()
+    return said[-1][:200] if said else f"status {outcome.returncode}"
+
+
+def _build_remedy() -> str:
+    for name, refusing, allowing in SWITCHES:
+        try:
+            value = (SYSCTLS / name).read_text(encoding="ascii").strip()
+        except OSError:
+            continue
+        if value == refusing:
+            return f"Allow user namespaces: `sysctl {name.replace('/', '.')}={allowing}`."
+    return (
+        "Allow this user to make user namespaces; in a container, let it run with a seccomp "
+        "profile that permits `unshare` and `mount`."
+    )
+
+
+def _build_namespace_prefix(network: Network) -> tuple[str, ...]:
+    setpriv = path_of("setpriv")
+    without_network = (
+        ("--net", "--", sys.executable, "-I", "-S", str(LOOPBACK)) if network == "none" else ("--",)
+    )
+    return (
+        *(setpriv, "--pdeathsig", "KILL", "--"),
+        *(path_of("unshare"), "--user", "--map-current-user", "--keep-caps", "--pid"),
+        *("--mount-proc", "--fork", "--kill-child=SIGKILL", *without_network),
+        # Who owns a namespace may undo its mounts: the command gets none of that power.
+        *(setpriv, "--no-new-privs", "--inh-caps=-all", "--ambient-caps=-all"),
+        *("--bounding-set=-all", "--"),
+    )
+
+
+def _build_bubblewrap_prefix(
+    wanted: ServerSandbox, command: str, *, home: str, cwd: str | None
+) -> tuple[str, ...]:
+    words = [
+        *(path_of("setpriv"), "--pdeathsig", "KILL", "--", path_of("bwrap"), "--die-with-parent"),
+        *("--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-uts"),
+        *("--unshare-cgroup-try", "--cap-drop", "ALL"),
+        *(("--unshare-net",) if wanted.network == "none" else ()),
+        *("--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"),
+    ]
+    # Sockets in /run and /tmp would lead out again: to a database, to Docker.
+    empty = [path for path in ("/tmp", "/run", home) if _is_folder(path)]  # noqa: S108
+    for path in empty:
+        words += ["--tmpfs", path]
+    if wanted.network == "host":
+        words += ["--ro-bind-try", RESOLVER, RESOLVER]
+    for path in _iterate_program_folders(command):
+        if any(_is_within(path, folder) for folder in empty):
+            words += ["--ro-bind-try", path, path]
+    return (*words, *_iterate_folder_arguments(wanted.hidden, cwd), "--")
+
+
+def _iterate_folder_arguments(hidden: tuple[str, ...], cwd: str | None) -> Iterator[str]:
+    """Yield what hides our own folders and opens the server's, in the order that does both."""
+    there = [path for path in hidden if _is_folder(path)]
+    for path in there:
+        yield from ("--tmpfs", path)
+    if cwd is None or not _is_folder(cwd):
+        yield from ("--chdir", "/tmp")  # noqa: S108 - an empty one of its own
+        return
+    folder = str(Path(cwd).absolute())
+    yield from ("--bind", folder, folder, "--chdir", folder)
+    for path in there:
+        if _is_within(path, folder):
+            yield from ("--tmpfs", path)
+
+
+def _iterate_program_folders(command: str) -> Iterator[str]:
+    """Yield the folders that a program under an emptied folder still needs."""
+    yield str(Path(command).parent)
+    yield str(Path(command).resolve().parent)
+    yield from dict.fromkeys((sys.prefix, sys.base_prefix))
+
+
+def _is_folder(path: str) -> bool:
+    return bool(path) and path != "/" and Path(path).is_dir()
+
+
+def _is_within(path: str, folder: str) -> bool:
+    return Path(path).is_relative_to(folder)
+
+
+def path_of(tool: str) -> str:
+    """Return where a tool of ours is; a child's PATH is never asked."""
+    return shutil.which(tool) or tool

@@ -1,0 +1,103 @@
+"""Store labels: what a server's data carries from callers who wrote there, and clearing it.
+
+The store of a server is all that it keeps, whoever wrote it: of a server of the pool that is the
+organization's, of a private one its agent's. It keeps its key under any name and any attachment.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import lru_cache
+from uuid import UUID
+
+from django.db import transaction
+
+from bonobot.accounts.principals import Principal
+from bonobot.accounts.roles import Action
+from bonobot.ledger.audit.admin_changes import record
+from bonobot.ledger.models import AuditRow, FlowCell, StoreLabel
+from mcp_servers.flow_labels import FlowLabel, decode_labels
+from mcp_servers.models import Server
+
+SHOWN_AT_MOST = 50
+MICROSECONDS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenLabels:
+    """Labels that one call left in a store, and who has cleared them since, if anybody has."""
+
+    labels: tuple[FlowLabel, ...]
+    call_id: UUID
+    session_id: UUID | None
+    tool: str
+    caller: str
+    created_at: datetime
+    cleared_at: datetime | None
+    cleared_by: str
+
+
+@lru_cache(maxsize=4096)
+def server_store(organization_id: UUID, server_id: UUID) -> str:
+    """Return the ledger's key of a server's store."""
+    return f"flow:{organization_id}:server:{server_id}"
+
+
+def store_labels_of(server: Server) -> tuple[FlowLabel, ...]:
+    """Return the labels that reading from a server brings beside its tools' own (a query)."""
+    cell = FlowCell.objects.filter(pk=_key(server)).first()
+    return decode_labels(cell.labels) if cell else ()
+
+
+def list_written_labels(server: Server) -> list[WrittenLabels]:
+    """Return which calls left labels in a server's store, the latest first (2 queries)."""
+    rows = list(StoreLabel.objects.filter(key=_key(server)).order_by("-created")[:SHOWN_AT_MOST])
+    calls = AuditRow.objects.of(server.organization_id).in_bulk([row.call_id for row in rows])
+    return [_written(row, calls.get(row.call_id)) for row in rows]
+
+
+def clear_store_labels(principal: Principal, server: Server) -> Sequence[FlowLabel]:
+    """Clear what a server's store holds and return it: it holds for the very next call.
+
+    Raises `Forbidden` without the right to approve definitions.
+    """
+    principal.require(Action.APPROVE_DEFINITIONS)
+    with transaction.atomic():
+        labels = store_labels_of(server)
+        # First the record, then the cell: admissions take the locks in this order.
+        record(
+            organization_id=server.organization_id,
+            actor=principal.actor,
+            action="store_labels_cleared",
+            resource_type="mcp_server",
+            resource_id=str(server.pk),
+            resource_name=server.name,
+            details={"labels": [*labels]},
+            governed=False,
+        )
+        FlowCell.objects.filter(pk=_key(server)).update(labels=0)
+        now = int(datetime.now(UTC).timestamp() * MICROSECONDS)
+        left = StoreLabel.objects.filter(key=_key(server), cleared=None)
+        left.update(cleared=now, cleared_by=principal.label[:255])
+    return labels
+
+
+def _written(row: StoreLabel, call: AuditRow | None) -> WrittenLabels:
+    return WrittenLabels(
+        labels=decode_labels(row.labels),
+        call_id=row.call_id,
+        session_id=row.session_id,
+        tool=call.tool_name if call else "",
+        caller=call.actor_label if call else "",
+        created_at=_moment(row.created),
+        cleared_at=_moment(row.cleared) if row.cleared is not None else None,
+        cleared_by=row.cleared_by,
+    )
+
+
+def _moment(microseconds: int) -> datetime:
+    return datetime.fromtimestamp(microseconds / MICROSECONDS, UTC)
+
+
+def _key(server: Server) -> str:
+    return server_store(server.organization_id, server.pk)

@@ -1,0 +1,185 @@
+"""Windows, outages, latency of a server.
+
+Every number comes from a bounded count of queries, whatever the length of the history: outages
+are rows of their own, and contacts are counted by their latency, which gives every percentile.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db.models import Count, Q
+from django.utils import timezone
+
+from bonobot.ledger.usage.aggregation import truncate_time
+from bonobot.ledger.usage.query_rollups import ReportSpan as Reported
+from bonobot.ledger.usage.query_rollups import open_reader, to_utc
+from mcp_servers.health.services import find_unmonitored_since
+from mcp_servers.health.uptime import TimeSpan, compute_percentile, compute_uptime_percent
+from mcp_servers.models import Check, Outage, Server, Unasked
+
+DAY = timedelta(days=1)
+WINDOWS = (("24h", DAY), ("7d", 7 * DAY), ("30d", 30 * DAY))
+LONGEST = WINDOWS[-1][1]
+OUTAGES_SHOWN = 50
+
+
+@dataclass(frozen=True, kw_only=True)
+class UptimeWindow:
+    """What happened in one stretch of time up to now; milliseconds, and percent of the time."""
+
+    name: str
+    since: datetime
+    uptime: float | None
+    checks: int
+    failures: int
+    outages: int
+    calls: int
+    p50: int | None
+    p95: int | None
+
+    @property
+    def tone(self) -> str:
+        """Return what it means to the eye."""
+        if self.uptime is None:
+            return "plain"
+        return "good" if self.uptime >= 99 else "warn" if self.uptime >= 90 else "bad"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerConnectionStatus:
+    """Where a server stands: connected, disconnected, last ping, last error."""
+
+    status: str
+    connected_at: datetime | None
+    disconnected_at: datetime | None
+    pinged_at: datetime | None
+    error_code: str
+    error: str
+    error_at: datetime | None
+    failures: int
+    next_check_at: datetime | None
+
+
+def list_recent_outages(server: Server, now: datetime, back: timedelta = LONGEST) -> list[Outage]:
+    """Return the outages that reach into the last `back`, the latest first (one query)."""
+    return list(server.outages.filter(build_outage_condition(now - back)))
+
+
+def build_outage_condition(since: datetime) -> Q:
+    """Return the condition of an outage that wasn't over before `since`."""
+    return Q(ended_at__isnull=True) | Q(ended_at__gt=since)
+
+
+def load_uptime_windows(server: Server, outages: list[Outage], now: datetime) -> list[UptimeWindow]:
+    """Return the last day, week and month (seven queries).
+
+    Calls are counted by whole hours of the day, and whole days of the others.
+    """
+    spans, known = to_spans(outages), find_first_check(server)
+    unknown = list_unmonitored_spans(server, now, list_unmonitored_periods(server, now))
+    tallies = _load_check_counts(server, now)
+    called = _load_call_counts(server, now)
+    found = []
+    for name, back in WINDOWS:
+        since = now - back
+        good, failures = tallies[name]
+        found.append(
+            UptimeWindow(
+                name=name,
+                since=since,
+                uptime=compute_uptime_percent(spans, since, now, known=known, unknown=unknown),
+                checks=sum(good.values()) + failures,
+                failures=failures,
+                outages=sum(one.ended_at is None or one.ended_at > since for one in outages),
+                calls=called[name],
+                p50=compute_percentile(good, 50),
+                p95=compute_percentile(good, 95),
+            )
+        )
+    return found
+
+
+def build_connection_status(server: Server, outages: list[Outage]) -> ServerConnectionStatus:
+    """Return where the server stands (no query)."""
+    last = outages[0] if outages else None
+    return ServerConnectionStatus(
+        status=server.status,
+        connected_at=server.last_connected_at,
+        disconnected_at=last.began_at if last else None,
+        pinged_at=server.checked_at,
+        error_code=last.code if last else "",
+        error=last.detail if last else "",
+        error_at=(last.ended_at or server.checked_at) if last else None,
+        failures=server.failures,
+        next_check_at=server.next_check_at if server.enabled else None,
+    )
+
+
+def to_spans(outages: Iterable[Outage]) -> list[TimeSpan]:
+    """Return outages as stretches of time."""
+    return [TimeSpan(one.began_at, one.ended_at) for one in outages]
+
+
+def list_unmonitored_periods(
+    server: Server, now: datetime, back: timedelta = LONGEST
+) -> list[Unasked]:
+    """Return the times of the last `back` in which nobody asked the server (one query)."""
+    return list(server.unasked.filter(ended_at__gt=now - back))
+
+
+def list_unmonitored_spans(
+    server: Server, now: datetime, gaps: Iterable[Unasked]
+) -> list[TimeSpan]:
+    """Return when nobody asked the server, with the stretch that lasts until now."""
+    since = find_unmonitored_since(server, now)
+    lasting = [TimeSpan(since)] if since is not None else []
+    return [TimeSpan(gap.began_at, gap.ended_at) for gap in gaps] + lasting
+
+
+def find_first_check(server: Server) -> datetime | None:
+    """Return from when on something is known of the server; None where nobody asked it yet."""
+    return server.created_at if server.checked_at else None
+
+
+def get_outage_duration(outage: Outage, now: datetime | None = None) -> timedelta:
+    """Return how long an outage lasted, or lasts."""
+    return (outage.ended_at or now or timezone.now()) - outage.began_at
+
+
+def _build_window_counts(column: str, now: datetime) -> dict[str, Any]:
+    """Return a count of rows for each window."""
+    return {name: Count("pk", filter=Q(**{f"{column}__gte": now - back})) for name, back in WINDOWS}
+
+
+def _load_check_counts(server: Server, now: datetime) -> dict[str, tuple[dict[int, int], int]]:
+    """Return for each window how many contacts took how long, and how many failed (one query)."""
+    rows = Check.objects.filter(server=server, created_at__gte=now - LONGEST).order_by()
+    good: dict[str, dict[int, int]] = {name: {} for name, _back in WINDOWS}
+    failed = dict.fromkeys(good, 0)
+    counted: Any = rows.values("ok", "latency_ms").annotate(
+        **_build_window_counts("created_at", now)
+    )
+    for row in counted:
+        for name in good:
+            if row["ok"] and row[name]:
+                good[name][row["latency_ms"] or 0] = row[name]
+            elif not row["ok"]:
+                failed[name] += row[name]
+    return {name: (good[name], failed[name]) for name in good}
+
+
+def _load_call_counts(server: Server, now: datetime) -> dict[str, int]:
+    """Return how many calls there were in each window, by whole hours and days (five queries)."""
+    today, hour = truncate_time(to_utc(now), "day"), truncate_time(to_utc(now), "hour")
+    since = {name: today - back + DAY for name, back in WINDOWS}
+    of: dict[str, Any] = {"server_id": server.pk, "event_type": "call"}
+    read = open_reader(server.organization_id, Reported(min(since.values()), None, "day"))
+    days = read.read("begins", **of)
+    found = {
+        name: sum(line.calls for (begins,), line in days.items() if begins >= since[name])
+        for name in since
+    }
+    hours = Reported(hour - DAY + timedelta(hours=1), None, "hour")
+    return found | {WINDOWS[0][0]: replace(read, span=hours).total(**of).calls}

@@ -1,0 +1,268 @@
+"""Record contacts, outages, unmonitored periods; next check."""
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.conf import settings
+from django.db import transaction
+from django.db.models import F
+from django.urls import reverse_lazy
+from django.utils import timezone
+
+from bonobot.core.db.transactions import lock
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import Problem
+from bonobot.core.text.masking import mask
+from bonobot.core.text.untrusted_text import make_storable
+from bonobot.ledger.audit.admin_changes import ChangeEvent, record, record_changes_at_end
+from bonobot.ledger.types import Actor
+from bonobot.notifications.notify import NotificationSubject, notify, recover
+from mcp_servers.client.list_definitions import ServerDeclarations
+from mcp_servers.models import Check, Outage, Server, Unasked
+from mcp_servers.subscriptions import leases
+
+REAUTH = "needs_reauth"
+
+
+def extend_outage(server: Server, problem: Problem, now: datetime) -> None:
+    """Write one more failed contact: an outage begins, or lasts; tell people when it is time."""
+    found = {"code": problem.code[:64], "detail": make_storable(str(problem))}
+    mine = Outage.objects.filter(server=server, ended_at=None)
+    if not mine.update(failures=F("failures") + 1, **found):
+        fresh = Outage(organization_id=server.organization_id, server=server, began_at=now, **found)
+        # Two contacts may fail at once: the second one finds the first one's row.
+        Outage.objects.bulk_create([fresh], ignore_conflicts=True)
+    outage = mine.first()
+    if outage is not None:
+        _notify_outage(server, outage, problem)
+
+
+def end(server: Server, now: datetime) -> None:
+    """Write that the server is there again, and tell those who were told that it wasn't."""
+    for outage in Outage.objects.filter(server=server, ended_at=None):
+        if Outage.objects.filter(pk=outage.pk, ended_at=None).update(ended_at=now):
+            text = format_message(
+                "{server} answers again, after {lasted} ({code}).",
+                server=server.name,
+                lasted=_format_duration(now - outage.began_at),
+                code=outage.code,
+            )
+            recover(
+                server.organization_id,
+                build_server_subject(server),
+                text,
+                topic=_build_topic(outage),
+            )
+
+
+def _format_duration(time: timedelta) -> str:
+    """Return a duration in signs that every language has."""
+    minutes = max(1, round(time.total_seconds() / 60))
+    if minutes < 120:
+        return f"{minutes} min"
+    return f"{minutes // 60} h" if minutes < 2 * 24 * 60 else f"{minutes // (24 * 60)} d"
+
+
+def close_outage(server: Server) -> None:
+    """End what is open of a server that nobody asks any more, without a word."""
+    Outage.objects.filter(server=server, ended_at=None).update(ended_at=timezone.now())
+
+
+def prune_outages(older_than: timedelta) -> int:
+    """Delete outages that ended long ago; return how many rows."""
+    return int(Outage.objects.filter(ended_at__lt=timezone.now() - older_than).delete()[0])
+
+
+def build_server_subject(server: Server, page: str = "change") -> NotificationSubject:
+    """Return the server as notices name it; looking up its page waits until a notice is written."""
+    link = reverse_lazy(f"admin:mcp_servers_server_{page}", args=[server.pk])
+    return NotificationSubject("mcp_server", str(server.pk), server.name, link)
+
+
+def _notify_outage(server: Server, outage: Outage, problem: Problem) -> None:
+    why = f"{problem} {problem.remedy}".strip()
+    if problem.code == REAUTH:
+        event, text = REAUTH, format_message("{server} needs new credentials.", server=server.name)
+    elif outage.failures >= settings.BONOBOT_DOWN_AFTER:
+        event = "server_down"
+        text = format_message(
+            "{server} hasn't answered since {since} UTC ({n} times).",
+            server=server.name,
+            since=f"{outage.began_at:%Y-%m-%d %H:%M}",
+            n=outage.failures,
+        )
+    else:
+        return
+    notify(
+        server.organization_id,
+        event,
+        build_server_subject(server),
+        f"{text} {why}",
+        topic=_build_topic(outage),
+    )
+
+
+def _build_topic(outage: Outage) -> str:
+    return f"outage:{outage.pk}"
+
+
+BACKOFF_LIMIT = timedelta(hours=1)
+# A check may be late by its own pause, and by what a busy or restarted worker takes.
+LATE_AT_LEAST = timedelta(minutes=10)
+
+
+def pause(server: Server, failures: int) -> timedelta:
+    """Return how long to wait: the regular period, doubled with each failure, up to an hour."""
+    over_http = server.transport_type != Server.Transport.STDIO
+    seconds = settings.BONOBOT_CHECK_EVERY_S if over_http else settings.BONOBOT_CHECK_STDIO_EVERY_S
+    regular = timedelta(seconds=seconds)
+    return min(regular * 2 ** min(failures, 10), max(regular, BACKOFF_LIMIT))
+
+
+def find_unmonitored_since(server: Server, now: datetime) -> datetime | None:
+    """Return since when nobody asks the server; None while it is asked as it should be."""
+    last: datetime = server.checked_at or server.created_at
+    if not server.enabled:
+        return last
+    late = max(2 * pause(server, server.failures), LATE_AT_LEAST)
+    return last if now - last > late else None
+
+
+def end_unasked(server: Server, now: datetime) -> None:
+    """Write that nobody asked the server until now, if that is so."""
+    since = find_unmonitored_since(server, now)
+    if since is not None and since < now:
+        gap = Unasked(
+            organization_id=server.organization_id, server=server, began_at=since, ended_at=now
+        )
+        # Two contacts at once find the same beginning: one row tells it.
+        Unasked.objects.bulk_create([gap], ignore_conflicts=True)
+
+
+def prune_unmonitored_periods(older_than: timedelta) -> int:
+    """Delete gaps that ended long ago; return how many rows."""
+    return int(Unasked.objects.filter(ended_at__lt=timezone.now() - older_than).delete()[0])
+
+
+# What a call can find out about a server, and what its status is then (FEATURES A7).
+TROUBLES: dict[str, Server.Status] = {
+    "needs_reauth": Server.Status.NEEDS_REAUTH,
+    "server_unreachable": Server.Status.ERROR,
+}
+CONNECTIONS = Actor(kind="system", id="connections", label="connections")
+
+
+def record_attempt(server: Server) -> None:
+    """Write that we are asking a server that didn't answer last time, or never did."""
+    waiting = Server.objects.enabled().filter(pk=server.pk).exclude(status=Server.Status.CONNECTED)
+    waiting.update(status=Server.Status.CONNECTING)
+
+
+def forget_attempt(server: Server) -> None:
+    """Take `record_attempt` back: what one person lacks says nothing about the server."""
+    was = server.status if server.status != Server.Status.CONNECTING else Server.Status.DISCONNECTED
+    asked = Server.objects.enabled().filter(pk=server.pk, status=Server.Status.CONNECTING)
+    asked.update(status=was)
+
+
+@record_changes_at_end()
+def record_success(server: Server, kind: str, survey: ServerDeclarations) -> None:
+    """Write a successful survey: connected, era and discovery stored for the next call."""
+    lock(Server.objects.filter(pk=server.pk))
+    found: dict[str, Any] = {"discovered_at": timezone.now(), "server_info": survey.server_info}
+    if (server.era, server.discovery) != (survey.era, survey.discovery):
+        # Not observations: the next call is made by them, so snapshots must be read again.
+        Server.objects.filter(pk=server.pk).update(era=survey.era, discovery=survey.discovery)
+    leases.store_change_topics(server, survey.capabilities)
+    record_contact(server, kind, survey.latency_ms, **found)
+
+
+@transaction.atomic
+def record_contact(server: Server, kind: str, latency_ms: int, **found: Any) -> None:
+    """Write that the server answered."""
+    lock(Server.objects.filter(pk=server.pk))
+    now = timezone.now()
+    end_unasked(server, now)
+    away = Server.objects.enabled().filter(pk=server.pk).exclude(status=Server.Status.CONNECTED)
+    came = away.update(status=Server.Status.CONNECTED)  # by whoever is first: one event
+    Server.objects.filter(pk=server.pk).update(
+        status=Server.Status.CONNECTED if server.enabled else Server.Status.DISABLED,
+        status_code="",
+        status_detail="",
+        checked_at=now,
+        last_connected_at=now,
+        latency_ms=latency_ms,
+        failures=0,
+        next_check_at=now + pause(server, 0),
+        **found,
+    )
+    _create_check(server, kind, ok=True, latency_ms=latency_ms)
+    if server.failures:
+        end(server, now)
+    if came:
+        details = {"found_by": kind, "era": server.era, "latency_ms": latency_ms}
+        _record_event(server, "server_connected", details)
+
+
+@transaction.atomic
+def record_failure(server_id: Any, kind: str, problem: Problem) -> None:
+    """Write that the server did not answer, and why; 401 and 403 ask for new credentials."""
+    lock(rows := Server.objects.filter(pk=server_id))
+    server = rows.first()
+    if server is None:
+        return
+    now = timezone.now()
+    end_unasked(server, now)
+    reauth = problem.code == "needs_reauth"
+    lost = bool(server.last_connected_at) and not server.failures
+    known = {"failures__gt": 0, "status_code": problem.code}
+    news = Server.objects.filter(pk=server.pk).exclude(**known).update(status_code=problem.code)
+    Server.objects.filter(pk=server.pk).update(
+        status=Server.Status.NEEDS_REAUTH if reauth else Server.Status.ERROR,
+        status_code=problem.code,
+        status_detail=f"{problem} {problem.remedy}".strip(),
+        checked_at=now,
+        failures=server.failures + 1,
+        next_check_at=now + pause(server, server.failures + 1),
+    )
+    _create_check(server, kind, ok=False, code=problem.code, detail=str(problem))
+    if server.enabled:
+        extend_outage(server, problem, now)
+    if news:
+        action = "server_lost" if lost else "server_connection_failed"
+        details = {"found_by": kind, "last_connected_at": server.last_connected_at, "why": problem}
+        _record_event(
+            server, "server_credentials_refused" if reauth else action, details, problem.code
+        )
+
+
+def record_trouble(server_id: Any, problem: Problem) -> None:
+    """Write that a call found the server away or closed to us, unless that is known already.
+
+    Where each person signs in, one person's login is their own task and no trouble of the server's.
+    """
+    status = TROUBLES.get(problem.code)
+    server = Server.objects.filter(pk=server_id).exclude(status=status).first() if status else None
+    if server is None or (server.by_person and status == Server.Status.NEEDS_REAUTH):
+        return
+    record_failure(server_id, Check.Kind.HEALTH, problem)
+
+
+def _record_event(server: Server, action: str, details: dict[str, Any], code: str = "") -> None:
+    """Write a turn in a server's connection into the audit (FEATURES D12); it governs nothing."""
+    told = {name: str(value) for name, value in details.items() if value not in ("", None)}
+    record(
+        organization_id=server.organization_id,
+        actor=CONNECTIONS,
+        action=action,
+        resource_type="mcp_server",
+        resource_id=str(server.pk),
+        resource_name=server.name,
+        details=mask({**told, "transport": server.transport_type}),
+        governed=False,
+        event=ChangeEvent("connection", "error" if code else "ok", code, server.pk, server.name),
+    )
+
+
+def _create_check(server: Server, kind: str, **found: Any) -> None:
+    Check.objects.create(organization_id=server.organization_id, server=server, kind=kind, **found)

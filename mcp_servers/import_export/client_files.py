@@ -1,0 +1,132 @@
+"""Where MCP clients keep their servers.
+
+The paths are those that each client documents, for Linux, macOS and Windows. A project's own file
+comes before the user's.
+"""
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import InvalidInput, NotFound
+
+CLIENTS = ("claude-code", "claude-desktop", "cursor", "vscode", "windsurf")
+# Claude Code keeps its history in the same file.
+LARGEST_FILE = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class UserMachine:
+    """Where files may be: the person's home and folder, the environment and the platform."""
+
+    home: Path
+    folder: Path
+    environ: Mapping[str, str] = field(default_factory=dict, repr=False)
+    platform: str = sys.platform
+
+    @property
+    def applications(self) -> Path:
+        """The folder in which desktop applications keep their settings."""
+        if self.platform == "darwin":
+            return self.home / "Library" / "Application Support"
+        if self.platform == "win32":
+            roaming = self.environ.get("APPDATA")
+            return Path(roaming) if roaming else self.home / "AppData" / "Roaming"
+        configured = self.environ.get("XDG_CONFIG_HOME")
+        return Path(configured) if configured else self.home / ".config"
+
+
+@dataclass(frozen=True)
+class ClientConfigFile:
+    """A client's file that is there, the text of it about servers, and others beside it."""
+
+    path: Path
+    text: str = field(repr=False)
+    beside: tuple[Path, ...] = ()
+
+
+def list_config_paths(client: str, machine: UserMachine) -> tuple[Path, ...]:
+    """Return where `client` may keep its servers, the most particular first."""
+    applications, home, folder = machine.applications, machine.home, machine.folder
+    known = {
+        "claude-code": (folder / ".mcp.json", home / ".claude.json"),
+        "claude-desktop": (applications / "Claude" / "claude_desktop_config.json",),
+        "cursor": (folder / ".cursor" / "mcp.json", home / ".cursor" / "mcp.json"),
+        "vscode": (
+            folder / ".vscode" / "mcp.json",
+            applications / "Code" / "User" / "mcp.json",
+            applications / "Code" / "User" / "settings.json",
+        ),
+        "windsurf": (home / ".codeium" / "windsurf" / "mcp_config.json",),
+    }
+    return known[client]
+
+
+def read_client(client: str, machine: UserMachine) -> ClientConfigFile:
+    """Return the first file of `client` that is there; raises `NotFound` naming every place."""
+    looked = list_config_paths(client, machine)
+    there = [path for path in looked if path.is_file()]
+    if not there:
+        raise NotFound(
+            format_message("There is no file of {client} here.", client=client),
+            code="no_client_file",
+            field="--from",
+            remedy=format_message(
+                "Looked at: {looked}. Name another as FILE.",
+                looked=", ".join(str(path) for path in looked),
+            ),
+        )
+    text = read_text(there[0])
+    if there[0].name == ".claude.json":
+        text = _extract_claude_code_servers(text, machine.folder)
+    return ClientConfigFile(there[0], text, tuple(there[1:]))
+
+
+def read_text(path: Path) -> str:
+    """Return a configuration file's text; raises `NotFound`, `Invalid`."""
+    try:
+        if path.stat().st_size > LARGEST_FILE:
+            raise InvalidInput(
+                format_message("{path} is too large.", path=path), code="too_large", field="FILE"
+            )
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError:
+        raise InvalidInput(
+            format_message("{path} is not UTF-8 text.", path=path),
+            code="not_text",
+            field="FILE",
+            remedy="Save it as UTF-8, or name the right file.",
+        ) from None
+    except OSError as error:
+        raise NotFound(
+            format_message("{path} can't be read: {strerror}.", path=path, strerror=error.strerror),
+            code="unreadable_file",
+            field="FILE",
+            remedy="Name a file that you may read, or `-` for the standard input.",
+        ) from None
+
+
+def _extract_claude_code_servers(text: str, folder: Path) -> str:
+    """Return the user's servers and those of this folder's project, without the history."""
+    try:
+        document = json.loads(text)
+    except ValueError:
+        return text  # the import says what is wrong with it
+    found: dict[str, Any] = {}
+    for part in _iterate_server_sections(document, folder):
+        servers = part.get("mcpServers")
+        found.update(servers if isinstance(servers, dict) else {})
+    return json.dumps({"mcpServers": found}, indent=2)
+
+
+def _iterate_server_sections(document: Any, folder: Path) -> Iterator[dict[str, Any]]:
+    if isinstance(document, dict):
+        yield document
+        projects = document.get("projects")
+        project = projects.get(str(folder)) if isinstance(projects, dict) else None
+        if isinstance(project, dict):
+            yield project

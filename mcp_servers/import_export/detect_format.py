@@ -1,0 +1,148 @@
+"""Find the servers in a client's file."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import InvalidInput
+from bonobot.core.text.json_reader import SourceNode
+from bonobot.core.text.untrusted_text import make_visible
+
+WRAPPERS = ("mcpServers", "servers", "mcp_servers", "context_servers")
+URL_KEYS = ("url", "serverUrl", "httpUrl", "endpoint")
+TRANSPORT_KEYS = ("transport_type", "transport", "type")
+MOST_SERVERS = 200
+
+_MARKS = (*URL_KEYS, *TRANSPORT_KEYS, "command", "endpoint_config")
+# What else the clients keep in the same file, which is not about how to reach a server.
+_BESIDE = frozenset(("$schema", "inputs"))
+
+
+@dataclass(frozen=True, slots=True)
+class ServerNode:
+    """A server where it stands; `name` is None where nothing names it."""
+
+    name: str | None
+    line: int
+    node: SourceNode
+
+
+@dataclass(frozen=True, slots=True)
+class ImportDocument:
+    """The servers of a text, what VS Code calls inputs, and members that were left out."""
+
+    servers: tuple[ServerNode, ...]
+    inputs: SourceNode | None
+    left_out: tuple[str, ...]
+
+
+def detect_servers(root: SourceNode) -> ImportDocument:
+    """Return what a text holds.
+
+    Raises `Invalid` (`nothing_to_import`, `not_a_configuration`, `too_many_servers`).
+    """
+    document = _find_servers(root)
+    if len(document.servers) > MOST_SERVERS:
+        raise InvalidInput(
+            format_message(
+                "The text names {count} servers; at most {most_servers} fit.",
+                count=len(document.servers),
+                most_servers=MOST_SERVERS,
+            ),
+            code="too_many_servers",
+            remedy="Import them in several parts.",
+        )
+    if not document.servers:
+        raise InvalidInput(
+            "There is no server in it.",
+            code="nothing_to_import",
+            remedy='Paste a configuration, such as {"name": {"url": "https://…"}}.',
+        )
+    return document
+
+
+def _find_servers(root: SourceNode) -> ImportDocument:
+    if isinstance(root.value, list):
+        return ImportDocument(tuple(_walk_list(root)), None, ())
+    if not isinstance(root.value, dict):
+        raise _build_format_error("a single value")
+    if key := _find_wrapper_key(root):
+        inner = root.get(key)
+        document = _find_servers(inner) if inner and inner.members else ImportDocument((), None, ())
+        return ImportDocument(
+            document.servers, document.inputs, document.left_out + _list_unused_keys(root, key)
+        )
+    wrapped = [name for name in WRAPPERS if _is_wrapper(root.get(name))]
+    if wrapped:
+        found = [
+            each for name in wrapped if (node := root.get(name)) for each in _walk_wrapper(node)
+        ]
+        return ImportDocument(tuple(found), root.get("inputs"), _list_unused_keys(root, *wrapped))
+    if _is_server(root):
+        return ImportDocument(
+            (ServerNode(_find_name(root), root.line, root),), root.get("inputs"), ()
+        )
+    if root.members and not any(isinstance(node.value, dict) for _, _, node in root.members):
+        raise _build_format_error("no server")
+    return ImportDocument(tuple(_walk_wrapper(root)), root.get("inputs"), ())
+
+
+def _find_wrapper_key(root: SourceNode) -> str:
+    """Return the member that holds all of it, or "".
+
+    VS Code and others keep the servers under `mcp` in their settings, some under `tools`.
+    """
+    inner = root.get("mcp")
+    if inner is not None and isinstance(inner.value, dict) and not _is_server(inner):
+        return "mcp"
+    inner = root.get("tools")
+    if inner is not None and any(_is_wrapper(inner.get(name)) for name in WRAPPERS):
+        return "tools"
+    return ""
+
+
+def _walk_wrapper(node: SourceNode) -> Iterator[ServerNode]:
+    if isinstance(node.value, list):
+        yield from _walk_list(node)
+        return
+    for name, line, value in node.members:
+        if name not in _BESIDE:
+            yield ServerNode(name, line, value)
+
+
+def _walk_list(node: SourceNode) -> Iterator[ServerNode]:
+    for item in node.items:
+        yield ServerNode(_find_name(item), item.line, item)
+
+
+def _find_name(node: SourceNode) -> str | None:
+    named = node.get("name")
+    return named.value if named is not None and isinstance(named.value, str) else None
+
+
+def _is_wrapper(node: SourceNode | None) -> bool:
+    return node is not None and isinstance(node.value, dict | list) and not _is_server(node)
+
+
+def _is_server(node: SourceNode) -> bool:
+    """Tell whether an object describes a server itself; a map may name a server `url`, too."""
+    for mark in _MARKS:
+        member = node.get(mark)
+        if member is None:
+            continue
+        if isinstance(member.value, dict) == (mark == "endpoint_config"):
+            return True
+    return False
+
+
+def _list_unused_keys(root: SourceNode, *taken: str) -> tuple[str, ...]:
+    names = (name for name, _, _ in root.members if name not in taken and name not in _BESIDE)
+    return tuple(dict.fromkeys(make_visible(name, 64) for name in names))
+
+
+def _build_format_error(what: str) -> InvalidInput:
+    return InvalidInput(
+        format_message("The text can be read, but holds {what}.", what=what),
+        code="not_a_configuration",
+        remedy='Paste servers by name: {"name": {"url": "https://…"}} or {"name": {"command": …}}.',
+    )

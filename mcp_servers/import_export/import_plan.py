@@ -1,0 +1,132 @@
+"""Plan an import, then add as chosen.
+
+`plan` reads the text and checks each entry as adding it would, so that what a preview shows is what
+happens. Whoever asked then adds the entries that are ready, each whole or not at all; the others
+keep their problems.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+from urllib.parse import urlsplit
+from uuid import UUID
+
+from bonobot.accounts.principals import Principal
+from bonobot.accounts.roles import Action
+from bonobot.core.http.egress import resolve_for_preview
+from bonobot.core.http.ip_addresses import AddressScope
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import Problem
+from mcp_servers.import_export.entries import ImportEntry
+from mcp_servers.import_export.parse_servers import parse
+from mcp_servers.models import Server
+from mcp_servers.server_config import ServerSpec, check
+from mcp_servers.tool_names import check_name
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportChoices:
+    """What a person decided about an import.
+
+    `values` fills parameters by name; `allow_private` and `chosen` name entries (None: all that are
+    sound); names must be free in `scope_id` (None: the pool); `taken_over` names members that the
+    caller itself understands; `only_tools` are the tools that entries are kept to. Nothing outside
+    the text is ever read for a value.
+    """
+
+    values: Mapping[str, str] = field(default_factory=dict, repr=False)
+    allow_private: Collection[str] = ()
+    chosen: Collection[str] | None = None
+    scope_id: UUID | None = None
+    taken_over: Collection[str] = ()
+    only_tools: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedServer:
+    """One entry with what would become of it: `problems` empty means that it can be added.
+
+    `private` says that its address is a private one, which a platform administrator may allow.
+    """
+
+    entry: ImportEntry
+    spec: ServerSpec | None = field(default=None, repr=False)
+    problems: tuple[Problem, ...] = ()
+    private: bool = False
+    chosen: bool = True
+
+    @property
+    def ready(self) -> bool:
+        """Tell whether the entry will be added."""
+        return self.chosen and self.spec is not None and not self.problems
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the preview: no secret, every problem, and whether a permission is needed."""
+        return self.entry.preview() | {
+            "action": "add" if self.ready else "refuse" if self.problems else "leave out",
+            "private": self.private,
+            "problems": [problem.as_dict() for problem in self.problems],
+        }
+
+
+def plan(
+    principal: Principal, text: str, choices: ImportChoices | None = None
+) -> tuple[PlannedServer, ...]:
+    """Return what would become of a pasted text; raises `Problem` when it can't be read at all.
+
+    Names are resolved to tell private addresses, for up to 5 s each: never call this on the loop.
+    """
+    choices = choices or ImportChoices()
+    entries = parse(text, values=choices.values, taken_over=choices.taken_over)
+    return plan_entries(principal, entries, choices)
+
+
+def plan_entries(
+    principal: Principal, entries: Collection[ImportEntry], choices: ImportChoices
+) -> tuple[PlannedServer, ...]:
+    """Return what would become of entries that were read already."""
+    principal.require(Action.MANAGE_SERVERS)
+    beside = Server.objects.in_scope(choices.scope_id or principal.organization_id)
+    taken = list(beside.values_list("name", flat=True))
+    return tuple(_plan_entry(principal, entry, choices, taken) for entry in entries)
+
+
+def _plan_entry(
+    principal: Principal, entry: ImportEntry, choices: ImportChoices, taken: Collection[str]
+) -> PlannedServer:
+    chosen = choices.chosen is None or entry.name in choices.chosen
+    bare = PlannedServer(entry=entry, problems=entry.problems, chosen=chosen)
+    if entry.problems:
+        return bare
+    private = _is_private(entry)
+    allowed = private and entry.name in choices.allow_private
+    spec = ServerSpec(
+        **entry.configuration(),
+        allow_private=allowed,
+        only_tools=choices.only_tools.get(entry.name),
+    )
+    try:
+        check_name(entry.name, taken)
+        check(principal, spec)
+    except Problem as problem:
+        return replace(bare, problems=(problem,), private=private)
+    if private and not allowed:
+        return replace(bare, problems=(_build_private_address_problem(entry),), private=True)
+    return replace(bare, spec=spec, private=private)
+
+
+def _is_private(entry: ImportEntry) -> bool:
+    host = urlsplit(str(entry.endpoint_config.get("url", ""))).hostname
+    return bool(host) and any(
+        found.reach is AddressScope.PRIVATE for found in resolve_for_preview(str(host))
+    )
+
+
+def _build_private_address_problem(entry: ImportEntry) -> Problem:
+    return Problem(
+        format_message("The address of `{name}` is a private one.", name=entry.name),
+        code="private_address",
+        field="endpoint_config.url",
+        rule="egress",
+        remedy="A platform administrator can allow it here, if this server is meant.",
+    )

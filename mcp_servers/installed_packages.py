@@ -1,0 +1,69 @@
+"""Packages of servers that `npx` and `uvx` start: how it stands with them, and install them again.
+
+It is this host that is spoken of: each installs what it starts.
+"""
+
+import logging
+from dataclasses import asdict, replace
+from typing import Any
+from uuid import UUID
+
+from django.conf import settings
+
+from bonobot.accounts.principals import Principal
+from bonobot.accounts.roles import Action
+from bonobot.core.problems import Problem
+from bonobot.core.runtime import get_runtime
+from mcp_servers.audit import record_server_change
+from mcp_servers.build_endpoint import build_endpoint
+from mcp_servers.client.package_installation import Installation, installation_of, installed
+from mcp_servers.discovery import discover
+from mcp_servers.health.check_servers import SYSTEM
+from mcp_servers.models import Server
+
+logger = logging.getLogger(__name__)
+
+
+def installation_of_server(server: Server) -> dict[str, Any] | None:
+    """Return `state` and `detail` of a server's package; None where nothing is to be installed."""
+    if server.transport_type != Server.Transport.STDIO:
+        return None
+    try:
+        found = installation_of(build_endpoint(server))
+    except Problem:  # a secret that can't be opened is told elsewhere
+        return None
+    return asdict(found) if found else None
+
+
+async def install_package(principal: Principal, server: Server) -> Installation | None:
+    """Install a server's package again, audited, and wait for it; None where there is none.
+
+    Raises `UpstreamError` (`installation_failed`).
+    """
+    principal.require(Action.MANAGE_SERVERS)
+    orm = get_runtime().aside
+    endpoint = replace(
+        await orm(build_endpoint, server), patience_s=float(settings.BONOBOT_INSTALL_S)
+    )
+    if installation_of(endpoint) is None:
+        return None
+    await orm(_record, principal, server)
+    await installed(endpoint, anew=True)
+    return installation_of(endpoint)
+
+
+def _record(principal: Principal, server: Server) -> None:
+    with record_server_change(server, principal.actor, "server_installed", governed=False):
+        pass
+
+
+def discover_late(server_id: UUID) -> None:
+    """Discover a server whose installation took longer than a start could wait."""
+    get_runtime().spawn(_discover(server_id), name=f"discover {server_id} after its installation")
+
+
+async def _discover(server_id: UUID) -> None:
+    try:
+        await discover(server_id, actor=SYSTEM)
+    except Problem as problem:
+        logger.warning("discovery of server %s failed: %s", server_id, problem.code)

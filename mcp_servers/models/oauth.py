@@ -1,0 +1,129 @@
+"""OAuthGrant, OAuthClient, OAuthLogin.
+
+Tokens are sealed in rows of their own: their expiry is known after a restart, every process sees
+the same ones, and a lease on the row lets one process at a time ask for new ones.
+"""
+
+from datetime import datetime, timedelta
+from typing import ClassVar
+
+from django.conf import settings
+from django.db import models
+from django.utils import timezone
+from django.utils.translation import gettext_lazy as _
+
+from bonobot.accounts.models.abstract_models import OrganizationModel
+from bonobot.core.crypto.encrypted_fields import SealedTextField
+from mcp_servers.models.servers import Server
+
+# A token that ends while it is on its way is refused: ask for the next one a little earlier.
+EARLY = timedelta(seconds=30)
+ISSUER_LENGTH = 500
+
+
+class OAuthGrant(OrganizationModel):
+    """The tokens of one server for one subject: the organization, or one person.
+
+    `binding` is a digest of the URL and sign-in that the tokens were given for; under another one
+    they are worth nothing. `version` counts what was stored, so that who was refused with one
+    version knows whether somebody has renewed it meanwhile. `signed_in_at` is the last login, which
+    may have been another account's; None where no person signs in.
+    """
+
+    server = models.ForeignKey(Server, on_delete=models.CASCADE, related_name="grants")
+    subject = models.UUIDField(_("subject"))
+    binding = models.CharField(max_length=64, blank=True, default="")
+    issuer = models.CharField(_("issuer"), max_length=ISSUER_LENGTH, blank=True, default="")
+    client_id = models.CharField(_("client id"), max_length=2048, blank=True, default="")
+    authority = models.JSONField(default=dict)
+    access_token = SealedTextField(blank=True, default="")
+    refresh_token = SealedTextField(blank=True, default="")
+    expires_at = models.DateTimeField(_("expires"), null=True)
+    scope = models.TextField(_("scope"), blank=True, default="")
+    wanted_scope = models.TextField(blank=True, default="")
+    version = models.PositiveIntegerField(default=0)
+    signed_in_at = models.DateTimeField(_("signed in"), null=True)
+    failure = models.JSONField(default=dict)
+    failed_at = models.DateTimeField(null=True)
+    lease_holder = models.UUIDField(null=True)
+    lease_until = models.DateTimeField(null=True)
+
+    class Meta:
+        verbose_name = _("OAuth grant")
+        verbose_name_plural = _("OAuth grants")
+        constraints = (
+            models.UniqueConstraint(fields=["server", "subject"], name="grant_once_per_subject"),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.server_id} for {self.subject}"
+
+    def usable(self, now: datetime | None = None) -> bool:
+        """Tell whether the access token can still be sent."""
+        now = now or timezone.now()
+        return bool(self.access_token) and (
+            self.expires_at is None or self.expires_at - EARLY > now
+        )
+
+    def alive(self, now: datetime | None = None) -> bool:
+        """Tell whether a token can be sent, or another one asked for without a person."""
+        return self.usable(now) or bool(self.refresh_token)
+
+
+class OAuthClient(OrganizationModel):
+    """Who we are at one authorization server that registered us by itself (RFC 7591).
+
+    Kept by issuer and never used at another one.
+    """
+
+    issuer = models.CharField(max_length=ISSUER_LENGTH)
+    redirect_uri = models.CharField(max_length=ISSUER_LENGTH)
+    client_id = models.CharField(max_length=2048)
+    client_secret = SealedTextField(blank=True, default="")
+    method = models.CharField(max_length=32, default="none")
+    expires_at = models.DateTimeField(null=True)
+    registration_url = models.CharField(max_length=2048, blank=True, default="")
+    registration_token = SealedTextField(blank=True, default="")
+
+    class Meta:
+        verbose_name = _("OAuth client")
+        verbose_name_plural = _("OAuth clients")
+        constraints = (
+            models.UniqueConstraint(
+                fields=["organization", "issuer", "redirect_uri"], name="oauth_client_per_issuer"
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.client_id} at {self.issuer}"
+
+
+class OAuthLogin(OrganizationModel):
+    """A login on its way through a browser: single use, ten minutes, one person, one session.
+
+    The state itself is not kept, only its digest; the issuer and whether it names itself in its
+    answer (RFC 9207) are recorded before anybody is sent there.
+    """
+
+    LIFETIME: ClassVar[timedelta] = timedelta(minutes=10)
+
+    server = models.ForeignKey(Server, on_delete=models.CASCADE, related_name="+")
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
+    subject = models.UUIDField()
+    binding = models.CharField(max_length=64)
+    state_digest = models.CharField(max_length=64, unique=True)
+    session_digest = models.CharField(max_length=64)
+    verifier = SealedTextField()
+    authority = models.JSONField(default=dict)
+    client_id = models.CharField(max_length=2048)
+    redirect_uri = models.CharField(max_length=2048)
+    scope = models.TextField(blank=True, default="")
+    expires_at = models.DateTimeField()
+    used_at = models.DateTimeField(null=True)
+
+    class Meta:
+        verbose_name = _("login")
+        verbose_name_plural = _("logins")
+
+    def __str__(self) -> str:
+        return f"login to {self.server_id} by {self.user_id}"

@@ -1,0 +1,393 @@
+"""Obtain, refresh, attach bearer tokens.
+
+Within a process those who wait share one task; across processes a lease on the grant's row lets one
+of them ask, and the others read what it stored. The task outlives its callers: a call that is
+cancelled must not lose a refresh token that was rotated meanwhile.
+
+A request that is refused with 401 was not executed: the token is renewed once and the request goes
+out once more. With 403 and `insufficient_scope` it is the same, with more scopes. The token is no
+part of what tells connections apart, so sessions survive its renewal; the subject is, so that no
+two people share one.
+"""
+
+import asyncio
+import hashlib
+import time
+from collections.abc import AsyncGenerator
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from functools import cached_property
+from random import SystemRandom
+from typing import Any
+from uuid import UUID, uuid4
+
+import httpx2
+from django.conf import settings
+from django.utils import timezone
+
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import Problem
+from bonobot.core.runtime import Runtime, get_runtime
+from mcp_servers.client.endpoint import ServerEndpoint
+from mcp_servers.client.errors import UpstreamError
+from mcp_servers.models import OAuthGrant
+from mcp_servers.oauth_client import client_registration, grants
+from mcp_servers.oauth_client import metadata as oauth_client_metadata
+from mcp_servers.oauth_client.grants import AccessToken
+from mcp_servers.oauth_client.metadata import AuthorizationServer, BearerChallenge, discover
+from mcp_servers.oauth_client.token_requests import OAuthTokens, ask_for_tokens
+from mcp_servers.oauth_client.types import (
+    AuthorizationServerUnavailable,
+    LoginNeeded,
+    OAuthAccount,
+    OAuthProblem,
+    join_scopes,
+    parse_scopes,
+)
+
+EXCHANGE_S = 45.0  # shorter than the lease
+WAIT_S = 70.0  # longer than the lease, so that a dead holder's is waited out
+LOOK_AGAIN_S = 0.1
+
+# Its own: nobody who seeds the one that all share decides when others look again.
+_CHANCE = SystemRandom()
+
+_Key = tuple[Runtime, str, str, int, str]
+_running: dict[_Key, Future[AccessToken | Problem]] = {}
+
+
+def login_url(account: OAuthAccount) -> str:
+    """Return where a person signs in to the account's server."""
+    return login_address(account.server_id)
+
+
+def login_address(server_id: UUID) -> str:
+    """Return where a person signs in to a server."""
+    return f"{settings.BONOBOT_URL}/oauth/start/{server_id}"
+
+
+async def get_access_token(account: OAuthAccount) -> AccessToken:
+    """Return a token that holds; raises `OAuthProblem` (`needs_reauth` where a person is needed).
+
+    On the loop of `runtime()` only.
+    """
+    grant, found = await get_runtime().orm(_load_grant_token, account)
+    if found is not None:
+        return found
+    return await _await_refresh(account, grant.version, None, "")
+
+
+async def replace_refused_token(
+    account: OAuthAccount, refused: AccessToken, challenge: BearerChallenge | None
+) -> AccessToken:
+    """Return another token than the one that was refused with 401."""
+    return await _await_refresh(account, refused.version, challenge, "")
+
+
+async def extend_token_scope(
+    account: OAuthAccount, refused: AccessToken, challenge: BearerChallenge
+) -> AccessToken:
+    """Return a token with the scopes that a challenge asks for beside those asked for before.
+
+    Raises `LoginNeeded` where only a person can agree to more, or more was asked for in vain.
+    """
+    grant, _found = await get_runtime().orm(_load_grant_token, account)
+    before = parse_scopes(f"{grant.wanted_scope} {grant.scope}") or account.scopes
+    wanted = join_scopes(before, challenge.scopes)
+    # Where a person signed in, only what was granted counts: what is wanted may still be to come.
+    had = grant.scope if account.interactive else grant.wanted_scope
+    in_vain = set(challenge.scopes) <= set(parse_scopes(had))
+    if account.interactive and not in_vain:
+        await get_runtime().orm(grants.store_wanted_scope, grant, wanted)
+        raise _login(account, "The server wants more rights than were granted.")
+    if in_vain:
+        raise OAuthProblem(
+            "The server wants rights that its authorization server does not give.",
+            code="token_refused",
+            remedy="Grant the client more scopes at the authorization server.",
+        )
+    return await _await_refresh(account, refused.version, challenge, wanted)
+
+
+async def get_signed_in_account(account: OAuthAccount) -> OAuthAccount:
+    """Return the account of a member whose login still holds, for what nobody in particular asks.
+
+    Discovery and health checks in the background go by it: who has to sign in again is passed over.
+    Raises `LoginNeeded` where nobody is left.
+    """
+    for subject in await get_runtime().orm(grants.list_signed_in_members, account):
+        theirs = replace(account, subject=subject)
+        try:
+            await get_access_token(theirs)
+        except LoginNeeded:
+            continue
+        return theirs
+    raise _login(account, "Nobody is signed in to this server.")
+
+
+def _load_grant_token(account: OAuthAccount) -> tuple[OAuthGrant, AccessToken | None]:
+    try:
+        grant = grants.grant_of(account)
+    except LoginNeeded as problem:
+        raise _login(account, str(problem)) from None
+    return grant, grants.find_usable_token(grant)
+
+
+async def _await_refresh(
+    account: OAuthAccount, version: int, challenge: BearerChallenge | None, scope: str
+) -> AccessToken:
+    own = get_runtime()
+    key = (own, account.binding, f"{account.server_id}:{account.subject}", version, scope)
+    if key not in _running:
+        future = own.spawn(_refresh_token(account, version, challenge, scope), name="renew a token")
+        _running[key] = future
+        future.add_done_callback(lambda _: _running.pop(key, None))
+    outcome = await asyncio.shield(asyncio.wrap_future(_running[key]))
+    if isinstance(outcome, Problem):
+        raise outcome.with_traceback(None)
+    return outcome
+
+
+async def _refresh_token(
+    account: OAuthAccount, version: int, challenge: BearerChallenge | None, scope: str
+) -> AccessToken | Problem:
+    """Renew, or wait for whoever does; failures are returned, since many wait for them."""
+    holder, began, orm = uuid4(), timezone.now(), get_runtime().orm
+    gives_up_at = time.monotonic() + WAIT_S
+    remembered = began if account.interactive else began - grants.REMEMBERED
+    if challenge is not None or scope:
+        remembered = began
+    while time.monotonic() < gives_up_at:
+        try:
+            grant, found = await orm(_load_grant_token, account)
+        except Problem as problem:
+            return problem
+        if found is not None and found.version > version:
+            return found
+        if failed := grants.find_recent_failure(grant, remembered - timedelta(milliseconds=1)):
+            return failed
+        if account.interactive and not grant.refresh_token:
+            return await _mark_login_ended(account, grant)
+        if await orm(grants.claim, grant, holder):
+            return await _refresh_under_lease(account, grant, holder, challenge, scope)
+        await asyncio.sleep(LOOK_AGAIN_S * (0.5 + _CHANCE.random()))
+    return AuthorizationServerUnavailable(
+        "Another process did not finish signing in.", remedy="Try again."
+    )
+
+
+async def _refresh_under_lease(
+    account: OAuthAccount,
+    grant: OAuthGrant,
+    holder: UUID,
+    challenge: BearerChallenge | None,
+    scope: str,
+) -> AccessToken | Problem:
+    """Ask for new tokens under the lease, and write what came of it."""
+    orm = get_runtime().orm
+    try:
+        async with asyncio.timeout(EXCHANGE_S):
+            authority, client_id, tokens = await _request_tokens(account, grant, challenge, scope)
+    except TimeoutError:
+        away = AuthorizationServerUnavailable(
+            "The authorization server did not answer in time.", remedy="Try again."
+        )
+        await orm(grants.fail, grant, holder, away, over=False)
+        return away
+    except Problem as problem:
+        told = _add_login_link(account, problem)
+        await orm(grants.fail, grant, holder, told, over=told.code == LoginNeeded.code)
+        if told.code == LoginNeeded.code:
+            await _mark(account, told)
+        return told
+    stored = await orm(
+        grants.store,
+        grant,
+        holder,
+        tokens,
+        authority=authority.as_dict(),
+        issuer=authority.issuer,
+        client_id=client_id,
+        wanted_scope=scope or grant.wanted_scope,
+    )
+    if not stored:
+        return AuthorizationServerUnavailable("Signing in took too long.", remedy="Try again.")
+    return AccessToken(tokens.access, grant.version + 1, tokens.scope)
+
+
+async def _request_tokens(
+    account: OAuthAccount, grant: OAuthGrant, challenge: BearerChallenge | None, scope: str
+) -> tuple[AuthorizationServer, str, OAuthTokens]:
+    if account.interactive:
+        return await _send_refresh_request(account, grant)
+    if account.token_url:
+        authority = AuthorizationServer(
+            issuer=account.issuer, resource=account.url, token_endpoint=account.token_url
+        )
+    else:
+        pinned = await get_runtime().orm(grants.find_pinned_issuer, account)
+        authority = await discover(account, challenge, pinned=pinned)
+    form = {"grant_type": "client_credentials"}
+    wanted = scope or grant.wanted_scope or join_scopes(account.scopes or authority.scopes)
+    if wanted:
+        form["scope"] = wanted
+    tokens = await ask_for_tokens(
+        account, authority, client_registration.build_entered_client(account), form
+    )
+    return authority, account.client_id, tokens
+
+
+async def _send_refresh_request(
+    account: OAuthAccount, grant: OAuthGrant
+) -> tuple[AuthorizationServer, str, OAuthTokens]:
+    authority = AuthorizationServer.of(grant.authority)
+    client = await client_registration.load_grant_client(account, authority, grant.client_id)
+    form = {"grant_type": "refresh_token", "refresh_token": grant.refresh_token.open()}
+    return authority, grant.client_id, await ask_for_tokens(account, authority, client, form)
+
+
+async def _mark_login_ended(account: OAuthAccount, grant: OAuthGrant) -> Problem:
+    """Return what to say where there is nothing left to renew with."""
+    why = "The sign-in has ended." if grant.issuer else "Nobody has signed in yet."
+    ended = _login(account, why)
+    await _mark(account, ended)
+    return ended
+
+
+async def _mark(account: OAuthAccount, problem: Problem) -> None:
+    if account.subject == account.organization_id:  # one person's login is no task for all
+        await get_runtime().orm(grants.mark, account, f"{problem} {problem.remedy}")
+
+
+def _add_login_link(account: OAuthAccount, problem: Problem) -> Problem:
+    return _login(account, str(problem)) if isinstance(problem, LoginNeeded) else problem
+
+
+def _login(account: OAuthAccount, detail: str) -> LoginNeeded:
+    if account.interactive:
+        return LoginNeeded(
+            detail, remedy=format_message("Sign in at {login_url}", login_url=login_url(account))
+        )
+    return LoginNeeded(detail, remedy="Enter valid client credentials for this server.")
+
+
+TOKENS_KEPT = 4  # of one account, to take them out of what the server says
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class OAuthEndpoint(ServerEndpoint):
+    """An endpoint whose requests are signed for an account."""
+
+    account: OAuthAccount = field(repr=False)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Tell configurations and subjects apart."""
+        # Not by `super()`, which would keep the bare one under the same name for a moment.
+        bare: str = _compute_base_property("fingerprint", self)
+        text = f"{bare}:{self.account.binding}:{self.account.subject}"
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    @property
+    def secrets(self) -> tuple[str, ...]:  # not kept: tokens come and go
+        """Return every opened value: what is never sent to this server, and the token that was."""
+        return (*_compute_base_property("secrets", self), *self.account.secrets, *self.signer.sent)
+
+    @cached_property
+    def signer(self) -> "BearerTokenAuth":
+        """Return what signs this endpoint's requests."""
+        return BearerTokenAuth(self.account)
+
+    @property
+    def auth(self) -> httpx2.Auth:
+        """Return what signs each request."""
+        return self.signer
+
+
+class BearerTokenAuth(httpx2.Auth):
+    """Puts the account's token on a request, over whatever a configured header says."""
+
+    def __init__(self, account: OAuthAccount) -> None:
+        self._account = account
+        self.sent: tuple[str, ...] = ()
+
+    async def async_auth_flow(
+        self, request: httpx2.Request
+    ) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
+        """Sign, and sign once more where the first token was refused."""
+        account = self._account
+        try:
+            held = await get_access_token(account)
+            self._sign(request, held)
+            response = yield request
+            challenge = oauth_client_metadata.read(response.headers.get("www-authenticate", ""))
+            if response.status_code == 401:
+                held = await replace_refused_token(account, held, challenge)
+            elif response.status_code == 403 and challenge and challenge.wants_more:
+                held = await extend_token_scope(account, held, challenge)
+            else:
+                return
+            self._sign(request, held)
+        except Problem as problem:
+            raise _build_upstream_error(account, problem) from problem
+        yield request
+
+    def _sign(self, request: httpx2.Request, held: AccessToken) -> None:
+        request.headers["Authorization"] = f"Bearer {held.token}"
+        if held.token not in self.sent:
+            self.sent = (*self.sent, held.token)[-TOKENS_KEPT:]
+
+
+def _compute_base_property(name: str, endpoint: ServerEndpoint) -> Any:
+    return vars(ServerEndpoint)[name].func(endpoint)
+
+
+def is_per_person(endpoint: ServerEndpoint) -> bool:
+    """Tell whether each person signs in to this server for themselves."""
+    return isinstance(endpoint, OAuthEndpoint) and endpoint.account.by_person
+
+
+def find_person_id(endpoint: ServerEndpoint) -> UUID | None:
+    """Return the person whose login an endpoint is signed with; None where it isn't a person's."""
+    if not isinstance(endpoint, OAuthEndpoint) or not endpoint.account.by_person:
+        return None
+    return endpoint.account.subject
+
+
+def build_person_endpoint(endpoint: ServerEndpoint, person: UUID | None) -> ServerEndpoint:
+    """Return the endpoint with the tokens of a person, where each signs in for themselves."""
+    if not isinstance(endpoint, OAuthEndpoint) or not endpoint.account.by_person:
+        return endpoint
+    if person is None:
+        raise UpstreamError(
+            format_message(
+                "Each person signs in to `{endpoint}`, and no person asks.", endpoint=endpoint.name
+            ),
+            code="needs_reauth",
+            server=endpoint.name,
+            sent=False,
+            remedy="Ask as a person, or let the organization sign in to this server.",
+        )
+    return replace(endpoint, account=replace(endpoint.account, subject=person))
+
+
+async def build_background_endpoint(endpoint: ServerEndpoint) -> ServerEndpoint:
+    """Return the endpoint as somebody who is signed in reaches it; the same for all others.
+
+    Raises `LoginNeeded` where each person signs in and nobody's login holds.
+    """
+    if not isinstance(endpoint, OAuthEndpoint) or not endpoint.account.by_person:
+        return endpoint
+    return replace(endpoint, account=await get_signed_in_account(endpoint.account))
+
+
+def _build_upstream_error(account: OAuthAccount, problem: Problem) -> UpstreamError:
+    return UpstreamError(
+        f"`{account.server_name}`: {problem}",
+        code=problem.code,
+        server=account.server_name,
+        retryable=isinstance(problem, AuthorizationServerUnavailable),
+        sent=False,
+        remedy=problem.remedy,
+    )

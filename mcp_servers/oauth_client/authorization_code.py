@@ -1,0 +1,339 @@
+"""Login with PKCE, from button to grant.
+
+The state belongs to one person and one browser session, works once and for ten minutes; the issuer
+is recorded before anybody is sent there, and compared with what comes back (RFC 9207).
+"""
+
+import base64
+import hashlib
+import hmac
+import secrets
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any, TypeVar
+from urllib.parse import urlencode
+from uuid import UUID
+
+import httpx2
+from django.utils import timezone
+
+from bonobot.accounts.principals import Principal
+from bonobot.accounts.roles import Action
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import Conflict, Forbidden, Problem
+from bonobot.core.runtime import get_runtime
+from bonobot.core.text.untrusted_text import make_visible
+from bonobot.ledger.audit.admin_changes import AdminChange
+from mcp_servers.audit import record_server_change
+from mcp_servers.build_endpoint import build_endpoint
+from mcp_servers.models import OAuthGrant, OAuthLogin, Server
+from mcp_servers.oauth_client import access_tokens, client_registration, grants
+from mcp_servers.oauth_client.access_tokens import OAuthEndpoint
+from mcp_servers.oauth_client.metadata import AuthorizationServer, discover
+from mcp_servers.oauth_client.revocation import revoke_grants
+from mcp_servers.oauth_client.token_requests import OAuthTokens, ask_for_tokens
+from mcp_servers.oauth_client.types import (
+    AuthorizationServerUnavailable,
+    OAuthAccount,
+    OAuthProblem,
+    join_scopes,
+    parse_scopes,
+)
+
+T = TypeVar("T")
+LONGEST_WAIT_S = 60.0
+KEPT = timedelta(days=1)
+AGAIN = "Start the sign-in again."
+SHOWN = 200
+
+
+class LoginRefused(Problem):
+    """A browser came back with something that can't be gone on with.
+
+    Codes: `state_unknown`, `state_expired`, `state_used`, `state_foreign`, `iss_missing`,
+    `iss_mismatch`, `login_refused`, `login_outdated`.
+    """
+
+    code = "login_refused"
+    title = "The sign-in did not work"
+
+
+@dataclass(frozen=True)
+class LoginRedirect:
+    """Where to send the browser, and who is asked."""
+
+    url: str
+    issuer: str
+
+
+def get_login_account(principal: Principal, server: Server) -> OAuthAccount:
+    """Return the account that this person signs in for: the organization's, or their own.
+
+    Raises `Forbidden`, and `Conflict` (`no_login`) for a server that no person signs in to.
+    """
+    endpoint = build_endpoint(server)
+    if not isinstance(endpoint, OAuthEndpoint) or not endpoint.account.interactive:
+        raise Conflict(
+            format_message("Nobody signs in to `{server}` in a browser.", server=server.name),
+            code="no_login",
+            remedy="Choose `authorization_code` as the grant of its OAuth sign-in.",
+        )
+    if not endpoint.account.by_person:
+        principal.require(Action.MANAGE_SERVERS)
+        return endpoint.account
+    if not (principal.may(Action.CALL_TOOLS) or principal.may(Action.USE_TOOLS)):
+        raise Forbidden(
+            format_message("The role `{role}` uses no tools.", role=principal.role),
+            rule="role:call_tools",
+        )
+    if principal.kind != "user":
+        raise Forbidden("Only a person can sign in.", rule="person")
+    return as_person(endpoint.account, UUID(principal.id))
+
+
+def as_person(account: OAuthAccount, person: UUID) -> OAuthAccount:
+    """Return the account with a person's own tokens."""
+    return replace(account, subject=person)
+
+
+def begin(principal: Principal, server: Server, *, user_id: UUID, session: str) -> LoginRedirect:
+    """Record a login and return where it goes on; does network and ORM work, off the loop.
+
+    Raises `OAuthProblem` (`pkce_unsupported`, `client_unknown` …), `EgressDenied`, `Forbidden`.
+    """
+    account = get_login_account(principal, server)
+    pinned = grants.find_pinned_issuer(account) if account.client_id else ""
+    authority, client_id = _run_on_loop(_prepare_login, account, pinned)
+    _forget_old(server)
+    grant = grants.grant_of(account)
+    state, verifier = secrets.token_urlsafe(32), secrets.token_urlsafe(64)
+    scope = _build_scope(account, authority, grant)
+    OAuthLogin.objects.create(
+        organization_id=server.organization_id,
+        server=server,
+        user_id=user_id,
+        subject=_get_subject(account),
+        binding=account.binding,
+        state_digest=_hash_text(state),
+        session_digest=_hash_text(session),
+        verifier=verifier,
+        authority=authority.as_dict(),
+        client_id=client_id,
+        redirect_uri=client_registration.redirect_uri(),
+        scope=scope,
+        expires_at=timezone.now() + OAuthLogin.LIFETIME,
+    )
+    query = {
+        "response_type": "code",
+        "client_id": client_id,
+        "redirect_uri": client_registration.redirect_uri(),
+        "state": state,
+        "code_challenge": _build_code_challenge(verifier),
+        "code_challenge_method": "S256",
+        "resource": authority.resource,
+        **({"scope": scope} if scope else {}),
+    }
+    return LoginRedirect(_with_query(authority.authorization_endpoint, query), authority.issuer)
+
+
+def finish(
+    principal: Principal, answer: Mapping[str, str], *, user_id: UUID, session: str
+) -> Server:
+    """Take up the login that a browser came back with, and store what it brought.
+
+    Raises `LoginRefused`, `OAuthProblem`, `EgressDenied`; a state is used up by its first try.
+    """
+    login = _claim_login(answer.get("state", ""), user_id=user_id, session=session)
+    server = Server.objects.get_or_404(principal.organization_id, pk=login.server_id)
+    authority = AuthorizationServer.of(login.authority)
+    _check_iss(authority, answer.get("iss"))
+    if error := answer.get("error"):
+        raise LoginRefused(
+            format_message(
+                "`{issuer}` refused: {error}.",
+                issuer=make_visible(authority.issuer, SHOWN),
+                error=make_visible(error, 64),
+            ),
+            remedy=AGAIN,
+        )
+    account = get_login_account(principal, server)
+    if account.binding != login.binding or account.subject != login.subject:
+        raise LoginRefused(
+            "The server's sign-in was changed meanwhile.", code="login_outdated", remedy=AGAIN
+        )
+    form = {
+        "grant_type": "authorization_code",
+        "code": answer.get("code", ""),
+        "redirect_uri": login.redirect_uri,
+        "code_verifier": login.verifier.open(),
+    }
+    tokens = _run_on_loop(_request_tokens, account, authority, login.client_id, form)
+    # Said nothing, an authorization server grants what was asked for (RFC 6749 5.1).
+    tokens = replace(tokens, scope=tokens.scope or login.scope)
+    _keep(principal, server, account, login, tokens)
+    return server
+
+
+def forget(principal: Principal, server: Server) -> None:
+    """Forget the tokens of an account: the very next call asks for a login, on every host."""
+    account = get_login_account(principal, server)
+    with _record_login_change(principal, server, "oauth_disconnected", account):
+        revoke_grants(server, account, principal.actor, _filter_grants(server, account))
+        if not account.by_person:
+            grants.mark(
+                account,
+                format_message(
+                    "Signed out. Sign in at {keeper}", keeper=access_tokens.login_url(account)
+                ),
+            )
+
+
+def _filter_grants(server: Server, account: OAuthAccount) -> Any:
+    return OAuthGrant.objects.filter(server=server, subject=_get_subject(account))
+
+
+def _run_on_loop(fn: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
+    try:
+        return get_runtime().call(fn, *args, timeout_s=LONGEST_WAIT_S)
+    except TimeoutError:
+        raise AuthorizationServerUnavailable(
+            "The authorization server did not answer in time.", remedy="Try again later."
+        ) from None
+
+
+def _forget_old(server: Server) -> None:
+    """Delete logins that nobody will finish any more."""
+    old = timezone.now() - KEPT
+    OAuthLogin.objects.filter(organization_id=server.organization_id, expires_at__lt=old).delete()
+
+
+async def _prepare_login(account: OAuthAccount, pinned: str) -> tuple[AuthorizationServer, str]:
+    authority = await discover(account, pinned=pinned)
+    if not authority.authorization_endpoint:
+        raise OAuthProblem(
+            format_message(
+                "`{issuer}` has no page to sign in at.",
+                issuer=make_visible(authority.issuer, SHOWN),
+            ),
+            code="oauth_metadata_invalid",
+            remedy="Use client credentials, or ask who runs the authorization server.",
+        )
+    if not authority.pkce:
+        raise OAuthProblem(
+            format_message(
+                "`{issuer}` does not say that it checks PKCE (S256).",
+                issuer=make_visible(authority.issuer, SHOWN),
+            ),
+            code="pkce_unsupported",
+            remedy="Without it a stolen code could be used; ask who runs it.",
+        )
+    return authority, (await client_registration.resolve_client(account, authority)).id
+
+
+async def _request_tokens(
+    account: OAuthAccount, authority: AuthorizationServer, client_id: str, form: Mapping[str, str]
+) -> OAuthTokens:
+    client = await client_registration.load_grant_client(account, authority, client_id)
+    return await ask_for_tokens(account, authority, client, form)
+
+
+def _claim_login(state: str, *, user_id: UUID, session: str) -> OAuthLogin:
+    login: OAuthLogin | None = OAuthLogin.objects.filter(state_digest=_hash_text(state)).first()
+    if login is None:
+        raise LoginRefused("This sign-in is unknown.", code="state_unknown", remedy=AGAIN)
+    mine = hmac.compare_digest(login.session_digest, _hash_text(session))
+    if login.user_id != user_id or not mine:
+        # Not used up: else anybody who saw the state could end somebody else's sign-in.
+        raise LoginRefused(
+            "This sign-in was started by somebody else, or in another browser.",
+            code="state_foreign",
+            remedy=AGAIN,
+            status=403,
+        )
+    if login.expires_at <= timezone.now():
+        raise LoginRefused("This sign-in took too long.", code="state_expired", remedy=AGAIN)
+    unused = OAuthLogin.objects.filter(pk=login.pk, used_at=None)
+    if not unused.update(used_at=timezone.now()):
+        raise LoginRefused("This sign-in was used already.", code="state_used", remedy=AGAIN)
+    return login
+
+
+def _check_iss(authority: AuthorizationServer, iss: str | None) -> None:
+    """Compare who answered with who was asked, letter by letter; errors are answers too."""
+    if iss is None and authority.iss_named:
+        raise LoginRefused(
+            "The answer doesn't say who it is from, as it has to.", code="iss_missing", remedy=AGAIN
+        )
+    if iss is not None and iss != authority.issuer:
+        raise LoginRefused(
+            format_message(
+                "The answer is from `{iss}`, which nobody asked.", iss=make_visible(iss, SHOWN)
+            ),
+            code="iss_mismatch",
+            remedy="Somebody may be trying to mix up two authorization servers. " + AGAIN,
+        )
+
+
+def _keep(
+    principal: Principal,
+    server: Server,
+    account: OAuthAccount,
+    login: OAuthLogin,
+    tokens: OAuthTokens,
+) -> None:
+    authority = AuthorizationServer.of(login.authority)
+    with _record_login_change(principal, server, "oauth_connected", account, authority.issuer):
+        grant = grants.grant_of(account)
+        grants.store(
+            grant,
+            None,
+            tokens,
+            authority=login.authority,
+            issuer=authority.issuer,
+            client_id=login.client_id,
+            wanted_scope=login.scope,
+        )
+        asked = Server.objects.enabled().filter(pk=server.pk)
+        if account.by_person:  # others may be using it: only who waited for a login is woken
+            asked = asked.filter(status=Server.Status.NEEDS_REAUTH)
+        asked.update(
+            status=Server.Status.DISCONNECTED,
+            status_code="",
+            status_detail="",
+            next_check_at=None,
+        )
+
+
+def _record_login_change(
+    principal: Principal, server: Server, action: str, account: OAuthAccount, issuer: str = ""
+) -> AbstractContextManager[AdminChange]:
+    details = {"per": account.per, "issuer": issuer}
+    return record_server_change(server, principal.actor, action, details, governed=False)
+
+
+def _get_subject(account: OAuthAccount) -> UUID:
+    return account.subject or account.organization_id
+
+
+def _build_scope(account: OAuthAccount, authority: AuthorizationServer, grant: OAuthGrant) -> str:
+    wanted = join_scopes(account.scopes or authority.scopes, parse_scopes(grant.wanted_scope))
+    # Without it many servers give no refresh token, and the login would be over within the hour.
+    offline = ("offline_access",) if authority.offline_access and wanted else ()
+    return join_scopes(wanted.split(), offline)
+
+
+def _with_query(url: str, query: Mapping[str, str]) -> str:
+    parsed = httpx2.URL(url)
+    own = parsed.query.decode("ascii")
+    return str(parsed.copy_with(query="&".join(filter(None, (own, urlencode(query)))).encode()))
+
+
+def _build_code_challenge(verifier: str) -> str:
+    digest = hashlib.sha256(verifier.encode("ascii")).digest()
+    return base64.urlsafe_b64encode(digest).rstrip(b"=").decode("ascii")
+
+
+def _hash_text(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8")).hexdigest()

@@ -1,0 +1,196 @@
+"""Client id: entered, metadata document, registered."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from django.conf import settings
+from django.utils import timezone
+
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.runtime import get_runtime
+from bonobot.core.text.untrusted_text import make_visible
+from mcp_servers.models import OAuthClient
+from mcp_servers.oauth_client.http import open_http_client
+from mcp_servers.oauth_client.metadata import AuthorizationServer, is_same_origin
+from mcp_servers.oauth_client.token_requests import OAuthClientCredentials
+from mcp_servers.oauth_client.types import OAuthAccount, OAuthProblem
+
+CALLBACK = "/oauth/callback"
+DOCUMENT = "/oauth/client-metadata.json"
+METHODS = ("client_secret_basic", "client_secret_post", "none")
+LONGEST = 2048
+
+
+def redirect_uri() -> str:
+    """Return where browsers come back to."""
+    return f"{settings.BONOBOT_URL}{CALLBACK}"
+
+
+def get_metadata_document_url() -> str:
+    """Return where authorization servers can read about us; "" where they can't."""
+    if settings.BONOBOT_OAUTH_CLIENT_ID:
+        return str(settings.BONOBOT_OAUTH_CLIENT_ID)
+    own = f"{settings.BONOBOT_URL}{DOCUMENT}"
+    return own if own.startswith("https://") else ""
+
+
+def build_metadata_document() -> dict[str, Any]:
+    """Return what we publish about ourselves (a client id metadata document)."""
+    return {
+        "client_id": get_metadata_document_url() or f"{settings.BONOBOT_URL}{DOCUMENT}",
+        "token_endpoint_auth_method": "none",
+        **_build_registration_metadata(),
+    }
+
+
+def build_entered_client(account: OAuthAccount) -> OAuthClientCredentials:
+    """Return the client that a person entered for this server."""
+    return OAuthClientCredentials(
+        id=account.client_id,
+        secret=account.client_secret,
+        private_key=account.private_key,
+        key_id=account.key_id,
+    )
+
+
+async def resolve_client(
+    account: OAuthAccount, authority: AuthorizationServer
+) -> OAuthClientCredentials:
+    """Return who we are there, registering only where nothing else is left.
+
+    Raises `OAuthProblem` (`client_unknown`) when a person has to enter a client id.
+    """
+    if account.client_id:
+        return build_entered_client(account)
+    if authority.client_documents and (url := get_metadata_document_url()):
+        return OAuthClientCredentials(id=url)
+    if registered := await get_runtime().orm(_find_registered_client, account, authority.issuer):
+        return registered
+    if authority.registration_endpoint:
+        return await _register(account, authority)
+    raise OAuthProblem(
+        format_message(
+            "`{issuer}` has to know us first.", issuer=make_visible(authority.issuer, 200)
+        ),
+        code="client_unknown",
+        remedy=format_message(
+            "Register a client there with the redirect URI {redirect_uri}, "
+            "and enter its client id.",
+            redirect_uri=redirect_uri(),
+        ),
+    )
+
+
+async def load_grant_client(
+    account: OAuthAccount, authority: AuthorizationServer, client_id: str
+) -> OAuthClientCredentials:
+    """Return the client under whose id a grant was given; it is used at its own issuer only."""
+    return await get_runtime().orm(load_client, account, authority.issuer, client_id)
+
+
+def load_client(account: OAuthAccount, issuer: str, client_id: str) -> OAuthClientCredentials:
+    """Return the client of that id at that issuer, as it was entered or registered (ORM work)."""
+    if client_id == account.client_id:
+        return build_entered_client(account)
+    found = _find_registered_client(account, issuer)
+    return found if found and found.id == client_id else OAuthClientCredentials(id=client_id)
+
+
+def _find_registered_client(account: OAuthAccount, issuer: str) -> OAuthClientCredentials | None:
+    row = OAuthClient.objects.filter(
+        organization_id=account.organization_id, issuer=issuer, redirect_uri=redirect_uri()
+    ).first()
+    if row is None or (row.expires_at is not None and row.expires_at <= timezone.now()):
+        return None
+    return OAuthClientCredentials(
+        id=row.client_id, secret=row.client_secret.open(), method=row.method
+    )
+
+
+async def _register(
+    account: OAuthAccount, authority: AuthorizationServer
+) -> OAuthClientCredentials:
+    """Register dynamically (RFC 7591): deprecated, so the last resort."""
+    method = "none" if "none" in authority.methods else _choose_registration_method(authority)
+    wanted = {**_build_registration_metadata(), "token_endpoint_auth_method": method}
+    async with open_http_client(account) as asker:
+        answer = await asker.post(
+            authority.registration_endpoint, "registration endpoint", document=wanted
+        )
+    body = answer.body
+    client_id, secret = body.get("client_id"), body.get("client_secret", "")
+    usable = isinstance(client_id, str) and 0 < len(client_id) <= LONGEST
+    if answer.status not in (200, 201) or not usable or not isinstance(secret, str):
+        raise OAuthProblem(
+            format_message(
+                "`{issuer}` did not register us (HTTP {status}).",
+                issuer=make_visible(authority.issuer, 200),
+                status=answer.status,
+            ),
+            code="client_unknown",
+            remedy=format_message(
+                "Register a client there with the redirect URI {redirect_uri}, "
+                "and enter its client id.",
+                redirect_uri=redirect_uri(),
+            ),
+        )
+    given = body.get("token_endpoint_auth_method", method)
+    client = OAuthClientCredentials(
+        id=str(client_id), secret=secret, method=given if given in METHODS else method
+    )
+    await get_runtime().orm(_keep, account, authority, client, body)
+    return client
+
+
+def _keep(
+    account: OAuthAccount,
+    authority: AuthorizationServer,
+    client: OAuthClientCredentials,
+    body: Mapping[str, Any],
+) -> None:
+    key = {
+        "organization_id": account.organization_id,
+        "issuer": authority.issuer,
+        "redirect_uri": redirect_uri(),
+    }
+    row: Any = OAuthClient.objects.filter(**key).first() or OAuthClient(**key)
+    row.client_id, row.method, row.expires_at = client.id, client.method, _parse_secret_expiry(body)
+    row.client_secret = client.secret
+    row.registration_url, row.registration_token = _parse_management_endpoint(authority, body)
+    row.save()
+
+
+def _parse_management_endpoint(
+    authority: AuthorizationServer, body: Mapping[str, Any]
+) -> tuple[str, str]:
+    """Return where the registration can be removed, and the token for it (RFC 7592); or blanks."""
+    url, token = body.get("registration_client_uri"), body.get("registration_access_token")
+    if not (isinstance(url, str) and isinstance(token, str) and token.isprintable()):
+        return "", ""
+    if len(url) > LONGEST or len(token) > LONGEST or not token.isascii():
+        return "", ""
+    own = is_same_origin(url, authority.registration_endpoint)  # the token is for nobody else
+    return (url, token) if own else ("", "")
+
+
+def _choose_registration_method(authority: AuthorizationServer) -> str:
+    return next((one for one in METHODS if one in authority.methods), METHODS[0])
+
+
+def _build_registration_metadata() -> dict[str, Any]:
+    return {
+        "client_name": "Bonobot",
+        "client_uri": settings.BONOBOT_URL,
+        "redirect_uris": [redirect_uri()],
+        "grant_types": ["authorization_code", "refresh_token"],
+        "response_types": ["code"],
+        "application_type": "web",
+    }
+
+
+def _parse_secret_expiry(body: Any) -> datetime | None:
+    seconds = body.get("client_secret_expires_at")
+    if isinstance(seconds, bool) or not isinstance(seconds, int) or not 0 < seconds < 2**33:
+        return None
+    return datetime.fromtimestamp(seconds, UTC)

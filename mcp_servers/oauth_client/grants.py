@@ -1,0 +1,182 @@
+"""Stored grants: read, lease, store, fail.
+
+A lease is taken by a conditional UPDATE and held while the authorization server is asked, with no
+transaction open; whoever lost it writes nothing.
+"""
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from django.db import IntegrityError
+from django.db.models import F, Q
+from django.utils import timezone
+
+from bonobot.accounts.models.organizations import Membership
+from bonobot.core.problems import Problem
+from mcp_servers.models import OAuthGrant, Server
+from mcp_servers.oauth_client.token_requests import OAuthTokens
+from mcp_servers.oauth_client.types import LoginNeeded, OAuthAccount, OAuthProblem
+
+LEASE = timedelta(seconds=60)
+# A failure answers for this long to all who ask, so that a refused client isn't a flood.
+REMEMBERED = timedelta(seconds=10)
+# How many people's grants are tried before a server counts as one that nobody has signed in to.
+MOST_TRIED = 20
+
+_EMPTY: dict[str, Any] = {
+    "access_token": "",
+    "refresh_token": "",
+    "expires_at": None,
+    "signed_in_at": None,
+    "scope": "",
+    "authority": {},
+    "client_id": "",
+    "failure": {},
+    "failed_at": None,
+    "lease_holder": None,
+    "lease_until": None,
+}
+
+
+@dataclass(frozen=True)
+class AccessToken:
+    """What a call needs of a grant: the token, and the version that it is."""
+
+    token: str = field(repr=False)
+    version: int
+    scope: str = ""
+
+
+def grant_of(account: OAuthAccount) -> OAuthGrant:
+    """Return the account's row, made or emptied where its sign-in is another than it was.
+
+    Raises `LoginNeeded` for an account of nobody: each person has a row of their own; and
+    `Server.DoesNotExist`, where the server was removed meanwhile.
+    """
+    if account.subject is None:
+        raise LoginNeeded("Each person signs in to this server, and no person asks.")
+    try:
+        row, _made = OAuthGrant.objects.get_or_create(
+            server_id=account.server_id,
+            subject=account.subject,
+            defaults={"organization_id": account.organization_id, "binding": account.binding},
+        )
+    except IntegrityError as error:
+        if Server.objects.filter(pk=account.server_id).exists():
+            raise
+        raise Server.DoesNotExist from error
+    if row.binding != account.binding:
+        OAuthGrant.objects.filter(pk=row.pk, binding=row.binding).update(
+            **_EMPTY,
+            binding=account.binding,
+            issuer="",
+            wanted_scope="",
+            version=F("version") + 1,
+        )
+        row.refresh_from_db()
+    return row
+
+
+def list_signed_in_members(account: OAuthAccount) -> list[UUID]:
+    """Return the members whose grants may still be good, those with a usable token first."""
+    rows = OAuthGrant.objects.filter(server=account.server_id, binding=account.binding)
+    members = Membership.objects.filter(
+        organization=account.organization_id, user__is_active=True
+    ).values("user")
+    alive = [row for row in rows.filter(subject__in=members).order_by("pk") if row.alive()]
+    alive.sort(key=lambda row: not row.usable())
+    return [row.subject for row in alive[:MOST_TRIED]]
+
+
+def find_usable_token(grant: OAuthGrant) -> AccessToken | None:
+    """Return the token if it can still be sent; raises `UnreadableSecret`."""
+    if not grant.usable():
+        return None
+    return AccessToken(grant.access_token.open(), grant.version, grant.scope)
+
+
+def find_pinned_issuer(account: OAuthAccount) -> str:
+    """Return the issuer that this sign-in's credentials were first used at; "" before."""
+    rows = OAuthGrant.objects.filter(server=account.server_id, binding=account.binding)
+    return rows.exclude(issuer="").values_list("issuer", flat=True).first() or ""
+
+
+def claim(grant: OAuthGrant, holder: UUID) -> bool:
+    """Take the lease, unless somebody has it or has stored something newer."""
+    now = timezone.now()
+    free = Q(lease_until=None) | Q(lease_until__lt=now)
+    mine = OAuthGrant.objects.filter(free, pk=grant.pk, version=grant.version)
+    return bool(mine.update(lease_holder=holder, lease_until=now + LEASE))
+
+
+def store(grant: OAuthGrant, holder: UUID | None, tokens: OAuthTokens, **found: Any) -> bool:
+    """Write new tokens and end the lease; False when it was lost meanwhile.
+
+    A refresh token that isn't replaced stays. `holder` None is a login, which needs no lease.
+    """
+    row: Any = grant  # sealed fields take plain text and give it back sealed
+    row.access_token = tokens.access
+    now = timezone.now()
+    values: dict[str, Any] = {"access_token": row.access_token}
+    if tokens.refresh:
+        row.refresh_token = tokens.refresh
+        values["refresh_token"] = row.refresh_token
+    elif holder is None:
+        values["refresh_token"] = ""
+    rows = OAuthGrant.objects.filter(pk=grant.pk)
+    if holder is None:
+        values["signed_in_at"] = now
+    else:
+        rows = rows.filter(lease_holder=holder)
+    return bool(
+        rows.update(
+            **values,
+            **found,
+            expires_at=tokens.expires_at,
+            scope=tokens.scope,
+            version=F("version") + 1,
+            updated_at=now,
+            failure={},
+            failed_at=None,
+            lease_holder=None,
+            lease_until=None,
+        )
+    )
+
+
+def fail(grant: OAuthGrant, holder: UUID, problem: Problem, *, over: bool) -> None:
+    """Write why there is no new token and end the lease; `over` forgets the tokens too."""
+    gone = {"access_token": "", "refresh_token": ""} if over else {}
+    OAuthGrant.objects.filter(pk=grant.pk, lease_holder=holder).update(
+        **gone,
+        failure={"code": problem.code, "detail": str(problem), "remedy": problem.remedy},
+        failed_at=timezone.now(),
+        lease_holder=None,
+        lease_until=None,
+    )
+
+
+def store_wanted_scope(grant: OAuthGrant, scope: str) -> None:
+    """Remember the scopes that the next login has to ask for."""
+    OAuthGrant.objects.filter(pk=grant.pk).update(wanted_scope=scope)
+
+
+def find_recent_failure(grant: OAuthGrant, since: datetime) -> OAuthProblem | None:
+    """Return the failure that came after `since`, as it was written."""
+    if grant.failed_at is None or grant.failed_at < since or not grant.failure:
+        return None
+    kind = LoginNeeded if grant.failure["code"] == LoginNeeded.code else OAuthProblem
+    return kind(grant.failure["detail"], code=grant.failure["code"], remedy=grant.failure["remedy"])
+
+
+def mark(account: OAuthAccount, detail: str) -> None:
+    """Let the server ask for a login, where everybody depends on it (a task in the admin)."""
+    servers = Server.objects.filter(pk=account.server_id, enabled=True)
+    servers.exclude(status=Server.Status.NEEDS_REAUTH, status_detail=detail).update(
+        status=Server.Status.NEEDS_REAUTH,
+        status_code=LoginNeeded.code,
+        status_detail=detail,
+        checked_at=timezone.now(),
+    )

@@ -1,0 +1,161 @@
+"""Bounded HTTP to authorization servers."""
+
+import base64
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote_plus
+
+import httpx2
+
+from bonobot.core.http.egress import EgressDenied, build_guarded_client, check_url
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.text.untrusted_text import make_visible
+from mcp_servers.oauth_client.types import (
+    AuthorizationServerUnavailable,
+    OAuthAccount,
+    OAuthProblem,
+)
+
+MAX_BODY = 256 * 1024
+CONNECT_S = 10
+READ_S = 20
+SHOWN = 200
+
+PROBE = {"jsonrpc": "2.0", "id": 1, "method": "server/discover", "params": {}}
+
+
+@dataclass(frozen=True)
+class OAuthResponse:
+    """A status and the JSON object that came with it (empty if it was none)."""
+
+    status: int
+    body: Mapping[str, Any]
+
+
+class OAuthHttpClient:
+    """Asks on behalf of one account, and only where the account's server may be reached too."""
+
+    def __init__(self, client: httpx2.AsyncClient, account: OAuthAccount) -> None:
+        self._client = client
+        self._account = account
+
+    def check(self, url: Any, what: str) -> str:
+        """Return a URL that may be asked; raises `OAuthProblem` or `EgressDenied`."""
+        if not isinstance(url, str) or not url:
+            raise OAuthProblem(
+                format_message("The authorization server names no {what}.", what=what),
+                code="oauth_metadata_invalid",
+                remedy="Its metadata is incomplete; ask who runs it.",
+            )
+        check_url(url, allow_private=self._account.allow_private)
+        if not url.lower().startswith("https://") and not self._account.allow_private:
+            raise OAuthProblem(
+                format_message(
+                    "The {what} `{url}` is not https.", what=what, url=make_visible(url, SHOWN)
+                ),
+                code="oauth_insecure",
+                remedy="Credentials travel over https only; ask who runs the server.",
+            )
+        return url
+
+    async def get(self, url: str, what: str) -> OAuthResponse:
+        """Return the document at `url`."""
+        return await self._send("GET", self.check(url, what), what)
+
+    async def post(
+        self,
+        url: str,
+        what: str,
+        *,
+        form: Mapping[str, str] | None = None,
+        document: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> OAuthResponse:
+        """Return what is answered to a form, or to a JSON document."""
+        if form is not None:
+            content = "&".join(f"{quote_plus(k)}={quote_plus(v)}" for k, v in form.items())
+            kind = "application/x-www-form-urlencoded"
+        else:
+            content, kind = json.dumps(document), "application/json"
+        sent = {"Content-Type": kind, **(headers or {})}
+        return await self._send("POST", self.check(url, what), what, content, sent)
+
+    async def delete(self, url: str, what: str, *, headers: Mapping[str, str]) -> OAuthResponse:
+        """Delete what is at `url`."""
+        return await self._send("DELETE", self.check(url, what), what, headers=headers)
+
+    async def challenge(self, url: str) -> str:
+        """Return the challenge with which a server refuses a request without credentials."""
+        headers = {
+            "Content-Type": "application/json",
+            "Accept": "application/json, text/event-stream",
+        }
+        try:
+            async with self._client.stream(
+                "POST", url, content=json.dumps(PROBE), headers=headers
+            ) as response:
+                refused = response.status_code in (401, 403)
+                return response.headers.get("www-authenticate", "") if refused else ""
+        except httpx2.HTTPError as error:
+            raise _build_unreachable_error(url, "server", error) from None
+
+    async def _send(
+        self,
+        verb: str,
+        url: str,
+        what: str,
+        content: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> OAuthResponse:
+        sent = {"Accept": "application/json", **(headers or {})}
+        try:
+            response = await self._client.request(verb, url, content=content, headers=sent)
+        except EgressDenied as refusal:
+            if refusal.code == "redirect_refused" and verb == "GET":
+                return OAuthResponse(
+                    404, {}
+                )  # a page elsewhere is not the document that belongs here
+            raise
+        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+            raise _build_unreachable_error(url, what, error) from None
+        return OAuthResponse(response.status_code, _parse_json_object(response))
+
+
+@asynccontextmanager
+async def open_http_client(account: OAuthAccount) -> AsyncIterator[OAuthHttpClient]:
+    """Yield an asker for one exchange; its connections end with it."""
+    async with build_guarded_client(
+        allow_private=account.allow_private, connect_s=CONNECT_S, read_s=READ_S, max_body=MAX_BODY
+    ) as client:
+        yield OAuthHttpClient(client, account)
+
+
+def build_basic_header(client_id: str, secret: str) -> dict[str, str]:
+    """Return the header of `client_secret_basic`: both parts URL-encoded first (RFC 6749 2.3.1)."""
+    pair = f"{quote_plus(client_id)}:{quote_plus(secret)}".encode()
+    return {"Authorization": f"Basic {base64.b64encode(pair).decode('ascii')}"}
+
+
+def _parse_json_object(response: httpx2.Response) -> Mapping[str, Any]:
+    try:
+        found = json.loads(response.content)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _build_unreachable_error(
+    url: str, what: str, error: Exception
+) -> AuthorizationServerUnavailable:
+    return AuthorizationServerUnavailable(
+        format_message(
+            "The {what} at `{host}` can't be reached ({name}).",
+            what=what,
+            host=make_visible(httpx2.URL(url).host, SHOWN),
+            name=type(error).__name__,
+        ),
+        remedy="Try again later; if it stays so, ask who runs it.",
+    )

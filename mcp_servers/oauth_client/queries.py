@@ -1,0 +1,99 @@
+"""Who is signed in where."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+from uuid import UUID
+
+from django.db.models import Q
+
+from bonobot.accounts.principals import Principal
+from bonobot.accounts.roles import Action
+from mcp_servers.models import OAuthGrant, Server
+from mcp_servers.oauth_client.access_tokens import login_address
+from mcp_servers.oauth_client.types import PER
+
+State = Literal["signed_in", "needed", "personal"]
+PRESENCES: tuple[State, ...] = ("signed_in", "needed", "personal")
+INTERACTIVE = Q(auth_type=Server.Auth.OAUTH2, auth_config__grant="authorization_code")
+
+
+@dataclass(frozen=True)
+class LoginStatus:
+    """How somebody stands at a server that people sign in to.
+
+    `personal` is for whoever is no person where each signs in for themselves; `people` counts who
+    is. `url` is where to sign in, with a browser.
+    """
+
+    per: str
+    state: State
+    url: str
+    people: int
+    issuer: str = ""
+    scope: str = ""
+    expires_at: datetime | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it for JSON."""
+        return {
+            "per": self.per,
+            "state": self.state,
+            "url": self.url,
+            "people": self.people,
+            "issuer": self.issuer,
+            "scope": self.scope,
+            "expires_at": self.expires_at,
+        }
+
+
+def load_login_statuses(principal: Principal, servers: Iterable[Server]) -> dict[UUID, LoginStatus]:
+    """Return how a principal stands at those of the servers that people sign in to (one query)."""
+    asked = [server for server in servers if server.interactive]
+    if not asked:
+        return {}
+    grants: dict[UUID, list[OAuthGrant]] = {}
+    for grant in OAuthGrant.objects.filter(server__in=[server.pk for server in asked]):
+        if grant.alive():
+            grants.setdefault(grant.server_id, []).append(grant)
+    return {
+        server.pk: _build_login_status(principal, server, grants.get(server.pk, []))
+        for server in asked
+    }
+
+
+def _build_login_status(
+    principal: Principal, server: Server, alive: list[OAuthGrant]
+) -> LoginStatus:
+    person = principal.id if principal.kind == "user" else None
+    subject = person if server.by_person else str(server.organization_id)
+    mine = next((grant for grant in alive if str(grant.subject) == subject), None)
+    state: State = "signed_in" if mine else "needed" if subject else "personal"
+    return LoginStatus(
+        per=PER[1] if server.by_person else PER[0],
+        state=state,
+        url=login_address(server.pk),
+        people=len(alive) if server.by_person else 0,
+        issuer=mine.issuer if mine else "",
+        scope=mine.scope if mine else "",
+        expires_at=mine.expires_at if mine else None,
+    )
+
+
+def list_pending_logins(principal: Principal, limit: int) -> list[tuple[Server, LoginStatus]]:
+    """Return the servers that a principal has yet to sign in to, where that is theirs to do."""
+    servers = Server.objects.for_organization(principal.organization_id).enabled()
+    found = list(servers.filter(INTERACTIVE).order_by("name", "pk"))
+    mine = [server for server in found if may_sign_in(principal, server)]
+    stands = load_login_statuses(principal, mine)
+    needed = [(one, stands[one.pk]) for one in mine if stands[one.pk].state == "needed"]
+    return needed[:limit]
+
+
+def may_sign_in(principal: Principal, server: Server) -> bool:
+    """Tell whether signing in to a server is for this principal to do."""
+    if not server.by_person:
+        return principal.may(Action.MANAGE_SERVERS)
+    uses = principal.may(Action.CALL_TOOLS) or principal.may(Action.USE_TOOLS)
+    return principal.kind == "user" and uses

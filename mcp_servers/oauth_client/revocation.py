@@ -1,0 +1,251 @@
+"""Revoke tokens; tokens of former members.
+
+Rows go first, in the transaction of whatever ends a sign-in, so the very next call has no token
+whatever the authorization server says. It is asked after the commit, as far as it can be reached,
+and what came of it is in the audit. A client that was registered for nobody else is removed there
+too (RFC 7592).
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from concurrent.futures import TimeoutError as TooSlow
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from django.db import transaction
+from django.db.models import Exists, F, OuterRef
+from django.utils import timezone
+
+from bonobot.accounts.models.organizations import Membership, User
+from bonobot.core.crypto.sealed_values import UnreadableSecret
+from bonobot.core.problems import Problem
+from bonobot.core.runtime import get_runtime
+from bonobot.ledger.audit.admin_changes import record
+from bonobot.ledger.types import Actor
+from mcp_servers.audit import record_server_change
+from mcp_servers.build_endpoint import build_endpoint
+from mcp_servers.models import OAuthClient, OAuthGrant, OAuthLogin, Server
+from mcp_servers.oauth_client import client_registration
+from mcp_servers.oauth_client.access_tokens import OAuthEndpoint
+from mcp_servers.oauth_client.http import open_http_client
+from mcp_servers.oauth_client.metadata import AuthorizationServer
+from mcp_servers.oauth_client.token_requests import (
+    OAuthClientCredentials,
+    build_client_authentication,
+)
+from mcp_servers.oauth_client.types import OAuthAccount
+
+ASKED_S = 15.0
+WAITED_S = 3.0  # a command ends soon after its commit, and what it left under way with it
+BESIDE_EACH_OTHER = 8
+DONE = (200, 204)
+
+
+@dataclass(frozen=True)
+class GrantRevocation:
+    """What is to be withdrawn at one authorization server; printing it shows no secret."""
+
+    account: OAuthAccount
+    authority: AuthorizationServer
+    client: OAuthClientCredentials
+    tokens: tuple[tuple[str, str], ...] = field(repr=False)  # what kind each is, refresh first
+
+
+@dataclass(frozen=True)
+class ClientUnregistration:
+    """A client of ours that is to be removed where it registered itself."""
+
+    account: OAuthAccount
+    issuer: str
+    url: str
+    token: str = field(repr=False)
+
+
+def find_server_account(server: Server) -> OAuthAccount | None:
+    """Return how we sign in to a server as its rows say; None without OAuth, or without keys."""
+    if server.auth_type != Server.Auth.OAUTH2:
+        return None
+    try:
+        endpoint = build_endpoint(server)
+    except UnreadableSecret:
+        return None
+    return endpoint.account if isinstance(endpoint, OAuthEndpoint) else None
+
+
+def revoke_grants(
+    server: Server, account: OAuthAccount, actor: Actor, rows: Any, *, unregister: bool = False
+) -> None:
+    """Delete grants (a queryset) and withdraw their tokens once the transaction has committed.
+
+    `account` is how they were obtained; `unregister` also drops a client that nobody else uses.
+    """
+    found = list(rows)
+    partings = [one for row in found if (one := _build_revocation(account, row)) is not None]
+    OAuthGrant.objects.filter(pk__in=[row.pk for row in found]).delete()
+    gone = list(_delete_unused_registrations(server, account, found)) if unregister else []
+    if partings or gone:
+        note = partial(_note, server.organization_id, str(server.pk), server.name, actor)
+        transaction.on_commit(partial(_run_in_background, partings, gone, note), robust=True)
+
+
+def _build_revocation(account: OAuthAccount, row: OAuthGrant) -> GrantRevocation | None:
+    try:
+        kinds = (("refresh_token", row.refresh_token), ("access_token", row.access_token))
+        tokens = tuple((kind, sealed.open()) for kind, sealed in kinds if sealed)
+        authority = AuthorizationServer.of(row.authority) if row.authority else None
+        client = client_registration.load_client(account, row.issuer, row.client_id)
+    except UnreadableSecret:
+        return None  # nothing can be said to anybody with it
+    return GrantRevocation(account, authority, client, tokens) if tokens and authority else None
+
+
+def _delete_unused_registrations(
+    server: Server, account: OAuthAccount, rows: Iterable[OAuthGrant]
+) -> Iterable[ClientUnregistration]:
+    """Delete the registrations that served these grants alone, and yield those to be removed."""
+    for issuer in {row.issuer for row in rows if row.client_id != account.client_id}:
+        mine = {"organization_id": server.organization_id}
+        row = OAuthClient.objects.filter(**mine, issuer=issuer).first()
+        if row is None or OAuthGrant.objects.filter(**mine, client_id=row.client_id).exists():
+            continue
+        under_way = OAuthLogin.objects.filter(
+            **mine, client_id=row.client_id, used_at=None, expires_at__gt=timezone.now()
+        )
+        if under_way.exclude(server=server).exists():
+            continue
+        try:  # before it is deleted: a value is sealed for its row
+            token = row.registration_token.open() if row.registration_token else ""
+        except UnreadableSecret:
+            token = ""
+        row.delete()
+        if token and row.registration_url:
+            yield ClientUnregistration(account, issuer, row.registration_url, token)
+
+
+def _run_in_background(
+    partings: list[GrantRevocation], gone: list[ClientUnregistration], note: Callable[..., None]
+) -> None:
+    """Ask in the background, and wait a moment for it."""
+    going = get_runtime().spawn(_revoke_all(partings, gone, note), name="withdraw tokens")
+    try:
+        going.result(WAITED_S)
+    except TooSlow:
+        return
+
+
+async def _revoke_all(
+    partings: list[GrantRevocation], gone: list[ClientUnregistration], note: Callable[..., None]
+) -> None:
+    gate = asyncio.Semaphore(BESIDE_EACH_OTHER)
+
+    async def one(action: str, issuer: str, asked: Any) -> None:
+        async with gate:
+            outcome = await _await_outcome(asked)
+        await get_runtime().orm(note, action, issuer, outcome)
+
+    async with asyncio.TaskGroup() as group:
+        for parting in partings:
+            group.create_task(
+                one("oauth_revoked", parting.authority.issuer, _revoke_tokens(parting))
+            )
+    # A client that is gone could withdraw nothing any more.
+    async with asyncio.TaskGroup() as group:
+        for registration in gone:
+            group.create_task(
+                one("oauth_unregistered", registration.issuer, _unregister_client(registration))
+            )
+
+
+async def _await_outcome(asked: Any) -> str:
+    """Return `done`, `not_supported`, `refused`, or the code of what went wrong."""
+    try:
+        async with asyncio.timeout(ASKED_S):
+            return str(await asked)
+    except TimeoutError:
+        return "timeout"
+    except Problem as problem:
+        return problem.code
+
+
+async def _revoke_tokens(parting: GrantRevocation) -> str:
+    authority = parting.authority
+    if not authority.revocation_endpoint:
+        return "not_supported"
+    outcomes = []
+    async with open_http_client(parting.account) as asker:
+        for kind, token in parting.tokens:
+            headers, proven = build_client_authentication(parting.client, authority)
+            form = {**proven, "token": token, "token_type_hint": kind}
+            answer = await asker.post(
+                authority.revocation_endpoint, "revocation endpoint", form=form, headers=headers
+            )
+            outcomes.append(answer.status in DONE)
+    # Some take refresh tokens only: the access tokens of one end with it.
+    return "done" if outcomes[0] else "refused"
+
+
+async def _unregister_client(registration: ClientUnregistration) -> str:
+    async with open_http_client(registration.account) as asker:
+        answer = await asker.delete(
+            registration.url,
+            "registration",
+            headers={"Authorization": f"Bearer {registration.token}"},
+        )
+    return "done" if answer.status in DONE else "refused"
+
+
+def _note(
+    organization_id: Any,
+    server_id: str,
+    name: str,
+    actor: Actor,
+    action: str,
+    issuer: str,
+    outcome: str,
+) -> None:
+    record(
+        organization_id=organization_id,
+        actor=actor,
+        action=action,
+        resource_type="mcp_server",
+        resource_id=server_id,
+        resource_name=name,
+        details={"issuer": issuer, "outcome": outcome},
+        governed=False,
+    )
+
+
+SYSTEM = Actor(kind="system", id="oauth", label="sign-ins")
+MOST = 200
+
+
+def forget_leavers() -> int:
+    """Delete the grants of people who are no members any more, and withdraw them; count them."""
+    subject = OuterRef("subject")
+    members = Membership.objects.filter(
+        organization=OuterRef("organization_id"), user=subject, user__is_active=True
+    )
+    administrators = User.objects.filter(pk=subject, is_superuser=True, is_active=True)
+    personal = OAuthGrant.objects.exclude(subject=F("organization_id"))
+    left = personal.exclude(Exists(members)).exclude(Exists(administrators)).order_by("pk")[:MOST]
+    found = list(left.select_related("server"))
+    for row in found:
+        _forget(row.server, row)
+    return len(found)
+
+
+def _forget(server: Server, row: OAuthGrant) -> None:
+    account = find_server_account(server)
+    with record_server_change(
+        server,
+        SYSTEM,
+        "oauth_disconnected",
+        {"per": "user", "issuer": row.issuer, "reason": "left"},
+        governed=False,
+    ):
+        rows = OAuthGrant.objects.filter(pk=row.pk)
+        if account is None:
+            rows.delete()
+        else:
+            revoke_grants(server, account, SYSTEM, rows)

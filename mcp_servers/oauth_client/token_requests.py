@@ -1,0 +1,209 @@
+"""Token endpoint requests and client authentication."""
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import uuid4
+
+import jwt
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from django.utils import timezone
+
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import InvalidInput
+from bonobot.core.text.untrusted_text import make_visible
+from mcp_servers.oauth_client.http import OAuthResponse, build_basic_header, open_http_client
+from mcp_servers.oauth_client.metadata import AuthorizationServer
+from mcp_servers.oauth_client.types import (
+    AuthorizationServerUnavailable,
+    LoginNeeded,
+    OAuthAccount,
+    OAuthProblem,
+)
+
+ASSERTION = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
+LIFETIME_S = 120
+CURVES = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES512"}
+SMALLEST_RSA = 2048
+
+
+@dataclass(frozen=True)
+class OAuthClientCredentials:
+    """Who we are at one authorization server; printing it shows no secret."""
+
+    id: str
+    secret: str = field(default="", repr=False)
+    private_key: str = field(default="", repr=False)
+    key_id: str = ""
+    method: str = ""
+
+
+def build_client_authentication(
+    client: OAuthClientCredentials, authority: AuthorizationServer
+) -> tuple[Mapping[str, str], Mapping[str, str]]:
+    """Return the headers and form members that authenticate `client` there."""
+    if client.private_key:
+        assertion = _sign_assertion(client, authority.issuer or authority.token_endpoint)
+        named = {"client_id": client.id, "client_assertion_type": ASSERTION}
+        return {}, named | {"client_assertion": assertion}
+    if not client.secret:
+        return {}, {"client_id": client.id}
+    method = client.method or _choose_auth_method(authority)
+    if method == "client_secret_post":
+        return {}, {"client_id": client.id, "client_secret": client.secret}
+    return build_basic_header(client.id, client.secret), {}
+
+
+def detect_signing_algorithm(pem: str) -> str:
+    """Return the algorithm that a private key signs with; raises `Invalid` (`bad_private_key`)."""
+    try:
+        key = load_pem_private_key(pem.encode("utf-8"), password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        raise _build_key_error("The private key can't be read.") from None
+    if isinstance(key, RSAPrivateKey):
+        if key.key_size < SMALLEST_RSA:
+            raise _build_key_error(
+                format_message("The RSA key has only {key_size} bits.", key_size=key.key_size)
+            )
+        return "RS256"
+    if isinstance(key, EllipticCurvePrivateKey) and key.curve.name in CURVES:
+        return CURVES[key.curve.name]
+    raise _build_key_error("The private key is of a kind that OAuth servers don't take.")
+
+
+def _sign_assertion(client: OAuthClientCredentials, audience: str) -> str:
+    now = int(time.time())
+    claims: dict[str, Any] = {
+        "iss": client.id,
+        "sub": client.id,
+        "aud": audience,
+        "iat": now,
+        "exp": now + LIFETIME_S,
+        "jti": str(uuid4()),
+    }
+    headers = {"kid": client.key_id} if client.key_id else None
+    return jwt.encode(
+        claims,
+        client.private_key,
+        algorithm=detect_signing_algorithm(client.private_key),
+        headers=headers,
+    )
+
+
+def _choose_auth_method(authority: AuthorizationServer) -> str:
+    posts = "client_secret_post" in authority.methods
+    return (
+        "client_secret_post"
+        if posts and "client_secret_basic" not in authority.methods
+        else "client_secret_basic"
+    )
+
+
+def _build_key_error(detail: str) -> InvalidInput:
+    return InvalidInput(
+        detail,
+        code="bad_private_key",
+        field="auth_config.private_key",
+        remedy="Paste an unencrypted PEM key: RSA of 2048 bits or more, or EC P-256/384/521.",
+    )
+
+
+LONGEST_TOKEN = 16_384
+LONGEST_LIFE_S = 366 * 86_400
+SHOWN = 200
+# What a person has to put right: the grant or the client is not (any more) good there.
+OVER = ("invalid_grant", "invalid_client", "unauthorized_client", "access_denied")
+
+
+@dataclass(frozen=True)
+class OAuthTokens:
+    """What an authorization server gave; printing it shows neither token."""
+
+    access: str = field(repr=False)
+    refresh: str = field(repr=False)
+    expires_at: datetime | None
+    scope: str
+
+
+async def ask_for_tokens(
+    account: OAuthAccount,
+    authority: AuthorizationServer,
+    client: OAuthClientCredentials,
+    form: Mapping[str, str],
+) -> OAuthTokens:
+    """Return the tokens given for a grant; the resource is always named (RFC 8707).
+
+    Raises `LoginNeeded` when the grant or the client is refused, `Transient`, `OAuthProblem`.
+    """
+    headers, proven = build_client_authentication(client, authority)
+    whole = {**form, **proven, "resource": authority.resource}
+    async with open_http_client(account) as asker:
+        answer = await asker.post(
+            authority.token_endpoint, "token endpoint", form=whole, headers=headers
+        )
+    if answer.status >= 500 or answer.status == 429:
+        raise AuthorizationServerUnavailable(
+            format_message("The token endpoint answered with HTTP {status}.", status=answer.status),
+            remedy="Try again later.",
+        )
+    if answer.status != 200:
+        raise _build_token_error(answer)
+    return _parse_tokens(answer.body, whole.get("scope", ""))
+
+
+def _build_token_error(answer: OAuthResponse) -> OAuthProblem:
+    error = answer.body.get("error")
+    said = answer.body.get("error_description")
+    code = make_visible(error, 64) if isinstance(error, str) else f"HTTP {answer.status}"
+    # What is said may quote what was sent, so only the standard's own word is repeated.
+    if error in OVER or answer.status == 401:
+        return LoginNeeded(format_message("The authorization server refused: {code}.", code=code))
+    return OAuthProblem(
+        format_message("The authorization server gave no token: {code}.", code=code),
+        code="token_refused",
+        remedy="Check client id, scopes and the kind of grant."
+        + (" The server's own words are withheld." if isinstance(said, str) else ""),
+    )
+
+
+def _parse_tokens(body: Mapping[str, Any], asked: str) -> OAuthTokens:
+    access, refresh = body.get("access_token"), body.get("refresh_token")
+    kind = body.get("token_type", "Bearer")
+    if not _is_sendable(access) or str(kind).lower() != "bearer":
+        raise OAuthProblem(
+            "The token endpoint answered without a bearer token.",
+            code="token_refused",
+            remedy="Ask who runs the authorization server.",
+        )
+    scope = body.get("scope")
+    return OAuthTokens(
+        access=str(access),
+        refresh=str(refresh) if _is_sendable(refresh) else "",
+        expires_at=_parse_token_expiry(body.get("expires_in")),
+        scope=scope[:4096] if isinstance(scope, str) and scope else asked,
+    )
+
+
+def _is_sendable(token: Any) -> bool:
+    return (
+        isinstance(token, str)
+        and 0 < len(token) <= LONGEST_TOKEN
+        and token.isascii()
+        and (token.isprintable() and " " not in token)
+    )
+
+
+def _parse_token_expiry(seconds: Any) -> datetime | None:
+    if isinstance(seconds, str) and seconds.isdecimal():
+        seconds = int(seconds[:12])
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        return None
+    if not math.isfinite(seconds) or seconds <= 0:
+        return None
+    return timezone.now() + timedelta(seconds=min(seconds, LONGEST_LIFE_S))

@@ -1,0 +1,104 @@
+"""OAuthAccount, OAuthProblem, LoginNeeded."""
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+from uuid import UUID
+
+from bonobot.core.problems import Problem
+
+Grant = Literal["client_credentials", "authorization_code"]
+GRANTS = ("client_credentials", "authorization_code")
+PER = ("organization", "user")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OAuthAccount:
+    """How Bonobot signs in to a server.
+
+    `subject` is whose tokens are used: the organization's id, a person's, or None where each person
+    signs in and nobody in particular asks. Printing an account shows no secret.
+    """
+
+    server_id: UUID
+    organization_id: UUID
+    server_name: str
+    url: str
+    allow_private: bool = False
+    subject: UUID | None = None
+    grant: str = "client_credentials"
+    per: str = "organization"
+    client_id: str = ""
+    client_secret: str = field(default="", repr=False)
+    private_key: str = field(default="", repr=False)
+    key_id: str = ""
+    scopes: tuple[str, ...] = ()
+    token_url: str = ""
+    issuer: str = ""
+
+    @property
+    def by_person(self) -> bool:
+        """Tell whether each person signs in for themselves."""
+        return self.interactive and self.per == "user"
+
+    @property
+    def interactive(self) -> bool:
+        """Tell whether a person has to sign in, in a browser."""
+        return self.grant == "authorization_code"
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """Return the opened secrets, so that texts can be shown without them."""
+        return tuple(one for one in (self.client_secret, self.private_key) if one)
+
+    @cached_property
+    def binding(self) -> str:
+        """Return the digest of everything that tokens were given for."""
+        parts = [
+            *(self.url, self.grant, self.per, self.client_id, self.client_secret),
+            *(self.private_key, self.key_id, list(self.scopes), self.token_url, self.issuer),
+        ]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def parse_scopes(value: Any) -> tuple[str, ...]:
+    """Return scopes from how people write them: a list, or a text with blanks or commas."""
+    if isinstance(value, str):
+        return tuple(value.replace(",", " ").split())
+    if isinstance(value, Iterable):
+        return tuple(str(one) for one in value)
+    return ()
+
+
+def join_scopes(*several: Iterable[str]) -> str:
+    """Return the union of scopes as OAuth writes it, each once, in the order of appearance."""
+    return " ".join(dict.fromkeys(one for scopes in several for one in scopes))
+
+
+class OAuthProblem(Problem):
+    """Signing in did not work.
+
+    Codes: `oauth_metadata_invalid`, `issuer_mismatch`, `issuer_changed`, `resource_mismatch`,
+    `oauth_insecure`, `pkce_unsupported`, `client_unknown`, `token_refused`,
+    `authorization_server_unreachable`; those of egress pass through as they are.
+    """
+
+    code = "oauth_failed"
+    status = 502
+    title = "Signing in failed"
+
+
+class LoginNeeded(OAuthProblem):
+    """Nobody but a person can go on: there is no grant, or it was withdrawn."""
+
+    code = "needs_reauth"
+
+
+class AuthorizationServerUnavailable(OAuthProblem):
+    """The authorization server is away; the same may work later."""
+
+    code = "authorization_server_unreachable"
+    status = 503

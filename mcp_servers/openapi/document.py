@@ -1,0 +1,194 @@
+"""Parse an OpenAPI document (pure)."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+from urllib.parse import unquote
+
+import yaml
+
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import InvalidInput
+from bonobot.core.text.untrusted_text import make_visible
+from bonobot.core.text.yaml_reader import read_documents
+
+LONGEST_TEXT = 4 * 1024 * 1024
+LONGEST_CHAIN = 16
+ALIASED = 100_000  # values that YAML's aliases may add
+DEEPEST = 64
+VERSION = re.compile(r"3\.([0-2])(?:\.\d{1,4})?(?:-[\w.]{1,20})?")
+SWAGGER = (
+    "Convert it to OpenAPI 3 first: Swagger Editor (Edit → Convert to OpenAPI 3) or "
+    "`npx swagger2openapi` do."
+)
+
+
+class UnusableDocumentPart(Exception):
+    """A part of a document that can't be used; the text says why, `pointer` where."""
+
+    def __init__(self, reason: str, pointer: str = "") -> None:
+        super().__init__(reason)
+        self.pointer = pointer
+
+
+@dataclass(frozen=True)
+class OpenApiDocument:
+    """A document that could be read; `minor` is 0, 1 or 2 for OpenAPI 3.0 to 3.2."""
+
+    root: Mapping[str, Any] = field(repr=False)
+    version: str
+    minor: int
+
+    def follow(self, node: Any, pointer: str) -> tuple[Any, str]:
+        """Return what `node` stands for, and its pointer; raises `Refused`.
+
+        References lead to other places of the document, by a short chain without a circle.
+        """
+        seen: list[str] = []
+        while isinstance(node, dict) and isinstance(node.get("$ref"), str):
+            reference = node["$ref"]
+            if reference in seen or len(seen) >= LONGEST_CHAIN:
+                raise UnusableDocumentPart(
+                    format_message(
+                        "`{reference}` refers to itself.", reference=make_visible(reference, 100)
+                    ),
+                    pointer,
+                )
+            seen.append(reference)
+            node, pointer = self.at(reference, pointer), reference[1:]
+        return node, pointer
+
+    def at(self, reference: str, pointer: str) -> Any:
+        """Return what a reference points to; raises `Refused`, whose place is `pointer`."""
+        shown = make_visible(reference, 100)
+        if not reference.startswith("#"):
+            raise UnusableDocumentPart(
+                format_message(
+                    "`{shown}` is in another document, which is never fetched.", shown=shown
+                ),
+                pointer,
+            )
+        node: Any = self.root
+        for token in split_reference(reference):
+            if isinstance(node, list) and token.isdecimal() and len(token) < 6:
+                node = node[int(token)] if int(token) < len(node) else None
+            else:
+                node = node.get(token) if isinstance(node, dict) else None
+            if node is None:
+                raise UnusableDocumentPart(
+                    format_message("`{shown}` points nowhere.", shown=shown), pointer
+                )
+        return node
+
+
+def read(text: str) -> OpenApiDocument:
+    """Return the document of a text.
+
+    Raises `Invalid`: `too_large`, `broken_document`, `unsupported_version`.
+    """
+    if len(text.encode("utf-8", "surrogatepass")) > LONGEST_TEXT:
+        raise InvalidInput(
+            format_message(
+                "The document is larger than {longest_text} MiB.",
+                longest_text=LONGEST_TEXT // 1024**2,
+            ),
+            code="too_large",
+            field="document",
+            remedy="Cut it down to the operations that you need.",
+        )
+    root = _parse_text(text)
+    if not isinstance(root, dict):
+        raise _build_document_error("it is not an object")
+    if "swagger" in root and "openapi" not in root:
+        raise _build_version_error(
+            format_message(
+                "This is Swagger {swagger}.", swagger=make_visible(str(root["swagger"]), 20)
+            ),
+            SWAGGER,
+        )
+    version = root.get("openapi")
+    found = VERSION.fullmatch(version) if isinstance(version, str) else None
+    if not found or not isinstance(version, str):
+        if version is None:
+            raise _build_document_error("it has no `openapi`, which names the version")
+        shown = make_visible(str(version), 20)
+        raise _build_version_error(
+            format_message("There is no OpenAPI {shown} here.", shown=shown),
+            "Versions 3.0, 3.1 and 3.2 are read.",
+        )
+    if not isinstance(root.get("paths", {}), dict):
+        raise _build_document_error("`paths` is not an object")
+    return OpenApiDocument(root, version, int(found[1]))
+
+
+def build_pointer(*tokens: str) -> str:
+    """Return a JSON pointer (RFC 6901) of these tokens."""
+    return "".join("/" + token.replace("~", "~0").replace("/", "~1") for token in tokens)
+
+
+def split_reference(reference: str) -> Iterator[str]:
+    """Yield the tokens of a local reference such as `#/paths/~1pets`."""
+    for token in reference[1:].split("/")[1:]:
+        yield unquote(token).replace("~1", "/").replace("~0", "~")
+
+
+def _parse_text(text: str) -> Any:
+    bare = text.lstrip("\ufeff \t\r\n")
+    if not bare:
+        raise _build_document_error("it is empty")
+    try:
+        if bare.startswith("{"):
+            return _check_depth(json.loads(bare, parse_constant=_reject_constant))
+        # The parser in C, where there is one: documents are long.
+        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+        roots = read_documents(text, longest=LONGEST_TEXT, loader=loader, aliased=ALIASED)
+    except RecursionError:
+        raise _build_document_error(
+            format_message("it is nested deeper than {deepest}", deepest=DEEPEST)
+        ) from None
+    except ValueError as error:
+        where = f" at line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
+        raise _build_document_error(format_message("it is not JSON{where}", where=where)) from None
+    except InvalidInput as problem:
+        problem.field = "document"
+        raise
+    if len(roots) != 1:
+        raise _build_document_error(
+            format_message("it holds {count} YAML documents", count=len(roots))
+        )
+    return roots[0].plain()
+
+
+def _reject_constant(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _check_depth(root: Any) -> Any:
+    level = [root]
+    for _ in range(DEEPEST):
+        level = [inner for one in level for inner in _list_children(one)]
+        if not level:
+            return root
+    raise _build_document_error(
+        format_message("it is nested deeper than {deepest}", deepest=DEEPEST)
+    )
+
+
+def _list_children(value: Any) -> list[Any]:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return [one for one in inner if isinstance(one, dict | list)]
+
+
+def _build_document_error(why: str) -> InvalidInput:
+    return InvalidInput(
+        format_message("The OpenAPI document can't be read: {why}.", why=why),
+        code="broken_document",
+        field="document",
+        remedy="Give the document itself, as JSON or YAML; a page about it is another thing.",
+    )
+
+
+def _build_version_error(detail: str, remedy: str) -> InvalidInput:
+    return InvalidInput(detail, code="unsupported_version", field="document", remedy=remedy)

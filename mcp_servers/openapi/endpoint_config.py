@@ -1,0 +1,136 @@
+"""Checks the API part of endpoint_config."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from bonobot.core.http.egress import EgressDenied, check_url
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import InvalidInput
+from mcp_servers.models import ApiDocument, Server
+from mcp_servers.openapi.compose_document import compose
+from mcp_servers.openapi.declared_operations import read_declared
+from mcp_servers.openapi.document import LONGEST_TEXT
+
+FIELDS = frozenset({"declared", "document", "document_url", "operations"})
+KEY_PLACES = ("header", "query", "cookie")
+MOST_CHOSEN = 1_000
+LONGEST_KEY = 500
+_KEY = re.compile(r"[A-Z]{3,7} /.*")
+
+
+def check(
+    config: Mapping[str, Any], allow_private: bool, old: Server | None
+) -> tuple[dict[str, Any], str | None]:
+    """Return what is stored of an API's members, and the document where one is given.
+
+    The document of what is declared by hand is composed here. Raises `Invalid` and `EgressDenied`,
+    each with its field.
+    """
+    if (declared := find_declared_operations(config, old)) is not None:
+        return _compose_declared(declared, config)
+    public: dict[str, Any] = {"operations": _parse_operation_keys(config.get("operations"))}
+    url = config.get("document_url")
+    if url:
+        public["document_url"] = _check_document_url(url, allow_private)
+    document = config.get("document")
+    if document is not None:
+        return public, _check_document_text(document)
+    if not url and not (old and ApiDocument.objects.filter(server=old).exists()):
+        raise InvalidInput(
+            "An API needs its OpenAPI document.",
+            code="missing_value",
+            field="endpoint_config.document",
+            remedy="Give the document itself, or its address as `document_url`.",
+        )
+    return public, None
+
+
+def find_declared_operations(config: Mapping[str, Any], old: Server | None = None) -> Any:
+    """Return the operations that are declared by hand; None where an API has a document.
+
+    Where nothing is said of either, what was declared stays.
+    """
+    if config.get("declared") is not None:
+        return config["declared"]
+    if old is None or config.get("document") is not None or config.get("document_url"):
+        return None
+    return old.endpoint_config.get("declared")
+
+
+def _compose_declared(declared: Any, config: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    for other in ("document", "document_url"):
+        if config.get(other):
+            raise InvalidInput(
+                "An API has a document, or operations that are declared by hand, not both.",
+                code="document_and_declared",
+                field=f"endpoint_config.{other}",
+                remedy="Leave one of them out, or add the API as two servers.",
+            )
+    base_url = str(config.get("url", "")).strip()
+    found = read_declared(declared, base_url)
+    keys = sorted(one.key for one in found)
+    public = {"declared": [one.as_dict() for one in found], "operations": keys}
+    return public, compose(found, base_url)
+
+
+def _parse_operation_keys(chosen: Any) -> list[str]:
+    field = "endpoint_config.operations"
+    if not isinstance(chosen, list) or not all(isinstance(one, str) for one in chosen):
+        raise InvalidInput("`operations` must be a list of operations.", field=field)
+    keys = sorted(set(chosen))
+    if not keys:
+        raise InvalidInput(
+            "No operation is chosen.",
+            code="nothing_chosen",
+            field=field,
+            remedy="Choose at least one; the preview lists them.",
+        )
+    if len(keys) > MOST_CHOSEN:
+        raise InvalidInput(
+            format_message(
+                "{count:,} operations are more than a server may have ({most_chosen:,}).",
+                count=len(keys),
+                most_chosen=MOST_CHOSEN,
+            ),
+            code="too_many",
+            field=field,
+            remedy="Choose fewer, for example by tag, or add the API as several servers.",
+        )
+    for key in keys:
+        if not _KEY.fullmatch(key) or len(key) > LONGEST_KEY or not key.isprintable():
+            raise InvalidInput(
+                format_message("{key!r} is not an operation.", key=key[:80]),
+                field=field,
+                remedy="Write method and path, such as `GET /pets/{id}`.",
+            )
+    return keys
+
+
+def _check_document_url(url: Any, allow_private: bool) -> str:
+    try:
+        check_url(str(url), allow_private=allow_private)
+    except EgressDenied as problem:
+        problem.field = "endpoint_config.document_url"
+        raise
+    return str(url).strip()
+
+
+def _check_document_text(document: Any) -> str:
+    if not isinstance(document, str) or not document.strip():
+        raise InvalidInput(
+            "The document must be text.",
+            field="endpoint_config.document",
+            remedy="Give the JSON or YAML of the document as one text.",
+        )
+    if len(document.encode("utf-8", "replace")) > LONGEST_TEXT:
+        raise InvalidInput(
+            format_message(
+                "The document is larger than {longest_text} MiB.",
+                longest_text=LONGEST_TEXT // 1024**2,
+            ),
+            code="too_large",
+            field="endpoint_config.document",
+            remedy="Cut it down to the operations that you need.",
+        )
+    return document.replace("\x00", "\ufffd")

@@ -1,0 +1,141 @@
+"""Add, change, remove, preview declared operations.
+
+Each is a change of the server's configuration like any other; what it makes of a tool is found at
+the next discovery, and waits for approval there.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from django.db import transaction
+
+from bonobot.accounts.principals import Principal
+from bonobot.accounts.roles import Action
+from bonobot.core.http.egress import EgressDenied, check_url
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import Conflict, InvalidInput, NotFound
+from mcp_servers.models import Server
+from mcp_servers.openapi.compose_document import build_example_request, build_tool
+from mcp_servers.openapi.declared_operations import DeclaredOperation, read_one
+from mcp_servers.server_config import build_changed_spec, mask_endpoint_config
+from mcp_servers.services import update_server
+
+_OWN = re.compile(r"endpoint_config\.declared\[\d+\]\.?")
+
+
+def is_declared(server: Server) -> bool:
+    """Tell whether a server's operations are declared by hand."""
+    return "declared" in server.endpoint_config
+
+
+def list_declared_operations(server: Server) -> list[dict[str, Any]]:
+    """Return what is declared by hand at a server, as it is kept; nothing where a document is."""
+    return list(server.endpoint_config.get("declared", ()))
+
+
+def get_declared_operation(server: Server, name: str) -> dict[str, Any]:
+    """Return one operation; raises `NotFound` (`unknown_operation`)."""
+    for one in list_declared_operations(server):
+        if one["name"] == name:
+            return one
+    raise NotFound(
+        format_message(
+            "{server!r} has no operation {name!r}.", server=server.name, name=name[:100]
+        ),
+        code="unknown_operation",
+        field="name",
+        remedy="Its operations are listed with it.",
+    )
+
+
+def add_operation(principal: Principal, server: Server, said: Any) -> DeclaredOperation:
+    """Declare one more operation.
+
+    Raises what `read_declared` and `alter` do, by its members, and `Conflict` (`not_declared`).
+    """
+    return _write(principal, server, said, replaces="")
+
+
+def update_operation(
+    principal: Principal, server: Server, name: str, said: Any
+) -> DeclaredOperation:
+    """Declare an operation anew; with another name it becomes another tool."""
+    return _write(principal, server, said, replaces=name)
+
+
+def remove_operation(principal: Principal, server: Server, name: str) -> None:
+    """Remove an operation: it isn't called from then on. The last one stays (`last_operation`)."""
+    principal.require(Action.MANAGE_SERVERS)
+    with transaction.atomic():
+        server.refresh_from_db()
+        get_declared_operation(server, name)
+        left = [one for one in list_declared_operations(server) if one["name"] != name]
+        if not left:
+            raise InvalidInput(
+                format_message(
+                    "{name!r} is the only operation of {server!r}.", name=name, server=server.name
+                ),
+                code="last_operation",
+                remedy="Remove the server instead, or switch it off.",
+            )
+        _keep(principal, server, left)
+
+
+def _write(principal: Principal, server: Server, said: Any, *, replaces: str) -> DeclaredOperation:
+    principal.require(Action.MANAGE_SERVERS)
+    with transaction.atomic():
+        server.refresh_from_db()
+        one = read_one(said, server.endpoint_config.get("url", ""))
+        listed = list_declared_operations(server)
+        if not replaces and not is_declared(server):
+            raise Conflict(
+                format_message(
+                    "The operations of {server!r} aren't declared by hand.", server=server.name
+                ),
+                code="not_declared",
+                remedy="Change its document, or declare operations at a server of their own.",
+            )
+        if replaces:
+            place = listed.index(get_declared_operation(server, replaces))
+            listed[place] = one.as_dict()
+        else:
+            place = len(listed)
+            listed.append(one.as_dict())
+        try:
+            _keep(principal, server, listed)
+        except InvalidInput as problem:
+            # The person speaks of one operation, not of a list.
+            problem.field = _OWN.sub("", problem.field)
+            raise
+    return one
+
+
+def _keep(principal: Principal, server: Server, declared: list[dict[str, Any]]) -> None:
+    config: Mapping[str, Any] = {**mask_endpoint_config(server), "declared": declared}
+    update_server(principal, server, build_changed_spec(server, endpoint_config=config))
+
+
+def build_operation_preview(said: Any, base_url: str, *, field: str = "") -> dict[str, Any]:
+    """Return key, tool and an example of the request, without a sign-in; nothing is sent.
+
+    Raises `Invalid`, and `EgressDenied` where the address could never be asked.
+    """
+    try:
+        check_url(base_url, allow_private=True)  # whether it may be is said when it is written
+    except EgressDenied as problem:
+        problem.field = "url"
+        raise
+    one = read_one(said, base_url, field)
+    tool = build_tool(one, base_url, field)
+    sent = build_example_request(tool, base_url)
+    return {
+        "key": one.key,
+        "tool": tool,
+        "request": {
+            "method": sent.method,
+            "url": sent.url,
+            "headers": [{"name": name, "value": value} for name, value in sent.headers],
+            "body": (sent.body or b"").decode(),
+        },
+    }

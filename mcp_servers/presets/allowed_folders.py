@@ -1,0 +1,120 @@
+"""Folders and files that presets of programs may be given (DESIGN section 6).
+
+Whoever fills in a preset chooses what its program reads and writes on this host. So a parameter of
+the kind `folder` or `file` lies in the organization's own workspace, or in a folder that a platform
+administrator allowed (`BONOBOT_PRESET_FOLDERS`); links are followed before that is decided.
+"""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from django.conf import settings
+
+from bonobot.accounts.models.organizations import Organization
+from bonobot.core.crypto.key_files import ensure_private_folder
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import InvalidInput
+from bonobot.core.text.untrusted_text import make_visible
+from mcp_servers.client.folder_rules import FolderRule
+
+KINDS = frozenset(("folder", "file"))
+
+
+def get_organization_folder(organization_id: UUID) -> Path:
+    """Return the folder of the organization's own; it may not be there yet."""
+    slug = Organization.objects.values_list("slug", flat=True).get(pk=organization_id)
+    return Path(settings.BONOBOT_VAR) / "workspaces" / slug
+
+
+def list_allowed_folders(organization_id: UUID) -> tuple[Path, ...]:
+    """Return the folders in which a preset's folders and files may lie, the own one first."""
+    return (get_organization_folder(organization_id), *map(Path, settings.BONOBOT_PRESET_FOLDERS))
+
+
+def folder_rule(organization_id: UUID) -> FolderRule:
+    """Return which folders a stdio server of an organization may be given (one query)."""
+    return FolderRule(
+        closed=(str(settings.BONOBOT_VAR),), own=(str(get_organization_folder(organization_id)),)
+    )
+
+
+def resolve_folders(
+    organization_id: UUID, parameters: Iterable[Mapping[str, Any]], values: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the values with folders and files as they really lie, links followed.
+
+    What is missing in the organization's own workspace is made there. Raises `Invalid`
+    (`folder_not_allowed`, `folder_missing`) with the parameter as its field.
+    """
+    found = {name.upper(): value for name, value in values.items()}
+    for parameter in parameters:
+        value = found.get(parameter["name"].upper()) or str(parameter.get("default") or "")
+        if parameter.get("kind") in KINDS and value:
+            found[parameter["name"].upper()] = str(
+                _resolve_folder(organization_id, parameter, value)
+            )
+    return found
+
+
+def _resolve_folder(organization_id: UUID, parameter: Mapping[str, Any], value: str) -> Path:
+    own, *others = list_allowed_folders(organization_id)
+    path = Path(value)
+    if not path.is_absolute() or ".." in path.parts or "\x00" in value:
+        raise _build_folder_error(
+            parameter, value, "must be an absolute path without `..`", (own, *others)
+        )
+    real = path.resolve()
+    roots = [folder.resolve() for folder in (own, *others)]
+    if not any(real.is_relative_to(root) for root in roots):
+        raise _build_folder_error(
+            parameter, value, "lies outside the allowed folders", (own, *others)
+        )
+    if why := folder_rule(organization_id).refusal(str(real)):
+        raise _build_folder_error(
+            parameter, value, format_message("may not be used: {why}", why=why), (own, *others)
+        )
+    is_folder = parameter["kind"] == "folder"
+    folder = real if is_folder else real.parent
+    if real.is_relative_to(roots[0]) and not folder.exists():
+        ensure_private_folder(folder)
+    if not folder.is_dir() or (not is_folder and real.is_dir()):
+        raise _build_missing_error(parameter, value)
+    return real
+
+
+def _build_folder_error(
+    parameter: Mapping[str, Any], value: str, why: str, folders: Iterable[Path]
+) -> InvalidInput:
+    listed = ", ".join(f"`{folder}`" for folder in folders)
+    return InvalidInput(
+        f"{_label(parameter)} {why}: `{make_visible(value, 300)}`.",
+        code="folder_not_allowed",
+        field=parameter["name"],
+        rule="preset_folders",
+        remedy=format_message(
+            "Choose a path within {listed}; a platform administrator allows "
+            "more folders with `BONOBOT_PRESET_FOLDERS`.",
+            listed=listed,
+        ),
+    )
+
+
+def _build_missing_error(parameter: Mapping[str, Any], value: str) -> InvalidInput:
+    what = "folder" if parameter["kind"] == "folder" else "place for a file"
+    return InvalidInput(
+        format_message(
+            "{parameter}: there is no such {what} on this host: `{visible}`.",
+            parameter=_label(parameter),
+            what=what,
+            visible=make_visible(value, 300),
+        ),
+        code="folder_missing",
+        field=parameter["name"],
+        remedy="Make it first, or choose another one.",
+    )
+
+
+def _label(parameter: Mapping[str, Any]) -> str:
+    return make_visible(str(parameter.get("label") or parameter["name"]), 100)

@@ -1,0 +1,161 @@
+"""Fill parameters (pure).
+
+Whoever fills a preset chooses values, never the command: a value can't become an option, a second
+line, or anything else than the text in its place.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import re2
+
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import InvalidInput, Problem
+from bonobot.core.text.placeholders import list_placeholders
+from bonobot.core.text.untrusted_text import make_visible
+from mcp_servers.import_export.entries import MEMBERS, Placement, SecretValue
+
+LONGEST_VALUE = 4096
+_PLACEMENTS: dict[str, Placement] = {member: placement for placement, member in MEMBERS.items()}
+_SEALED = frozenset(("token", "key", "client_secret", "private_key"))
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
+class PresetTemplate(Protocol):
+    """What a preset brings along, as a row or as an entry of the catalogue."""
+
+    @property
+    def endpoint_config(self) -> Mapping[str, Any]:
+        """Where the server is, with `${NAME}` for what a person fills."""
+
+    @property
+    def auth_config(self) -> Mapping[str, Any]:
+        """How we sign in, likewise."""
+
+    @property
+    def parameters(self) -> list[dict[str, Any]]:
+        """What is to be filled: name, label, secret, required, default, help."""
+
+
+@dataclass(frozen=True, slots=True)
+class FilledPreset:
+    """A preset with values: public parts, secrets apart, and what is wrong with the values."""
+
+    endpoint_config: dict[str, Any] = field(repr=False)
+    auth_config: dict[str, Any] = field(repr=False)
+    secrets: tuple[SecretValue, ...]
+    problems: tuple[Problem, ...]
+
+
+def complete(preset: PresetTemplate, values: Mapping[str, str]) -> FilledPreset:
+    """Return the configuration that `values` (by parameter, in any case of letters) make.
+
+    Members whose optional parameters stay empty are left out. Problems have the parameter's name
+    as their field: `missing_value`, `bad_value`, `unknown_parameter`.
+    """
+    given = {name.upper(): value for name, value in values.items()}
+    known = {parameter["name"].upper(): parameter for parameter in preset.parameters}
+    problems = [*_validate_parameter_names(given, known)]
+    texts: dict[str, str] = {}
+    for name, parameter in known.items():
+        value = given.get(name) or str(parameter.get("default") or "")
+        if problem := _validate_value(parameter, value):
+            problems.append(problem)
+        texts[parameter["name"]] = str(value)
+    return FilledPreset(*_put(preset, texts), problems=tuple(problems))
+
+
+def _validate_parameter_names(
+    given: Mapping[str, str], known: Mapping[str, Any]
+) -> Iterator[Problem]:
+    for name in given.keys() - known.keys():
+        shown = make_visible(name, 64)
+        listed = ", ".join(f"`{each}`" for each in known) or "none"
+        yield InvalidInput(
+            format_message("The preset has no parameter `{shown}`.", shown=shown),
+            code="unknown_parameter",
+            field=shown,
+            remedy=format_message("Its parameters: {listed}.", listed=listed),
+        )
+
+
+def _validate_value(parameter: Mapping[str, Any], value: Any) -> Problem | None:
+    name, label = parameter["name"], parameter.get("label") or parameter["name"]
+    if value == "":
+        if not parameter.get("required", True):
+            return None
+        help_text = parameter.get("help") or "Fill it in."
+        return InvalidInput(
+            format_message("{parameter} is missing.", parameter=label),
+            code="missing_value",
+            field=name,
+            remedy=help_text,
+        )
+    wrong = _explain_invalid_value(parameter, label, value)
+    if not wrong:
+        return None
+    return InvalidInput(
+        wrong,
+        code="bad_value",
+        field=name,
+        remedy=parameter.get("help") or "Correct it.",
+    )
+
+
+def _explain_invalid_value(parameter: Mapping[str, Any], label: str, value: Any) -> str:
+    """Return what a value should be and isn't, or ""."""
+    if not isinstance(value, str):
+        return format_message("{parameter} must be text.", parameter=label)
+    if len(value) > LONGEST_VALUE or _CONTROL.search(value):
+        return format_message(
+            "{parameter} must be one line of at most {n} characters.",
+            parameter=label,
+            n=LONGEST_VALUE,
+        )
+    if value.startswith("-") and not parameter.get("secret"):
+        return format_message(
+            "{parameter} must not begin with `-`, which programs take for an option.",
+            parameter=label,
+        )
+    pattern = parameter.get("pattern")
+    if pattern and re2.fullmatch(pattern, value) is None:
+        return format_message("{parameter} does not look as it should.", parameter=label)
+    return ""
+
+
+def _put(
+    preset: PresetTemplate, texts: Mapping[str, str]
+) -> tuple[dict[str, Any], dict[str, Any], tuple[SecretValue, ...]]:
+    endpoint: dict[str, Any] = {}
+    secrets: list[SecretValue] = []
+    for member, value in preset.endpoint_config.items():
+        if (placement := _PLACEMENTS.get(member)) is not None:
+            filled = ((name, _fill_text(template, texts)) for name, template in value.items())
+            secrets += [SecretValue(placement, n, text) for n, text in filled if text is not None]
+        elif isinstance(value, list):
+            found = (_fill_text(each, texts) for each in value)
+            endpoint[member] = [text for text in found if text is not None]
+        elif (text := _fill_text(str(value), texts)) is not None:
+            endpoint[member] = text
+    auth: dict[str, Any] = {}
+    for member, template in preset.auth_config.items():
+        text = _fill_text(str(template), texts)
+        if text is None:
+            continue
+        if member in _SEALED:
+            secrets.append(SecretValue("auth", member, text))
+        else:
+            auth[member] = text
+    return endpoint, auth, tuple(secrets)
+
+
+def _fill_text(template: str, texts: Mapping[str, str]) -> str | None:
+    """Return a template filled once, or None where a parameter in it stays empty."""
+    named = {found.text: texts.get(found.name, "") for found in list_placeholders(template)}
+    if not all(named.values()):
+        return None
+    return re.sub(
+        r"\$\{[A-Za-z0-9_]+\}", lambda match: named.get(match.group(), match.group()), template
+    )

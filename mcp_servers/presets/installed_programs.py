@@ -1,0 +1,101 @@
+"""Catalog entries installed on this machine.
+
+A program is started by what runs it, so that the list of launchers holds for it as for any other:
+a module of our own Python, a script of Node, else the program's own path.
+"""
+
+import shutil
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from importlib.metadata import entry_points
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from mcp_servers.import_export.entries import ImportEntry, ImportParameter
+from mcp_servers.presets.catalog import CatalogEntry
+from mcp_servers.presets.fill_parameters import complete
+from mcp_servers.tool_names import slugify
+
+_NODE_ENDINGS = frozenset((".js", ".mjs", ".cjs"))
+
+
+@dataclass(frozen=True)
+class InstalledProgram:
+    """An entry of the catalogue whose program is here, and where."""
+
+    preset: CatalogEntry
+    program: Path
+
+    def entry(self, values: Mapping[str, str]) -> ImportEntry:
+        """Return the server that the preset makes of the program here; `values` fill parameters."""
+        own = {parameter["name"]: parameter for parameter in self.preset.parameters}
+        given = {name: value for name, value in values.items() if name in own}
+        filled = complete(replace(self.preset, endpoint_config=self._endpoint()), given)
+        missing = {problem.field: problem for problem in filled.problems}
+        return ImportEntry(
+            name=self.preset.slug,
+            slug=slugify(self.preset.slug),
+            line=0,
+            transport_type="stdio",
+            endpoint_config=filled.endpoint_config,
+            secrets=filled.secrets,
+            parameters=tuple(_build_parameter(own[name]) for name in missing if name in own),
+            problems=filled.problems,
+        )
+
+    def _endpoint(self) -> dict[str, Any]:
+        command, *before = _build_start_command(self.program)
+        config = dict(self.preset.endpoint_config)
+        return config | {
+            "command": command,
+            "args": [*before, *_list_server_arguments(self.preset)],
+        }
+
+
+def list_installed_programs(
+    entries: Iterable[CatalogEntry], *, path: str | None = None
+) -> Iterator[InstalledProgram]:
+    """Yield what is installed, looking beside our own Python and then on `path` (default: PATH)."""
+    beside = str(Path(sys.executable).parent)
+    for entry in entries:
+        if not entry.program:
+            continue
+        found = shutil.which(entry.program, path=beside) or shutil.which(entry.program, path=path)
+        if found:
+            yield InstalledProgram(entry, Path(found))
+
+
+def _build_start_command(program: Path) -> list[str]:
+    """Return command and first arguments that start a program."""
+    if program.parent == Path(sys.executable).parent and (module := _find_module(program.name)):
+        return [sys.executable, "-m", module]
+    script = program.resolve()
+    if script.suffix in _NODE_ENDINGS:
+        return ["node", str(script)]
+    return [str(program)]
+
+
+def _find_module(name: str) -> str:
+    """Return the package that `python -m` runs instead of a console script of ours, or ""."""
+    for point in entry_points(group="console_scripts", name=name):
+        package = point.module.partition(".")[0]
+        if find_spec(package) is not None and find_spec(f"{package}.__main__") is not None:
+            return package
+    return ""
+
+
+def _list_server_arguments(preset: CatalogEntry) -> list[str]:
+    """Return the arguments behind the package's name: those of the server itself."""
+    args = [str(arg) for arg in preset.endpoint_config.get("args", ())]
+    package = preset.proof.get("package", "")
+    at = next((i for i, arg in enumerate(args) if package and arg.startswith(package)), None)
+    return [] if at is None else args[at + 1 :]
+
+
+def _build_parameter(described: Mapping[str, Any]) -> ImportParameter:
+    name = described["name"]
+    return ImportParameter(
+        name, described.get("label") or name, bool(described.get("secret")), (name,)
+    )

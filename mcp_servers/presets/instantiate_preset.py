@@ -1,0 +1,46 @@
+"""ServerSpec from a preset; allowed folders."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from bonobot.accounts.principals import Principal
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import NotFound
+from mcp_servers.models import Preset, Server
+from mcp_servers.presets.allowed_folders import resolve_folders
+from mcp_servers.presets.availability import check_enabled
+from mcp_servers.presets.catalog import fill
+from mcp_servers.server_config import ServerSpec
+
+
+def get_preset(principal: Principal, slug: str, *, field: str = "preset") -> Preset:
+    """Return the preset that a slug means to the principal's organization; raises `NotFound`."""
+    found: Preset | None = Preset.objects.named(principal.organization_id, slug)
+    if found is None:
+        raise NotFound(
+            format_message("There is no preset {slug!r} here.", slug=slug),
+            field=field,
+            remedy="Choose one of those that are listed; `bonobot mcp presets` shows them, too.",
+        )
+    return found
+
+
+def build_server_spec(
+    principal: Principal,
+    preset: Preset,
+    values: Mapping[str, str],
+    *,
+    name: str = "",
+    **common: Any,
+) -> ServerSpec:
+    """Return the server that the values make of a preset in the principal's organization.
+
+    Raises the problems of `catalogue.fill`, and for programs those of `folders.settled` and
+    `availability.check_enabled`.
+    """
+    check_enabled(principal, preset)
+    spec = fill(preset, values, name=name, **common)
+    if preset.transport_type != Server.Transport.STDIO:
+        return spec
+    real = resolve_folders(principal.organization_id, preset.parameters, values)
+    return fill(preset, real, name=name, **common)

@@ -1,0 +1,355 @@
+"""Add, alter, remove, save from server, load catalog."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from django.core.exceptions import ValidationError
+from django.core.validators import URLValidator
+from django.db import DEFAULT_DB_ALIAS, IntegrityError, transaction
+
+from bonobot.accounts.principals import Principal
+from bonobot.accounts.roles import Action
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import Conflict, Forbidden, InvalidInput, NotFound
+from bonobot.ledger.audit.admin_changes import record_change
+from mcp_servers.models import Preset, Secret, Server
+from mcp_servers.presets.catalog import compute_catalog_digest, load
+from mcp_servers.presets.validation import check_declared
+from mcp_servers.process_rules import check_no_dangerous_variables
+from mcp_servers.tool_names import check_name, slugify
+
+PLAIN = ("name", "description", "category", "icon", "documentation_url")
+# What a program's preset lets a person start, and what keeps them within it.
+GOVERNED = ("transport_type", "endpoint_config", "auth_type", "auth_config", "parameters")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PresetSpec:
+    """What a person says about a preset; `${NAME}` in the configuration is a parameter."""
+
+    name: str
+    transport_type: str
+    endpoint_config: Mapping[str, Any]
+    auth_config: Mapping[str, Any] = field(default_factory=lambda: {"type": "none"})
+    parameters: list[dict[str, Any]] = field(default_factory=list)
+    description: str = ""
+    category: str = "own"
+    icon: str = ""
+    documentation_url: str = ""
+
+    def columns(self) -> dict[str, Any]:
+        """Return what is written into a row."""
+        auth = dict(self.auth_config)
+        kind = auth.pop("type", "none")
+        auth.pop("configured", None)
+        return {
+            **{name: getattr(self, name) for name in PLAIN},
+            "transport_type": self.transport_type,
+            "endpoint_config": dict(self.endpoint_config),
+            "auth_type": kind,
+            "auth_config": auth,
+            "parameters": [dict(one) for one in self.parameters],
+        }
+
+
+def build_spec(preset: Preset) -> PresetSpec:
+    """Return what a preset says, to be changed in part."""
+    return PresetSpec(
+        **{name: getattr(preset, name) for name in PLAIN},
+        transport_type=preset.transport_type,
+        endpoint_config=preset.endpoint_config,
+        auth_config={"type": preset.auth_type, **preset.auth_config},
+        parameters=preset.parameters,
+    )
+
+
+def add_preset(principal: Principal, spec: PresetSpec) -> Preset:
+    """Make a preset of the principal's organization.
+
+    Raises `Invalid` for what doesn't hold, `Conflict` (`name_taken`), and `Forbidden`
+    (`platform_admin_only`) for one that starts a program.
+    """
+    principal.require(Action.MANAGE_SERVERS)
+    preset = Preset(organization_id=principal.organization_id, proof={"kind": "own"})
+    return _write(principal, preset, spec, "preset_added")
+
+
+def update_preset(principal: Principal, preset: Preset, spec: PresetSpec) -> Preset:
+    """Change a preset; servers made from it keep what they have. Raises as `add_preset`."""
+    _check_editable(principal, preset)
+    return _write(principal, preset, spec, "preset_changed")
+
+
+def patch_preset(principal: Principal, preset: Preset, said: Mapping[str, Any]) -> Preset:
+    """Change what is said of a preset, and leave the rest."""
+    _check_editable(principal, preset)
+    return update_preset(principal, preset, replace(build_spec(preset), **said))
+
+
+def remove_preset(principal: Principal, preset: Preset) -> None:
+    """Delete a preset; servers made from it stay."""
+    _check_editable(principal, preset)
+    record_preset_change(principal, preset, "preset_removed", preset.delete)
+
+
+def _check_editable(principal: Principal, preset: Preset) -> None:
+    principal.require(Action.MANAGE_SERVERS)
+    if preset.organization_id is None:
+        raise Forbidden(
+            format_message(
+                "`{preset_slug}` comes with Bonobot's catalogue, which follows the release.",
+                preset_slug=preset.slug,
+            ),
+            code="platform_preset",
+            rule="presets",
+            remedy="Make a preset of the organization's own; under the same name it comes first.",
+        )
+
+
+def _write(principal: Principal, preset: Preset, spec: PresetSpec, action: str) -> Preset:
+    wanted = spec.columns()
+    changed = [name for name, value in wanted.items() if getattr(preset, name) != value]
+    _may_start(principal, preset, wanted, changed)
+    check_name(spec.name)
+    _check_documentation_url(spec.documentation_url)
+    check_declared(wanted)
+    for name, value in wanted.items():
+        setattr(preset, name, value.strip() if name == "name" else value)
+    preset.slug = preset.slug or slugify(spec.name).replace("_", "-")
+    beside = Preset.objects.filter(organization_id=principal.organization_id, slug=preset.slug)
+    if beside.exclude(pk=preset.pk).exists():
+        raise build_name_conflict(spec.name)
+    record_preset_change(principal, preset, action, preset.save, changed=sorted(changed))
+    return preset
+
+
+def _may_start(
+    principal: Principal, preset: Preset, wanted: Mapping[str, Any], changed: list[str]
+) -> None:
+    """Raise unless the principal may set what this preset lets others start."""
+    stdio = Server.Transport.STDIO in (preset.transport_type, wanted["transport_type"])
+    if stdio and not principal.platform_admin and set(changed) & set(GOVERNED):
+        raise Forbidden(
+            "Only a platform administrator may say what program a preset starts, and with what.",
+            code="platform_admin_only",
+            field="endpoint_config",
+            rule="stdio",
+            remedy="Ask a platform administrator; name, description and links you may change.",
+        )
+
+
+def _check_documentation_url(url: str) -> None:
+    if not url:
+        return
+    try:
+        URLValidator(schemes=["https", "http"])(url)
+    except ValidationError:
+        raise InvalidInput(
+            "The documentation is no address.",
+            field="documentation_url",
+            remedy="Write it whole: https://docs.example.com/.",
+        ) from None
+
+
+def record_preset_change(
+    principal: Principal,
+    preset: Preset,
+    action: str,
+    write: Callable[[], object],
+    **details: Any,
+) -> None:
+    """Write a preset, and that it was; raises `Conflict` (`name_taken`)."""
+    with record_change(
+        organization_id=principal.organization_id,
+        actor=principal.actor,
+        action=action,
+        resource_type="mcp_preset",
+        resource_id=str(preset.pk),
+        resource_name=preset.name,
+        details=details,
+        governed=False,
+    ):
+        try:
+            write()
+        except IntegrityError:
+            # Someone saved the same name between the look and the write.
+            raise build_name_conflict(preset.name) from None
+
+
+def build_name_conflict(name: str) -> Conflict:
+    """Return the refusal of a name that another preset has."""
+    return Conflict(
+        format_message("There is a preset named like {name!r} already.", name=name),
+        code="name_taken",
+        field="name",
+        remedy="Choose another name.",
+    )
+
+
+MEMBERS: dict[str, str] = {Secret.Placement.ENV: "env", Secret.Placement.HEADER: "headers"}
+
+
+def build_preset(principal: Principal, server: Server, name: str) -> Preset:
+    """Return the preset that a server would make, not saved: what a person sees before they do.
+
+    Values of secrets never enter it: each becomes a required secret parameter. Raises `Forbidden`
+    (`platform_admin_only`, for programs) and `NotFound`.
+    """
+    principal.require(Action.MANAGE_SERVERS)
+    _may_save(principal, server)
+    endpoint: dict[str, Any] = dict(server.endpoint_config)
+    auth: dict[str, Any] = dict(server.auth_config)
+    parameters: list[dict[str, Any]] = []
+    for secret in sorted(server.secrets.all(), key=lambda each: (each.placement, each.name)):
+        parameter = _build_secret_parameter(secret, {each["name"] for each in parameters})
+        parameters.append(parameter)
+        reference = f"${{{parameter['name']}}}"
+        if secret.placement == Secret.Placement.AUTH:
+            auth[secret.name] = reference
+        else:
+            member = MEMBERS[secret.placement]
+            endpoint[member] = {**endpoint.get(member, {}), secret.name: reference}
+    return Preset(
+        organization_id=principal.organization_id,
+        slug=slugify(name).replace("_", "-"),
+        name=name.strip(),
+        description=server.description,
+        category="own",
+        transport_type=server.transport_type,
+        confinement=server.confinement,
+        network=server.network,
+        endpoint_config=endpoint,
+        auth_type=server.auth_type,
+        auth_config=auth,
+        parameters=parameters,
+        proof={"kind": "server", "server": server.name},
+    )
+
+
+def save_as_preset(principal: Principal, server: Server, name: str) -> Preset:
+    """Return a new preset of the principal's organization with the server's public configuration.
+
+    Raises the problems of `preset_of`, `Conflict` (`name_taken`) and problems of the name.
+    """
+    preset = build_preset(principal, server, name)
+    check_name(name)
+    if Preset.objects.filter(organization_id=principal.organization_id, slug=preset.slug).exists():
+        raise build_name_conflict(name)
+    record_preset_change(principal, preset, "preset_saved", preset.save, server=server.name)
+    return preset
+
+
+def _may_save(principal: Principal, server: Server) -> None:
+    """Raise where a preset would hand on what only a platform administrator may give."""
+    if server.organization_id != principal.organization_id:
+        raise NotFound("There is no such server.", field="server")
+    if server.transport_type == Server.Transport.STDIO and not principal.platform_admin:
+        # Whoever may add servers may start a preset's command: it needs who may set a command.
+        raise Forbidden(
+            "Only a platform administrator may make a preset that starts a program.",
+            code="platform_admin_only",
+            field="server",
+            rule="stdio",
+            remedy="Ask a platform administrator to save it.",
+        )
+    if server.transport_type == Server.Transport.STDIO:
+        names = [one.name for one in server.secrets.all() if one.placement == Secret.Placement.ENV]
+        check_no_dangerous_variables(names, field="endpoint_config.env")
+    _has_address(server)
+
+
+def _has_address(server: Server) -> None:
+    """Raise where an API's document is known to this server alone."""
+    if not server.speaks_mcp and not server.endpoint_config.get("document_url"):
+        raise InvalidInput(
+            "A preset of an API needs its document's address.",
+            code="document_url_missing",
+            field="server",
+            remedy="Give the server its document's address first.",
+        )
+
+
+def _build_secret_parameter(secret: Secret, taken: set[str]) -> dict[str, Any]:
+    """Return the parameter that stands for a secret, under a name of its own."""
+    wanted = re.sub(r"[^A-Z0-9]+", "_", secret.name.upper()).strip("_") or "SECRET"
+    if not wanted[0].isalpha():
+        wanted = f"SECRET_{wanted}"
+    name, number = wanted, 2
+    while name in taken:
+        name, number = f"{wanted}_{number}", number + 1
+    return {
+        "name": name,
+        "label": secret.name,
+        "secret": True,
+        "required": True,
+        "default": "",
+        "help": "",
+    }
+
+
+@dataclass(frozen=True)
+class CatalogChanges:
+    """What loading changed, by slug; all empty where the rows were as the file says."""
+
+    added: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+
+
+def load_presets() -> CatalogChanges:
+    """Make the platform's rows equal to the catalogue; servers made from a row keep their own.
+
+    Idempotent: a second run writes nothing. Organizations' own presets are never touched.
+    """
+    wanted = {
+        entry.slug: entry.columns() | {"catalogue": compute_catalog_digest()} for entry in load()
+    }
+    with transaction.atomic():
+        rows = {row.slug: row for row in Preset.objects.platform()}
+        changed = [slug for slug, row in rows.items() if slug in wanted and _set(row, wanted[slug])]
+        added = [slug for slug in wanted if slug not in rows]
+        removed = [slug for slug in rows if slug not in wanted]
+        if changed:
+            columns = next(iter(wanted.values()))
+            Preset.objects.bulk_update([rows[slug] for slug in changed], [*columns, "resolution"])
+        if added:
+            # Another process may be starting too: whoever comes second finds the rows.
+            new = [Preset(organization=None, slug=slug, **wanted[slug]) for slug in added]
+            Preset.objects.bulk_create(new, ignore_conflicts=True)
+        if removed:
+            Preset.objects.platform().filter(slug__in=removed).delete()
+    return CatalogChanges(tuple(added), tuple(changed), tuple(removed))
+
+
+def load_new_presets() -> CatalogChanges:
+    """Load the catalogue, unless the rows are of this edition already: then it is one query."""
+    found = Preset.objects.platform().order_by().values_list("catalogue", flat=True).distinct()
+    return CatalogChanges() if list(found) == [compute_catalog_digest()] else load_presets()
+
+
+def load_after_migrate(*, using: str = DEFAULT_DB_ALIAS, apps: Any = None, **_: Any) -> None:
+    """Load the catalogue wherever tables were made or changed: a receiver of `post_migrate`."""
+    if using == DEFAULT_DB_ALIAS and (apps is None or _has_columns(apps)):
+        load_new_presets()
+
+
+def _has_columns(apps: Any) -> bool:
+    """Tell whether the schema is ours: on the way back to an older one there's nothing to load."""
+    try:
+        then = apps.get_model(Preset._meta.app_label, Preset._meta.model_name)
+    except LookupError:
+        return False
+    columns = {field.name for field in then._meta.concrete_fields}
+    return columns >= {field.name for field in Preset._meta.concrete_fields}
+
+
+def _set(row: Preset, columns: dict[str, object]) -> bool:
+    """Put the columns into a row; tell whether anything differs."""
+    before = {name: getattr(row, name) for name in columns}
+    if row.proof != columns["proof"]:
+        row.resolution = {}  # it was said of another package or version
+    for name, value in columns.items():
+        setattr(row, name, value)
+    return before != columns

@@ -1,0 +1,300 @@
+"""Neutralize HTML and remote images (pure).
+
+A model needs none of it, and repeats what it read: an answer shown as Markdown would fetch an image
+whose address carries away what the conversation held. Remote images and links that run go, with a
+note in their place; tags and handlers stay readable and are written so that no browser obeys them.
+Everything else stays as it is. Linear in the text.
+
+Brackets are matched as CommonMark matches them; where code or a tag could make another reader match
+them otherwise, the image's mark is escaped instead. Linear in the text.
+"""
+
+import html
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Final
+from urllib.parse import urlsplit
+
+# More brackets than this before any image could be told: all images are escaped unread.
+MOST_BRACKETS: Final = 200_000
+_BRACKET: Final = re.compile(r"\\.|!\[|\[|\]", re.DOTALL)
+_TARGET: Final = re.compile(
+    r"\(\s{0,64}(?:<(?P<pointed>[^<>\n]{0,8192})>|(?P<plain>[^\s<]"
+    r"(?:[^\s()]|\([^\s()]{0,512}\)){0,8192}))?"
+    r"(?P<title>\s{1,64}(?:\"[^\"]{0,2048}\"|'[^']{0,2048}'|\([^()]{0,2048}\)))?\s{0,64}\)"
+)
+_REFERENCE: Final = re.compile(r"\[(?P<name>[^\[\]]{0,999})\]")
+_DEFINITION: Final = re.compile(
+    r"^[ \t>]{0,12}\[(?P<name>[^\[\]\n]{1,999})\]:\s{0,8}<?(?P<said>[^\s>]{1,8192})", re.MULTILINE
+)
+_UNSEEN_IN_URL: Final = re.compile(r"[\x00-\x20\x7f-\x9f]")
+_REMOTE: Final = re.compile(r"(?:[a-z][a-z0-9+.-]{0,20}:|[\\/]{2})", re.IGNORECASE)
+_FAR: Final = re.compile(r"\]\(\s{0,64}<?\s{0,8}(?:[a-z][a-z0-9+.&#;\\-]{0,40}:|[\\/&])", re.I)
+_PARAGRAPH: Final = re.compile(r"(\n[ \t>]*\n)")
+
+
+def strip_remote_images(text: str, found: Counter[str]) -> str:
+    """Return `text` without Markdown images from elsewhere; counted as `remote_image`."""
+    if "![" not in text:
+        return text
+    kept: list[str] = []
+    at = 0
+    for start, end, address in _find_remote_images(text):
+        found["remote_image"] += 1
+        kept += (text[at:start], note(address))
+        at = end
+    return _escape_ambiguous_images("".join((*kept, text[at:])), found)
+
+
+def note(address: str) -> str:
+    """Return what stands where a remote image stood, with the host that it came from."""
+    try:
+        host = urlsplit(address).hostname or ""
+    except ValueError:
+        host = ""
+    return (
+        f"[removed: remote image{f' of {host}' if re.fullmatch(r'[a-z0-9.-]{1,80}', host) else ''}]"
+    )
+
+
+def is_remote(address: str) -> bool:
+    """Tell whether a page would look for `address` anywhere but beside itself."""
+    return _REMOTE.match(_UNSEEN_IN_URL.sub("", html.unescape(address))) is not None
+
+
+def _find_remote_images(text: str) -> Iterator[tuple[int, int, str]]:
+    """Yield (start, end, address) of each outermost image from elsewhere, in order."""
+    defined = {
+        " ".join(one["name"].split()).casefold(): one["said"]
+        for one in _DEFINITION.finditer(text)
+        if is_remote(one["said"])
+    }
+    opened: list[tuple[int, bool]] = []
+    images: list[tuple[int, int, str]] = []
+    for count, match in enumerate(_BRACKET.finditer(text)):
+        if count > MOST_BRACKETS:
+            break
+        said = match.group()
+        if said in ("[", "!["):
+            opened.append((match.start(), said == "!["))
+        elif said == "]" and opened:
+            start, image = opened.pop()
+            if not image:
+                continue
+            shown = text[start + 2 : match.start()]
+            if (place := _find_image_target(text, match.end(), shown, defined)) is not None:
+                while images and images[-1][0] > start:
+                    images.pop()
+                images.append((start, *place))
+    yield from images
+
+
+def _find_image_target(
+    text: str, at: int, shown: str, defined: dict[str, str]
+) -> tuple[int, str] | None:
+    """Return (end, address) of the image whose words end at `at`; None: near, or none."""
+    if target := _TARGET.match(text, at):
+        address = target["pointed"] or target["plain"] or ""
+        return (target.end(), address) if is_remote(address) else None
+    reference = _REFERENCE.match(text, at)
+    name = (reference["name"] if reference else "") or shown
+    address = defined.get(" ".join(name.split()).casefold(), "")
+    return (reference.end() if reference else at, address) if address else None
+
+
+def _escape_ambiguous_images(text: str, found: Counter[str]) -> str:
+    """Escape what may still be an image for a reader who matches brackets in another way."""
+    if "![" not in text or not (_FAR.search(text) or text.count("[") > MOST_BRACKETS):
+        return text
+    parts = _PARAGRAPH.split(text)
+    for index, part in enumerate(parts):
+        if "![" not in part or not _FAR.search(part, part.index("![")):
+            continue
+        if len(text) > 1 << 16 or any(one in part for one in "`<\\"):
+            found["remote_image"] += part.count("![")
+            parts[index] = part.replace("![", "!\\[")
+    return "".join(parts)
+
+
+# Elements that run, load or send by being there.
+_ELEMENTS: Final = (
+    "script|iframe|frame|frameset|object|embed|applet|meta|base|form|portal|fencedframe|style"
+)
+# A feed's `<link>` without attributes is a text.
+_ELEMENT: Final = re.compile(
+    rf"<(?=(?:x?html:|svg:)?(?:(?:{_ELEMENTS})(?:[\s/>]|$)|link[\s/]))", re.IGNORECASE
+)
+_LOADING: Final = re.compile(
+    r"<(?:img|image|picture|source|video|audio|track|input|body|table|t[dhr]|svg:image|feimage)"
+    r"(?=[\s/>])",
+    re.IGNORECASE,
+)
+_TAG: Final = re.compile(r"<[a-z!/?]", re.IGNORECASE)
+_REST_OF_TAG: Final = re.compile(r"""(?:"[^"]{0,4096}"|'[^']{0,4096}'|[^'">]){0,2048}>""")
+_LOADS: Final = re.compile(
+    r"(?:^|[\s\"'/])(?:src|srcset|poster|background|data|(?:xlink:)?href|dynsrc|lowsrc|action"
+    r"|formaction)\s*=(?P<said>.{0,2048})",
+    re.IGNORECASE | re.DOTALL,
+)
+_HANDLER: Final = re.compile(
+    r"(?<=[\s\"'/])(?P<name>on(?:abort|after|animation|auxclick|before|begin|blur|bounce|cancel|can"
+    r"|change|click|close|contextmenu|copy|cue|cut|dblclick|drag|drop|duration|emptied|end|error"
+    r"|finish|focus|form|fullscreen|got|hashchange|input|invalid|key|language|load|lost|message"
+    r"|mouse|offline|online|page|paste|pause|play|pointer|popstate|progress|ratechange|readystate"
+    r"|repeat|reset|resize|scroll|search|security|seek|select|show|slot|stalled|start|storage"
+    r"|submit|suspend|time|toggle|touch|transition|unhandled|unload|volume|waiting|webkit|wheel)"
+    r"[a-z]{0,20}\s*)=",
+    re.IGNORECASE,
+)
+_STYLE: Final = re.compile(
+    r"(?P<what>\burl\s*\(|@import\b|\bimage-set\s*\(|\bexpression\s*\(|-moz-binding\b|\bbehavior\s*:)"
+    r"(?P<said>[^)\n;]{0,2048})",
+    re.IGNORECASE,
+)
+# Where an address stands that a click or a page follows.
+_LINK: Final = re.compile(
+    r"(?P<before>\]\(\s{0,8}<?\s{0,8}"
+    r"|^[ \t]{0,3}\[[^\]\n]{1,200}\]:\s{0,8}<?"
+    r"|\b(?:xlink:)?(?:href|src|action|formaction|data|poster|background|srcset|content|to|values)"
+    r"\s{0,8}=\s{0,8}"
+    r"|<(?=\s{0,8}[a-z&%]))"
+    r"""(?P<said>"[^"]{0,4096}"|'[^']{0,4096}'|[^\s>)"'][^\s>)]{0,4096})""",
+    re.IGNORECASE | re.MULTILINE,
+)
+_RUNS: Final = re.compile(
+    r"[\"']?(?:url=)?(?P<scheme>javascript|vbscript|livescript|mocha|data|blob|filesystem|mhtml"
+    r"|view-source|jar):",
+    re.IGNORECASE,
+)
+_UNSEEN: Final = re.compile(r"[\x00-\x20\x7f-\x9f\\]")
+# Tokens by which chat formats part their turns: a model may read them as a turn of its own.
+_TURN: Final = re.compile(
+    r"<(?=\|[a-z_ ]{2,24}\|?>|/?(?:start|end)_of_turn>|<SYS>>|</SYS>>"
+    r"|[|\uff5c][^|\uff5c<>\n]{2,40}[|\uff5c]>)"
+    r"|\[(?=/?INST\])",
+    re.IGNORECASE,
+)
+
+
+def strip_active_content(text: str) -> tuple[str, dict[str, int]]:
+    """Return `text` with nothing in it that a page would run or fetch, and how often by which rule.
+
+    `remote_image` and `active_link` were replaced by a note; `active_element`, `event_handler`,
+    `remote_style` and `chat_token` are written so that nothing obeys them.
+    """
+    found: Counter[str] = Counter()
+    text = strip_remote_images(text, found)
+    tagged = _TAG.search(text)
+    if tagged:
+        text = _replace_matches(_LOADING, _build_tag_replacer(text), text, found)
+        text = _ELEMENT.sub(_build_counting_replacer(found, "active_element", "&lt;"), text)
+        text = _HANDLER.sub(lambda match: _escape_handler(match, found), text)
+        text = _STYLE.sub(lambda match: _remove_remote_style(match, found), text)
+    if ":" in text or "&" in text:
+        text = _LINK.sub(lambda match: _remove_active_link(match, found), text)
+    if "<" in text or "[" in text:
+        text = _TURN.sub(lambda match: _escape_chat_token(match, found), text)
+    return text, dict(found)
+
+
+Change = tuple[int, str, str]
+
+
+def _replace_matches(
+    places: re.Pattern[str],
+    change: Callable[[int, int], Change | None],
+    text: str,
+    found: Counter[str],
+) -> str:
+    """Replace from each place to where its change ends; places inside of one are passed over."""
+    kept: list[str] = []
+    at = 0
+    for match in places.finditer(text):
+        if match.start() < at or (changed := change(match.start(), match.end())) is None:
+            continue
+        end, rule, instead = changed
+        found[rule] += 1
+        kept += (text[at : match.start()], instead)
+        at = end
+    return "".join((*kept, text[at:])) if kept else text
+
+
+def _build_tag_replacer(text: str) -> Callable[[int, int], Change | None]:
+    """Return what becomes of a tag that may load: gone where it does, inert where nobody can say.
+
+    So many of them are looked at; of more than that none is worth it.
+    """
+    looked = 0
+
+    def change(start: int, named: int) -> Change | None:
+        nonlocal looked
+        looked += 1
+        rest = _REST_OF_TAG.match(text, named) if looked <= 1_000 else None
+        if rest is None:
+            return start + 1, "active_element", "&lt;"
+        said = html.unescape(rest.group())
+        loads = [_UNSEEN.sub("", one["said"]) for one in _LOADS.finditer(said)]
+        if not any("//" in one or _has_scheme(one) or "\\\\" in said for one in loads):
+            return None
+        return rest.end(), "remote_image", _note("image", next(iter(loads), ""))
+
+    return change
+
+
+def _has_scheme(address: str) -> bool:
+    return re.match(r"[\"']?[a-z][a-z0-9+.-]{1,20}:", address, re.IGNORECASE) is not None
+
+
+def _note(what: str, address: str) -> str:
+    """Return what stands where a remote thing stood: its host, which is no secret of ours."""
+    return f"[removed: remote {what}{_format_host(address)}]"
+
+
+def _format_host(address: str) -> str:
+    try:
+        host = urlsplit(address.strip("\"'<> ").partition(" ")[0]).hostname or ""
+    except ValueError:
+        return ""
+    plain = re.fullmatch(r"[a-z0-9.-]{1,80}", host)
+    return f" of {host}" if plain else ""
+
+
+def _build_counting_replacer(
+    found: Counter[str], rule: str, instead: str
+) -> Callable[[re.Match[str]], str]:
+    def change(_match: re.Match[str]) -> str:
+        found[rule] += 1
+        return instead
+
+    return change
+
+
+def _escape_handler(match: re.Match[str], found: Counter[str]) -> str:
+    found["event_handler"] += 1
+    name: str = match["name"]
+    return f"{name.rstrip()}&#61;{name[len(name.rstrip()) :]}"
+
+
+def _remove_remote_style(match: re.Match[str], found: Counter[str]) -> str:
+    said = _UNSEEN.sub("", html.unescape(match["said"])).lstrip("\"'(")
+    runs = match["what"].lower().startswith(("expression", "-moz", "behavior"))
+    if not runs and "//" not in said and "\\" not in match["said"] and not _has_scheme(said):
+        return match.group()
+    found["remote_style"] += 1
+    what = match["what"].rstrip("(: ")
+    return f"[removed: {what}{_format_host(said)}]("
+
+
+def _remove_active_link(match: re.Match[str], found: Counter[str]) -> str:
+    said = _UNSEEN.sub("", html.unescape(html.unescape(match["said"])))
+    runs = _RUNS.match(said)
+    if runs is None:
+        return match.group()
+    found["active_link"] += 1
+    return f"{match['before']}[removed: {runs['scheme'].lower()} link]"
+
+
+def _escape_chat_token(match: re.Match[str], found: Counter[str]) -> str:
+    found["chat_token"] += 1
+    return "&lt;" if match.group() == "<" else "&#91;"

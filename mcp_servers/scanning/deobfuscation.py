@@ -1,0 +1,295 @@
+"""Encodings, look-alikes, normalization (pure).
+
+Each layer is a text that may be in there, and where. Bounded: three levels, 64 KiB in all.
+
+Case, accents, width, mathematical alphabets, decorations and spacing go. Linear in the text.
+"""
+
+import base64
+import binascii
+import codecs
+import html
+import re
+import tomllib
+import unicodedata
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Final
+from urllib.parse import unquote
+
+from bonobot.core.text.linear_regex import LinearPattern
+
+TABLES: Final = tomllib.loads(
+    files(__package__).joinpath("letters.toml").read_text(encoding="utf-8")
+)
+_DROPPED: Final = re.compile(
+    "[*`\u0300-\u036f\u0591-\u05c7\u0640\u064b-\u065f\u0670\u200b-\u200f\u00ad\u2060\ufeff]"
+)
+_LETTERS: Final[dict[str, str]] = TABLES["plain"]
+_SPACES: Final = re.compile(" {2,}")
+
+
+class _FoldTable(dict[int, str]):
+    """A translation table that decides on each character when it meets it."""
+
+    def __missing__(self, code: int) -> str:
+        folded = _fold_character(chr(code))
+        if len(self) < 1 << 16:
+            self[code] = folded
+        return folded
+
+
+def _fold_character(character: str) -> str:
+    if character.isspace():
+        return " "
+    if character in _LETTERS:
+        return _LETTERS[character]
+    lowered = unicodedata.normalize("NFKC", character).lower()
+    if any("\xc0" <= one <= "\u024f" or "\u1e00" <= one <= "\u1eff" for one in lowered):
+        lowered = unicodedata.normalize("NFKD", lowered)
+    plain = _DROPPED.sub("", "".join(_LETTERS.get(one, one) for one in lowered))
+    return " " if plain and plain.isspace() else plain
+
+
+_TABLE: Final = _FoldTable()
+
+
+def fold(text: str) -> str:
+    """Return `text` lower, plain and with single spaces."""
+    return _SPACES.sub(" ", text.translate(_TABLE))
+
+
+def find_original_positions(text: str, *positions: int) -> list[int]:
+    """Return where in `text` the characters at `positions` (ascending) of `fold(text)` stand."""
+    found: list[int] = []
+    length, spaced = 0, False
+    for index, character in enumerate(text):
+        piece = _TABLE[ord(character)]
+        if piece == " ":
+            piece, spaced = ("" if spaced else " "), True
+        elif piece:
+            spaced = False
+        length += len(piece)
+        while len(found) < len(positions) and length > positions[len(found)]:
+            found.append(index)
+        if len(found) == len(positions):
+            return found
+    return found + [len(text)] * (len(positions) - len(found))
+
+
+DEEPEST: Final = 3
+MOST: Final = 65_536
+_SHORTEST: Final = 8
+
+_BASE64: Final = LinearPattern(r"[A-Za-z0-9+/_-]{16,}={0,2}(?:\s{1,2}[A-Za-z0-9+/_-]{16,}={0,2})*")
+_BASE32: Final = LinearPattern(r"[A-Z2-7]{24,}={0,6}")
+_HEX: Final = LinearPattern(r"(?i)(?:(?:0x|\\x)?[0-9a-f]{2}[\s:,-]{0,2}){12,}")
+_CODES: Final = LinearPattern(
+    r"(?:\b(?:3[2-9]|[4-9][0-9]|1[01][0-9]|12[0-6])[\s,;]{1,2}){11,}\d{2,3}"
+)
+_BINARY: Final = LinearPattern(r"(?:[01]{8}\s{0,2}){8,}")
+_ESCAPES: Final = LinearPattern(r"(?i)(?:\\u[0-9a-f]{4}|\\x[0-9a-f]{2}|\\u\{[0-9a-f]{1,6}\}){4,}")
+_PERCENT: Final = LinearPattern(r"(?i)[^\s%]*(?:%[0-9a-f]{2}[^\s%]*){4,}")
+_ENTITY: Final = LinearPattern(r"(?i)&(?:#x[0-9a-f]{1,6}|#[0-9]{1,7}|[a-z]{2,31});")
+_SPACED: Final = LinearPattern(r"(?:^|[^\pL\pN])(?:[\pL\pN][ .\-_*|/]){5,}[\pL\pN](?:$|[^\pL\pN])")
+_COMMENT: Final = LinearPattern(
+    r"(?s)<!--(.*?)(?:-->|$)"
+    r"|(?m:^[ \t]{0,3}\[(?://|[^\]\n]{1,40})\]:[ \t]*#[ \t]*[(\"'](.*?)[)\"'][ \t]*$)"
+    r"|(?m:^[ \t]{0,3}\[[^\]\n]{1,40}\]:[ \t]*<>[ \t]*[(\"'](.*?)[)\"'][ \t]*$)"
+)
+_INVISIBLE_STYLE: Final = LinearPattern(
+    r"(?is)<[a-z]+[^>]{0,400}(?:display\s*:\s*none|visibility\s*:\s*hidden|font-size\s*:\s*0|opacity\s*:\s*0(?:[^.\d]|\.0)"
+    r"|color\s*:\s*(?:white|#fff|#ffffff|transparent)|left\s*:\s*-\d{3,}|\shidden[\s>=])[^>]{0,400}[^>]*>?(.*?)(?:</(?:span|div|p|td|font|a|section|li|small|b|i)|$)"
+)
+_LEET: Final = str.maketrans("013457@$!89", "oieastasibg")
+_LEET_L: Final = str.maketrans("013457@$!89", "oleastasibg")
+_LEET_WORD: Final = LinearPattern(r"\pL[013457@$!]+\pL|\b[013457@$!]\pL{2,}|\pL{2,}[013457@$]\b")
+_LOOKALIKES: Final = str.maketrans(TABLES["lookalikes"]["letters"], TABLES["lookalikes"]["read_as"])
+_MIXED: Final = LinearPattern(
+    r"[A-Za-z][\p{Cyrillic}\p{Greek}\x{251}\x{261}\x{217c}]"
+    r"|[\p{Cyrillic}\p{Greek}\x{251}\x{261}\x{217c}][A-Za-z]"
+)
+_WIDE: Final = LinearPattern(
+    "(?:[\uff21-\uff3a\uff41-\uff5a]{3,}"
+    "|[\U0001d400-\U0001d7ff]{3,}|[\u249c-\u24e9]{3,}|[\U0001f110-\U0001f189]{3,})"
+)
+# Common words as they look when they are turned; two of them make it worth a reading.
+_OFTEN: Final = 2
+_COMMON: Final = (
+    "the|and|you|your|this|that|for|what|when|every|which|must|before|after|all|any|with|from|into|are|one|will|user|users|tool|send"
+    "|read|file|files|ignore|instructions|previous|rules|always|never|tell|contents|password|secret"
+)
+_ROTATED: Final = LinearPattern(rf"(?i)\b(?:{codecs.encode(_COMMON, 'rot13')})\b")
+_REVERSED: Final = LinearPattern(
+    rf"(?i)\b(?:{'|'.join(one[::-1] for one in _COMMON.split('|'))})\b"
+)
+_CAMEL: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+
+
+@dataclass(frozen=True, slots=True)
+class TextLayer:
+    """A text inside a text: how it was hidden and where; `aligned`: character by character."""
+
+    rule: str
+    text: str
+    start: int
+    end: int
+    aligned: bool = False
+
+
+def extract_layers(text: str) -> Iterator[TextLayer]:
+    """Yield what `text` says in other ways than plainly, without `text` itself."""
+    spent = 0
+    waiting = [(layer, 1) for layer in _extract_inner_layers(text)]
+    while waiting:
+        layer, depth = waiting.pop(0)
+        spent += len(layer.text)
+        if spent > MOST:
+            return
+        yield layer
+        if depth < DEEPEST and not layer.aligned and len(layer.text) >= _SHORTEST:
+            waiting.extend(
+                (TextLayer(inner.rule, inner.text, layer.start, layer.end), depth + 1)
+                for inner in _extract_inner_layers(layer.text)
+                if inner.text != text
+            )
+
+
+def split_identifier(name: str) -> str:
+    """Return an identifier as the words that it is made of."""
+    return re.sub(r"[_.\-/]+", " ", _CAMEL.sub(" ", name))
+
+
+def _extract_inner_layers(text: str) -> Iterator[TextLayer]:
+    yield from _extract_comments(text)
+    yield from _extract_encoded(text)
+    yield from _extract_disguised(text)
+
+
+def _extract_comments(text: str) -> Iterator[TextLayer]:
+    if "<!--" in text or "]:" in text:
+        for match in _COMMENT.finditer(text):
+            said = next((one for one in match.groups() if one), "")
+            yield TextLayer("hidden_comment", said, match.start(), match.end())
+    if "<" in text:
+        for match in _INVISIBLE_STYLE.finditer(text):
+            yield TextLayer("hidden_style", match.group(1), match.start(), match.end())
+
+
+def _extract_encoded(text: str) -> Iterator[TextLayer]:
+    for rule, pattern, decode in (
+        ("encoded_base64", _BASE64, _from_base64),
+        ("encoded_hex", _HEX, _from_hex),
+        ("encoded_codes", _CODES, _from_codes),
+        ("encoded_binary", _BINARY, _from_binary),
+        ("encoded_base32", _BASE32, _from_base32),
+        ("encoded_escapes", _ESCAPES, _from_escapes),
+        ("encoded_percent", _PERCENT, unquote),
+    ):
+        for match in pattern.finditer(text):
+            said = decode(match.group())
+            if len(said) >= _SHORTEST and said != match.group():
+                yield TextLayer(rule, said, match.start(), match.end())
+    entities = [(match.start(), match.end()) for match in _ENTITY.finditer(text)]
+    if len(entities) >= 3:
+        start, end = entities[0][0], entities[-1][1]
+        yield TextLayer("encoded_entities", html.unescape(text), start, end)
+
+
+def _extract_disguised(text: str) -> Iterator[TextLayer]:
+    for match in _SPACED.finditer(text):
+        said = re.sub(r"[ .\-_*|/]", "", match.group())
+        yield TextLayer("spaced_letters", said, match.start(), match.end())
+    if _SPACED.search(text):
+        yield TextLayer("spaced_letters", _join_spaced_letters(text), 0, len(text))
+    if _MIXED.search(text):
+        yield TextLayer(
+            "lookalike_letters", text.translate(_LOOKALIKES), 0, len(text), aligned=True
+        )
+    if _is_leetspeak(text):
+        yield TextLayer("leetspeak", text.translate(_LEET), 0, len(text), aligned=True)
+        yield TextLayer("leetspeak", text.translate(_LEET_L), 0, len(text), aligned=True)
+    if _is_frequent(_ROTATED, text):
+        yield TextLayer("rot13", codecs.encode(text, "rot13"), 0, len(text), aligned=True)
+    if _is_frequent(_REVERSED, text):
+        yield TextLayer("reversed", text[::-1], 0, len(text))
+
+
+def _is_frequent(words: LinearPattern, text: str) -> bool:
+    return sum(1 for _ in words.finditer(text)) >= _OFTEN
+
+
+def has_wide_letters(text: str) -> bool:
+    """Tell whether words stand there in letters of another width or alphabet of symbols."""
+    return _WIDE.search(text) is not None
+
+
+def _is_leetspeak(text: str) -> bool:
+    """Tell whether digits stand for letters often enough to be a way of writing."""
+    found = sum(1 for _ in _LEET_WORD.finditer(text))
+    return found >= 4 and found * 6 >= text.count(" ")
+
+
+def _join_spaced_letters(text: str) -> str:
+    """Join letters that single separators keep apart; wider gaps part the words."""
+    words = re.split(r"\s{2,}|\s[|/]\s|\n", text)
+    return " ".join(
+        re.sub(r"(?<![^\W_]{2})[ .\-_*|/](?=[^\W_](?:[ .\-_*|/]|$))", "", word) for word in words
+    )
+
+
+def _decode_readable(raw: bytes) -> str:
+    try:
+        said = raw.decode()
+    except UnicodeDecodeError:
+        try:
+            said = raw.decode("utf-16-le") if raw[1:8:2] == b"\0\0\0\0" else ""
+        except UnicodeDecodeError:
+            return ""
+    seen = sum(one.isalnum() or one.isspace() or one in ".,:;!?'\"()<>/@_-~+&|$=" for one in said)
+    return said if said and seen >= 0.9 * len(said) else ""
+
+
+def _from_base64(run: str) -> str:
+    raw = re.sub(r"[\s=]", "", run).replace("-", "+").replace("_", "/")
+    try:
+        return _decode_readable(
+            base64.b64decode(raw[: len(raw) // 4 * 4 or None] + _build_padding(raw))
+        )
+    except (binascii.Error, ValueError):
+        return ""
+
+
+def _build_padding(raw: str) -> str:
+    rest = len(raw) % 4
+    return raw[-rest:] + "=" * (4 - rest) if rest in (2, 3) else ""
+
+
+def _from_base32(run: str) -> str:
+    raw = run.rstrip("=")
+    try:
+        return _decode_readable(base64.b32decode(raw + "=" * (-len(raw) % 8)))
+    except (binascii.Error, ValueError):
+        return ""
+
+
+def _from_hex(run: str) -> str:
+    digits = re.sub(r"(?i)0x|\\x|[^0-9a-f]", "", run)
+    return _decode_readable(bytes.fromhex(digits[: len(digits) // 2 * 2]))
+
+
+def _from_codes(run: str) -> str:
+    return "".join(chr(int(one)) for one in re.findall(r"\d+", run) if int(one) < 0x80)
+
+
+def _from_binary(run: str) -> str:
+    return _decode_readable(bytes(int(one, 2) for one in re.findall("[01]{8}", run)))
+
+
+def _from_escapes(run: str) -> str:
+    return "".join(
+        chr(int(one, 16))
+        for one in re.findall(r"(?i)\\[ux]\{?([0-9a-f]{1,6})", run)
+        if int(one, 16) < 0x110000
+    )

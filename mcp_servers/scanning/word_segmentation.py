@@ -1,0 +1,114 @@
+"""Put the spaces of a text back where English has them, for rules that look for words.
+
+`i g n o r e a l l`, `ignoreallrules` and `igno.re al.l` are words to a model. Only where the pieces
+between separators are no words is anything changed; `vocabulary.txt` has the words, the most
+frequent first, and comes from `benchmarks/train_scanning.py`.
+"""
+
+import math
+import re
+from collections.abc import Iterator
+from functools import cache
+from importlib.resources import files
+from typing import Final
+
+from mcp_servers.scanning.deobfuscation import fold
+
+LONGEST_WORD: Final = 16
+# Fewer letters in a row that are no words hide nothing that a rule looks for.
+SHORTEST_RUN: Final = 8
+LONGEST_RUN: Final = 2_000
+# A piece of so few letters beside one that is no word belongs to it.
+SHORT: Final = 3
+_UNKNOWN: Final = 14.0
+_MOST_UNKNOWN: Final = 0.2
+_PIECE: Final = re.compile(r"[a-z]+")
+# Words in a row that something else than spaces parts.
+_JOINED: Final = re.compile(r"[a-z]+(?:[^a-z\s]{1,3}[a-z]+){3,}")
+_SEPARATORS: Final = re.compile(r"[^a-z\s]+")
+# A text of which so much is no words is split anew as a whole.
+MUCH: Final = 0.2
+
+
+@cache
+def costs() -> dict[str, float]:
+    """Return what each word costs, the frequent ones less."""
+    text = files(__package__).joinpath("vocabulary.txt").read_text(encoding="utf-8")
+    return {word: math.log(rank + 20) for rank, word in enumerate(text.split())}
+
+
+def respaced(text: str) -> str | None:
+    """Return a text folded and with its words apart; None if they are apart already."""
+    folded = fold(text)
+    parts: list[str] = []
+    last = 0
+    for start, end in _stretches(folded):
+        letters = "".join(_PIECE.findall(folded, start, end))
+        chunks = [letters[at : at + LONGEST_RUN] for at in range(0, len(letters), LONGEST_RUN)]
+        split = [_split(chunk) for chunk in chunks]
+        if any(words is None for words in split):
+            continue
+        parts += (
+            folded[last:start],
+            " ",
+            " ".join(word for words in split for word in words or ()),
+        )
+        parts.append(" ")
+        last = end
+    apart = "".join((*parts, folded[last:]))
+    loose = _JOINED.sub(lambda match: _SEPARATORS.sub(" ", match.group()), apart)
+    return loose if parts or loose != apart else None
+
+
+def _stretches(folded: str) -> list[tuple[int, int]]:
+    """Return what is split anew: a whole text if much of it is no words, or what of it is none."""
+    pieces = _PIECE.findall(folded)
+    strange = sum(len(piece) for piece in pieces if _is_strange(piece))
+    if strange >= MUCH * sum(map(len, pieces)) > 0:
+        return [(0, len(folded))]
+    return list(_runs(folded))
+
+
+def _is_strange(piece: str) -> bool:
+    return piece not in costs() or (len(piece) == 1 and piece != "a")
+
+
+def _runs(folded: str) -> Iterator[tuple[int, int]]:
+    """Yield stretches whose pieces are no words, with the short pieces between them."""
+    start = end = -1
+    letters = unknown = 0
+    for match in _PIECE.finditer(folded):
+        size = match.end() - match.start()
+        strange = _is_strange(match.group())
+        if strange or size <= SHORT:
+            if start < 0:
+                start = match.start()
+            end = match.end()
+            letters += size
+            unknown += size if strange else 0
+            continue
+        if letters >= SHORTEST_RUN and unknown * 3 >= letters:
+            yield start, end
+        start, letters, unknown = -1, 0, 0
+    if letters >= SHORTEST_RUN and unknown * 3 >= letters:
+        yield start, end
+
+
+def _split(letters: str) -> list[str] | None:
+    """Return the likeliest words of a row of letters; None if too much of it is none."""
+    known = costs()
+    best: list[tuple[float, int]] = [(0.0, 0)]
+    for end in range(1, len(letters) + 1):
+        least = (best[end - 1][0] + _UNKNOWN, end - 1)
+        for start in range(max(end - LONGEST_WORD, 0), end):
+            cost = known.get(letters[start:end])
+            if cost is not None and best[start][0] + cost < least[0]:
+                least = (best[start][0] + cost, start)
+        best.append(least)
+    words: list[str] = []
+    end = len(letters)
+    while end:
+        words.append(letters[best[end][1] : end])
+        end = best[end][1]
+    strange = sum(len(word) for word in words if word not in known)
+    return words[::-1] if strange <= len(letters) * _MOST_UNKNOWN else None

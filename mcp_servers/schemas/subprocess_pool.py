@@ -1,0 +1,262 @@
+"""Inline or in a killable child process.
+
+For each process two children at most check and one judges, so that no discovery delays a call. They
+start when first needed, are kept, and are replaced when one had to be killed: a check has 250 ms of
+processor time, and one second by the clock (DESIGN section 3).
+"""
+
+import asyncio
+import atexit
+import json
+import logging
+import os
+import selectors
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Collection, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
+
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import InvalidInput, ServiceUnavailable
+from mcp_servers.schemas.classify_schema import SchemaVerdict
+from mcp_servers.schemas.validate_arguments import (
+    ConfinementNeeded,
+    InvalidArguments,
+    check_arguments,
+)
+
+logger = logging.getLogger(__name__)
+
+CHILDREN = 2
+MOST_WAITING = 64
+CHECK_CPU_S, CHECK_S = 0.25, 1.0
+JUDGE_CPU_S, JUDGE_S = 2.0, 5.0
+OUTLINE_CPU_S, OUTLINE_S = 15.0, 30.0
+MOST_OUTLINES = 8
+START_S = 30.0
+
+Answer = dict[str, Any]
+
+
+class ArgumentCheckTimeout(InvalidInput):
+    """The arguments could not be checked within the time that a check may take."""
+
+    code = "validation_timeout"
+    title = "The arguments could not be checked in time"
+
+
+async def check(schema: Any, arguments: Any, judgement: SchemaVerdict) -> None:
+    """Check `arguments`; the loop is held for the inline bound (some 70 ms) at most.
+
+    Raises `InvalidArguments`, `Invalid` (`schema_refused`), `UncheckedArguments`
+    (`validation_timeout`) or `Unavailable` (`validation_busy`).
+    """
+    try:
+        check_arguments(schema, arguments, judgement)
+    except ConfinementNeeded:
+        request = {"schema": schema, "arguments": arguments}
+        answer = await _run_confined("check", request, cpu_s=CHECK_CPU_S, limit_s=CHECK_S)
+    else:
+        return
+    if answer is None:
+        raise ArgumentCheckTimeout(
+            format_message(
+                "The arguments could not be checked against the tool's schema "
+                "within {check_cpu_s:.0f} ms of processor time.",
+                check_cpu_s=CHECK_CPU_S * 1000,
+            ),
+            field="$",
+            remedy="Send fewer or simpler arguments; if that doesn't help, the schema is at fault.",
+        )
+    if found := answer["violation"]:
+        raise InvalidArguments(
+            found.pop("detail"),
+            field=found.pop("field", ""),
+            remedy=found.pop("remedy", ""),
+            extra={"errors": found["errors"]} if "errors" in found else None,
+        )
+
+
+async def classify_schemas(schemas: Sequence[Any]) -> list[SchemaVerdict]:
+    """Judge schemas one after the other in confinement; one that takes too long is refused."""
+    judgements = []
+    for schema in schemas:
+        answer = await _run_confined(
+            "judge", {"schema": schema}, cpu_s=JUDGE_CPU_S, limit_s=JUDGE_S
+        )
+        answer = answer or {"verdict": "refused", "reason": "The schema takes too long to read."}
+        judgements.append(SchemaVerdict(answer["verdict"], answer["reason"]))
+    return judgements
+
+
+def build_outline_in_child(
+    text: str, *, document_url: str = "", chosen: Collection[str] | None = None
+) -> dict[str, Any]:
+    """Return the outline of an OpenAPI document (`mcp_servers.openapi.outline`).
+
+    Blocks for up to 30 s: never call it on the loop. Raises `Invalid` for a document that can't be
+    read, or not in time, and `Unavailable` (`validation_busy`).
+    """
+    request = {
+        "text": text,
+        "document_url": document_url,
+        "chosen": None if chosen is None else sorted(chosen),
+    }
+    answer = _submit("outline", request, OUTLINE_CPU_S, OUTLINE_S).result()
+    if answer is None or "gave_up" in answer:
+        raise InvalidInput(
+            "The document takes too long to read.",
+            code="too_large",
+            field="document",
+            remedy="Cut it down to the operations that you need.",
+        )
+    found: dict[str, Any] = answer["outline"]
+    if problem := found.get("problem"):
+        known = {name: problem.pop(name, "") for name in ("detail", "code", "field", "remedy")}
+        raise InvalidInput(known.pop("detail"), **known, extra=problem)
+    return found
+
+
+def close() -> None:
+    """End the children of this process; the next check starts new ones."""
+    for key in [key for key in _pools if key[0] == os.getpid()]:
+        _pools.pop(key).close()
+
+
+async def _run_confined(
+    task: str, request: dict[str, Any], *, cpu_s: float, limit_s: float
+) -> Answer | None:
+    """Return a child's answer, or None where it gave up or had to be killed."""
+    answer = await asyncio.wrap_future(_submit(task, request, cpu_s, limit_s))
+    return None if answer is None or "gave_up" in answer else answer
+
+
+def _submit(
+    task: str, request: dict[str, Any], cpu_s: float, limit_s: float
+) -> "Future[Answer | None]":
+    return _get_pool(task).submit({"task": task, "cpu_s": cpu_s, **request}, limit_s)
+
+
+class _WorkerProcess:
+    """One process that answers one request at a time; used by one thread."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def ask(self, line: bytes, limit_s: float) -> Answer | None:
+        """Return the answer, or None when there was none in time; the process is gone then."""
+        process = self._started()
+        try:
+            if process is None or process.stdin is None:
+                return None
+            process.stdin.write(line)
+            process.stdin.flush()
+            answer = _read(process, limit_s)
+        except BrokenPipeError:
+            answer = None
+        if answer is None:
+            logger.warning("A schema needed more than its time; its process was ended.")
+            self.end()
+        return answer
+
+    def end(self) -> None:
+        """Kill the process, if there is one, and reap it."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.kill()
+        process.wait()
+        for pipe in filter(None, (process.stdin, process.stdout)):
+            with suppress(BrokenPipeError):  # what was not sent any more
+                pipe.close()
+
+    def _started(self) -> "subprocess.Popen[bytes] | None":
+        if self._process is not None and self._process.poll() is not None:
+            self.end()
+        if self._process is None:
+            # Nothing of ours but where to import from: the environment holds secrets.
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "mcp_servers.schemas.subprocess_main"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env={"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                start_new_session=True,
+            )
+            if _read(self._process, START_S) is None:
+                self.end()
+        return self._process
+
+
+class _WorkerPool:
+    """A few threads, each with a child of its own, and a bound on what waits for them."""
+
+    def __init__(self, children: int, most_waiting: int) -> None:
+        self._threads = ThreadPoolExecutor(children, thread_name_prefix="schemas")
+        self._places = threading.BoundedSemaphore(children + most_waiting)
+        self._own = threading.local()
+        self._children: list[_WorkerProcess] = []
+
+    def submit(self, request: dict[str, Any], limit_s: float) -> "Future[Answer | None]":
+        """Queue a request; raise `Unavailable` (`validation_busy`) when too many wait."""
+        if not self._places.acquire(blocking=False):
+            raise ServiceUnavailable(
+                "Too many arguments wait to be checked.",
+                code="validation_busy",
+                remedy="Try again in a moment.",
+                retry_after=1,
+            )
+        future = self._threads.submit(self._ask, request, limit_s)
+        future.add_done_callback(lambda _: self._places.release())
+        return future
+
+    def close(self) -> None:
+        """Wait for what runs, then end the children."""
+        self._threads.shutdown(wait=True, cancel_futures=True)
+        for child in self._children:
+            child.end()
+
+    def _ask(self, request: dict[str, Any], limit_s: float) -> Answer | None:
+        child = getattr(self._own, "child", None)
+        if child is None:
+            child = self._own.child = _WorkerProcess()
+            self._children.append(child)
+        return child.ask(json.dumps(request).encode("ascii") + b"\n", limit_s)
+
+
+_pools: dict[tuple[int, str], _WorkerPool] = {}
+_making = threading.Lock()
+atexit.register(close)
+
+
+def _get_pool(task: str) -> _WorkerPool:
+    """Return this process's pool for a task; a fork gets its own."""
+    key = (os.getpid(), task)
+    with _making:
+        if key not in _pools:
+            # Each discovery waits with one schema at a time, so these are as many as servers.
+            sizes = {"judge": (1, sys.maxsize // 2), "outline": (1, MOST_OUTLINES)}
+            _pools[key] = _WorkerPool(*sizes.get(task, (CHILDREN, MOST_WAITING)))
+        return _pools[key]
+
+
+def _read(process: "subprocess.Popen[bytes]", limit_s: float) -> Answer | None:
+    """Return one line of JSON, or None at the end of the output or of the time."""
+    assert process.stdout is not None  # noqa: S101  # opened as a pipe above
+    descriptor, deadline, held = process.stdout.fileno(), time.monotonic() + limit_s, b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(descriptor, selectors.EVENT_READ)
+        while not held.endswith(b"\n"):
+            left = deadline - time.monotonic()
+            if left <= 0 or not selector.select(left):
+                return None
+            got = os.read(descriptor, 65536)
+            if not got:
+                return None
+            held += got
+    answer: Answer = json.loads(held)
+    return answer

@@ -1,0 +1,651 @@
+"""ServerSpec: fields, checks, masking, sandbox, prices.
+
+`ServerSpec` is the one form that every surface (REST, admin, CLI, import) hands over. `check` turns
+it into what is stored: public parts and secret values apart. Reading back shows every secret as
+`********`, and a write that carries the mask keeps what is stored.
+
+Prices are micro-dollars: for a call, and for each second that it runs. Money budgets count them.
+"""
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+from uuid import UUID
+
+from django.conf import settings
+
+from bonobot.accounts.principals import Principal
+from bonobot.accounts.roles import Action
+from bonobot.core.crypto.stored_secrets import keep_with_addresses, origin_of
+from bonobot.core.http.egress import EgressDenied, check_url
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import Forbidden, InvalidInput
+from bonobot.core.text.masking import MASK
+from mcp_servers.audit import set_columns
+from mcp_servers.client_capabilities import ClientCapabilitySettings, build_capability_columns
+from mcp_servers.launchers import check_launcher
+from mcp_servers.models import Launcher, Secret, Server
+from mcp_servers.oauth_client import auth_config as oauth_client_auth_config
+from mcp_servers.openapi import endpoint_config
+from mcp_servers.process_rules import check_folders, check_variables, refuse_nul
+from mcp_servers.tool_names import check_name
+
+Kind, Network = Server.Confinement, Server.Network
+USUAL_NETWORKS: dict[str, str] = {
+    Kind.SANDBOX: Network.EGRESS,
+    Kind.NONE: Network.HOST,
+    Kind.NAMESPACES: Network.HOST,
+    Kind.BUBBLEWRAP: Network.NONE,
+}
+
+
+@dataclass(frozen=True)
+class SandboxConfig:
+    """A server's box; what is None isn't said."""
+
+    confinement: str | None = Kind.NONE
+    network: str | None = Network.HOST
+
+    def columns(self) -> dict[str, str | None]:
+        """Return the columns of the row."""
+        return asdict(self)
+
+
+def check_box(
+    principal: Principal,
+    transport: str,
+    said: SandboxConfig,
+    *,
+    old: Server | None,
+    by_preset: bool,
+) -> SandboxConfig:
+    """Return the box as it will be stored; raises a `Problem` that names the field.
+
+    What isn't said stays as it is in `old`; where nothing was stored, it is as
+    `BONOBOT_STDIO_CONFINEMENT` says, in a sandbox by default. A sandboxed server reaches the
+    network by the egress rules, and a bubblewrapped one has none until it is granted. Only a
+    platform administrator may change a box, and an approved preset brings its own.
+    """
+    if transport != Server.Transport.STDIO:
+        return _check_http_sandbox(said)
+    is_stdio = old is not None and old.transport_type == Server.Transport.STDIO
+    kept = SandboxConfig(old.confinement, old.network) if old and is_stdio else usual_box()
+    kind = _clean_choice(said.confinement or kept.confinement, "confinement", Kind.values)
+    network = said.network or _get_default_network(kind, kept)
+    wanted = SandboxConfig(kind, _clean_choice(network, "network", Network.values))
+    if wanted == SandboxConfig(Kind.NONE, Network.NONE):
+        raise InvalidInput(
+            "Only a confined server can be kept from the network.",
+            code="needs_confinement",
+            field="network",
+            remedy="Set `confinement` to `sandbox`, `namespaces` or `bubblewrap`.",
+        )
+    if wanted.network == Network.EGRESS and kind != Kind.SANDBOX:
+        raise InvalidInput(
+            "Only a sandboxed server can be kept to the egress rules.",
+            code="needs_sandbox",
+            field="network",
+            remedy="Set `confinement` to `sandbox`, or `network` to `host` or `none`.",
+        )
+    if wanted != kept and not (principal.platform_admin or by_preset):
+        raise Forbidden(
+            "Only a platform administrator may set how a stdio server is confined.",
+            code="platform_admin_only",
+            field="confinement",
+            rule="stdio",
+            remedy="Ask a platform administrator.",
+        )
+    return wanted
+
+
+def usual_box() -> SandboxConfig:
+    """Return the box of a stdio server of which nothing is said."""
+    kind = settings.BONOBOT_STDIO_CONFINEMENT
+    return SandboxConfig(kind, USUAL_NETWORKS[kind])
+
+
+def _get_default_network(kind: str, kept: SandboxConfig) -> str | None:
+    namespaces_only = kind == Kind.NAMESPACES and kept.network != Network.EGRESS
+    return kept.network if kind == kept.confinement or namespaces_only else USUAL_NETWORKS[kind]
+
+
+def _check_http_sandbox(said: SandboxConfig) -> SandboxConfig:
+    if said.confinement not in (None, Kind.NONE) or said.network not in (None, Network.HOST):
+        raise InvalidInput(
+            "Nothing runs here for a server over HTTP, so nothing can be confined.",
+            code="not_for_http",
+            field="confinement",
+            remedy="Leave `confinement` and `network` out.",
+        )
+    return SandboxConfig()
+
+
+def _clean_choice(value: str | None, field: str, choices: list[str]) -> str:
+    if value is None or value not in choices:
+        raise InvalidInput(
+            format_message("There is no {field} {value!r}.", field=field, value=value),
+            code=f"unknown_{field}",
+            field=field,
+            remedy=format_message("Use one of: {choices}.", choices=", ".join(choices)),
+        )
+    return value
+
+
+PRICES = ("call_price", "second_price")
+PRICED = (*PRICES, "calls_per_minute")
+# An hour at this price for a second still fits the ledger: a million dollars.
+LARGEST_PRICE = 10**12
+LARGEST_RATE = 2**31 - 1
+
+
+def build_price_columns(spec: "ServerSpec") -> dict[str, int | None]:
+    """Return the columns of what a specification says of prices and rate; raises `Invalid`."""
+    return check_prices({name: getattr(spec, name) for name in PRICED})
+
+
+def check_prices(said: dict[str, int | None]) -> dict[str, int | None]:
+    """Return columns for what was said (None: not said); a rate of 0 is none."""
+    found: dict[str, int | None] = {}
+    for name, value in said.items():
+        if value is None:
+            continue
+        largest = LARGEST_PRICE if name in PRICES else LARGEST_RATE
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= largest:
+            raise InvalidInput(
+                f"`{name}` is {value!r}.",
+                field=name,
+                remedy=format_message("Use a whole number from 0 to {largest}", largest=largest)
+                + ("; prices are in micro-dollars." if name in PRICES else "; 0: no limit."),
+            )
+        found[name] = (value or None) if name == "calls_per_minute" else value
+    return found
+
+
+def set_prices(
+    principal: Principal,
+    server: Server,
+    *,
+    call_price: int | None = None,
+    second_price: int | None = None,
+    calls_per_minute: int | None = None,
+) -> None:
+    """Change a server's prices and rate; None keeps one. It holds on the very next call."""
+    said = {
+        "call_price": call_price,
+        "second_price": second_price,
+        "calls_per_minute": calls_per_minute,
+    }
+    principal.require(Action.MANAGE_SERVERS)
+    set_columns(principal, server, "server_priced", check_prices(said))
+
+
+SecretKey = tuple[str, str]
+PLACES = {
+    Secret.Placement.HEADER: "endpoint_config.headers.",
+    Secret.Placement.ENV: "endpoint_config.env.",
+}
+
+
+def keep_from_strangers(
+    old: Server | None, columns: Mapping[str, Any], secrets: Mapping[SecretKey, str | None]
+) -> None:
+    """Refuse to send a stored value (None) to an address that it was not entered for.
+
+    `columns` are the server as it will be. Raises `Invalid` (`credential_needed`).
+    """
+    if old is None:
+        return
+    before = {name: getattr(old, name) for name in ("endpoint_config", "auth_type", "auth_config")}
+    kept = {key: _field(key) for key, value in secrets.items() if value is None}
+    of_sign_in = {key for key in kept if key[0] == Secret.Placement.AUTH}
+    if columns["auth_type"] == Server.Auth.OAUTH2:
+        fields = [kept.pop(key) for key in of_sign_in]
+        keep_with_addresses(fields, _of_sign_in(before), _of_sign_in(columns))
+    keep_with_addresses(kept.values(), _of_server(before), _of_server(columns))
+
+
+def _of_server(columns: Mapping[str, Any]) -> dict[str, str]:
+    """Return where headers, API keys and the like are sent."""
+    return {"endpoint_config.url": origin_of(str(columns["endpoint_config"].get("url", "")))}
+
+
+def _of_sign_in(columns: Mapping[str, Any]) -> dict[str, str]:
+    """Return where a client secret or key is sent: as a whole, since hosts serve many tenants.
+
+    Without a token URL and an issuer, what lies at the server's own address names them.
+    """
+    said = columns["auth_config"]
+    found = {f"auth_config.{name}": str(said.get(name) or "") for name in ("token_url", "issuer")}
+    if not any(found.values()):
+        found["endpoint_config.url"] = str(columns["endpoint_config"].get("url", ""))
+    return found
+
+
+def _field(key: SecretKey) -> str:
+    place, name = key
+    return f"{PLACES.get(Secret.Placement(place), 'auth_config.')}{name}"
+
+
+def read_known_fields(config: Any, known: frozenset[str], where: str) -> dict[str, Any]:
+    """Return the members of an object at `where`; raises `Invalid` for any that aren't known."""
+    if not isinstance(config, Mapping):
+        raise InvalidInput(
+            format_message("`{where}` must be an object.", where=where),
+            field=where,
+            remedy=format_message("Members: {known}.", known=", ".join(sorted(known))),
+        )
+    if strange := sorted(set(config) - known):
+        raise InvalidInput(
+            format_message("`{where}` has no member {strange!r}.", where=where, strange=strange[0]),
+            code="unknown_field",
+            field=f"{where}.{strange[0]}",
+            remedy=format_message("Members: {known}.", known=", ".join(sorted(known))),
+        )
+    return dict(config)
+
+
+HTTP_NAMES = frozenset({"http", "streamable_http", "streamable-http", "sse"})
+STDIO_FIELDS = frozenset({"command", "args", "env", "cwd"})
+HTTP_FIELDS = frozenset({"url", "headers"})
+OPENAPI_FIELDS = HTTP_FIELDS | endpoint_config.FIELDS
+# Each sign-in's members: those that are kept in the open, and those that are sealed.
+AUTH_FIELDS: dict[str, tuple[frozenset[str], frozenset[str]]] = {
+    "none": (frozenset(), frozenset()),
+    "bearer_token": (frozenset(), frozenset({"token"})),
+    "api_key": (frozenset({"header", "in"}), frozenset({"key"})),
+    "oauth2": (oauth_client_auth_config.PUBLIC, oauth_client_auth_config.SEALED),
+}
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_PARAMETER = re.compile(r"\$\{[^}]*\}")
+# Headers that the protocol itself sets; a configured one would change what is governed.
+_OURS = re.compile(
+    r"(?i)host|content-length|content-type|transfer-encoding|connection|accept|mcp-.*"
+)
+_OURS_ENV = re.compile(r"(?i)BONOBOT_.*|DATABASE_URL|REDIS_URL")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerSpec(ClientCapabilitySettings):
+    """What a person says about a server; the shapes are those of FEATURES A2 and A3.
+
+    `confinement` and `network` that aren't said stay as they are. `env_exceptions` says why each
+    dangerous variable is allowed, by its name; None keeps what is stored.
+    """
+
+    name: str
+    transport_type: str
+    endpoint_config: Mapping[str, Any] = field(repr=False)
+    auth_config: Mapping[str, Any] | None = field(default=None, repr=False)
+    enabled: bool = True
+    description: str = ""
+    approval: str = Server.Approval.MANUAL
+    allow_private: bool = False
+    only_tools: Sequence[str] | None = None  # globs; None keeps what is stored
+    confinement: str | None = None
+    network: str | None = None
+    env_exceptions: Mapping[str, str] | None = None
+    call_price: int | None = None  # micro-dollars; None keeps what is stored, so do the next two
+    second_price: int | None = None
+    calls_per_minute: int | None = None  # 0: no limit
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerColumns:
+    """A specification that holds: columns for the row, and secrets (None keeps what is stored).
+
+    `document` is an API's, where one was given.
+    """
+
+    columns: dict[str, Any]
+    document: str | None = field(default=None, repr=False)
+    secrets: dict[SecretKey, str | None] = field(repr=False)
+
+
+def check(
+    principal: Principal, spec: ServerSpec, *, old: Server | None = None, by_preset: bool = False
+) -> ServerColumns:
+    """Return `spec` as it will be stored; raises a `Problem` that names the field.
+
+    `by_preset` says that the command line comes from an approved preset, which an organization may
+    use; otherwise only a platform administrator may set one (DESIGN section 6).
+    """
+    transport = _clean_transport(spec.transport_type)
+    document = None
+    if transport == Server.Transport.STDIO:
+        _may_set_command(principal, spec, old=old, by_preset=by_preset)
+        config, secrets = _clean_stdio_config(principal.organization_id, spec.endpoint_config)
+    else:
+        config, secrets = _clean_http_config(spec, transport)
+    if transport == Server.Transport.OPENAPI:
+        public, document = endpoint_config.check(spec.endpoint_config, spec.allow_private, old)
+        config |= public
+    wanted = SandboxConfig(spec.confinement, spec.network)
+    box = check_box(principal, transport, wanted, old=old, by_preset=by_preset)
+    _check_masked_values(secrets, old)
+    auth_type, auth_config, credentials = _clean_auth_config(spec.auth_config, old)
+    _check_key_placement(auth_type, auth_config, transport)
+    if auth_type == Server.Auth.OAUTH2:
+        _check_oauth_transport(transport)
+        oauth_client_auth_config.check_urls(auth_config, allow_private=spec.allow_private)
+    said = {"endpoint_config": config, "auth_type": auth_type, "auth_config": auth_config}
+    keep_from_strangers(old, said, secrets | credentials)
+    return ServerColumns(
+        columns={
+            "name": _clean_name(spec.name),
+            "description": spec.description[:500],
+            "transport_type": transport,
+            "endpoint_config": config,
+            "auth_type": auth_type,
+            "auth_config": auth_config,
+            "enabled": bool(spec.enabled),
+            "approval": _clean_approval_mode(principal, spec.approval, old),
+            "allow_private": _clean_allow_private(principal, spec.allow_private, old),
+            "env_exceptions": _exceptions(principal, spec, secrets, old),
+            **(
+                box.columns()
+                | _build_tools_column(spec)
+                | build_price_columns(spec)
+                | build_capability_columns(spec)
+            ),
+        },
+        secrets=secrets | credentials,
+        document=document,
+    )
+
+
+def list_allowed_launchers() -> frozenset[str]:
+    """Return the programs that may start a stdio server: by setting, and those added here."""
+    added = Launcher.objects.values_list("command", flat=True)
+    return frozenset((*settings.BONOBOT_LAUNCHERS, *added))
+
+
+def _build_tools_column(spec: ServerSpec) -> dict[str, list[str]]:
+    return {} if spec.only_tools is None else {"only_tools": list(spec.only_tools)}
+
+
+def mask_endpoint_config(server: Server) -> dict[str, Any]:
+    """Return `endpoint_config` as it may be read: values of `env` and `headers` masked."""
+    shown = dict(server.endpoint_config)
+    stdio = server.transport_type == Server.Transport.STDIO
+    place, member = (Secret.Placement.ENV, "env") if stdio else (Secret.Placement.HEADER, "headers")
+    names = sorted(secret.name for secret in server.secrets.all() if secret.placement == place)
+    if names:
+        shown[member] = dict.fromkeys(names, MASK)
+    return shown
+
+
+def mask_auth_config(server: Server) -> dict[str, Any]:
+    """Return `auth_config` as it may be read: `{"type": …, "configured": …}` (FEATURES A3)."""
+    stored = any(secret.placement == Secret.Placement.AUTH for secret in server.secrets.all())
+    # A login needs no secret of ours; whether somebody has signed in is the server's status.
+    by_login = server.auth_config.get("grant") == "authorization_code"
+    return {"type": server.auth_type, **server.auth_config, "configured": stored or by_login}
+
+
+def _clean_name(name: Any) -> str:
+    if not isinstance(name, str):
+        raise InvalidInput("The name must be text.", field="name", remedy="Write a short name.")
+    check_name(name)
+    return name.strip()
+
+
+def _clean_transport(value: Any) -> str:
+    if value == Server.Transport.STDIO:
+        return Server.Transport.STDIO
+    if value == Server.Transport.OPENAPI:
+        return Server.Transport.OPENAPI
+    if value in HTTP_NAMES:
+        return Server.Transport.HTTP
+    raise InvalidInput(
+        format_message("There is no transport {value!r}.", value=value),
+        code="unknown_transport",
+        field="transport_type",
+        remedy="Use `stdio` for a local program, `http` for a URL (HTTP+SSE is detected), or "
+        "`openapi` for a REST API.",
+    )
+
+
+def _clean_approval_mode(principal: Principal, value: Any, old: Server | None) -> str:
+    if value not in Server.Approval.values:
+        raise InvalidInput(
+            format_message("There is no approval mode {value!r}.", value=value),
+            field="approval",
+            remedy=format_message(
+                "Use one of: {values}.", values=", ".join(Server.Approval.values)
+            ),
+        )
+    if value == Server.Approval.ALWAYS and (old is None or old.approval != value):
+        principal.require(Action.TRUST_ALL_CHANGES)
+    return str(value)
+
+
+def _clean_allow_private(principal: Principal, wanted: bool, old: Server | None) -> bool:
+    if wanted and not (old and old.allow_private):
+        principal.require(Action.ALLOW_PRIVATE_ADDRESS)
+    return bool(wanted)
+
+
+def _may_set_command(
+    principal: Principal, spec: ServerSpec, *, old: Server | None, by_preset: bool
+) -> None:
+    if principal.platform_admin or by_preset:
+        return
+    if old is not None and dict(spec.endpoint_config) == mask_endpoint_config(old):
+        return
+    raise Forbidden(
+        "Only a platform administrator may set the command of a stdio server.",
+        code="platform_admin_only",
+        field="endpoint_config",
+        rule="stdio",
+        remedy="Add the server from a preset, or ask a platform administrator.",
+    )
+
+
+def _exceptions(
+    principal: Principal, spec: ServerSpec, secrets: Collection[SecretKey], old: Server | None
+) -> dict[str, str]:
+    """Return why dangerous variables are allowed; raises for those that aren't."""
+    names = [name for place, name in secrets if place == Secret.Placement.ENV]
+    return check_variables(principal, names, spec.env_exceptions, old=old)
+
+
+def _clean_stdio_config(
+    organization_id: UUID, raw: Any
+) -> tuple[dict[str, Any], dict[SecretKey, str | None]]:
+    config = read_known_fields(raw, STDIO_FIELDS, "endpoint_config")
+    refuse_nul(config)
+    command, args, cwd = config.get("command"), config.get("args", []), config.get("cwd")
+    if not isinstance(command, str) or not command.strip():
+        raise InvalidInput(
+            "A stdio server needs a command.",
+            field="endpoint_config.command",
+            remedy="Name a launcher, such as `npx` or `uvx`.",
+        )
+    if not isinstance(args, list) or not all(isinstance(arg, str) for arg in args):
+        raise InvalidInput(
+            "`args` must be a list of strings.",
+            field="endpoint_config.args",
+            remedy='Write each argument by itself: ["-y", "package@1.2.3"].',
+        )
+    _check_no_placeholders(args, "endpoint_config.args")
+    check_launcher(command, args, allowed=list_allowed_launchers())
+    public: dict[str, Any] = {"command": command, "args": args}
+    if cwd:
+        _check_no_placeholders([cwd], "endpoint_config.cwd")
+        public["cwd"] = str(cwd)
+    check_folders(organization_id, public)
+    secrets = _clean_named_values(
+        config.get("env"), Secret.Placement.ENV, "endpoint_config.env", _ENV_NAME, _OURS_ENV
+    )
+    return public, secrets
+
+
+def _clean_http_config(
+    spec: ServerSpec, transport: str
+) -> tuple[dict[str, Any], dict[SecretKey, str | None]]:
+    known = HTTP_FIELDS if transport == Server.Transport.HTTP else OPENAPI_FIELDS
+    config = read_known_fields(spec.endpoint_config, known, "endpoint_config")
+    url = config.get("url")
+    if not isinstance(url, str) or not url.strip():
+        raise InvalidInput(
+            "An HTTP server needs a URL.",
+            code="bad_url",
+            field="endpoint_config.url",
+            remedy="Write it whole: https://mcp.example.com/mcp.",
+        )
+    _check_no_placeholders([url], "endpoint_config.url")
+    try:
+        check_url(url, allow_private=spec.allow_private)
+    except EgressDenied as problem:
+        problem.field = "endpoint_config.url"
+        raise
+    secrets = _clean_named_values(
+        config.get("headers"), Secret.Placement.HEADER, "endpoint_config.headers", _TOKEN, _OURS
+    )
+    return {"url": url.strip()}, secrets
+
+
+def _clean_named_values(
+    raw: Any, place: str, where: str, allowed: re.Pattern[str], reserved: re.Pattern[str]
+) -> dict[SecretKey, str | None]:
+    """Return the named values of `env` or `headers`; the mask becomes None (keep)."""
+    if raw is None:
+        return {}
+    if not isinstance(raw, Mapping):
+        raise InvalidInput(
+            format_message("`{where}` must be an object of strings.", where=where), field=where
+        )
+    values: dict[SecretKey, str | None] = {}
+    for name, value in raw.items():
+        spot = f"{where}.{name}"
+        if not isinstance(name, str) or not allowed.fullmatch(name) or reserved.fullmatch(name):
+            raise InvalidInput(
+                format_message("`{name}` can't be set here.", name=name),
+                field=spot,
+                remedy="Use another name; those that Bonobot or the protocol set are reserved.",
+            )
+        if not isinstance(value, str) or re.search(r"[\x00\r\n]", value):
+            raise InvalidInput(
+                format_message("The value of `{name}` must be one line of text.", name=name),
+                field=spot,
+            )
+        _check_no_placeholders([value], spot)
+        values[place, name] = None if value == MASK else value
+    return values
+
+
+def _check_masked_values(secrets: Mapping[SecretKey, str | None], old: Server | None) -> None:
+    """Raise `Invalid` where the mask is written and no value is stored that it could keep."""
+    stored = {(secret.placement, secret.name) for secret in old.secrets.all()} if old else set()
+    for (place, name), value in secrets.items():
+        if value is None and (place, name) not in stored:
+            member = "env" if place == Secret.Placement.ENV else "headers"
+            raise InvalidInput(
+                format_message(
+                    "The value of `{name}` is masked, and none is stored yet.", name=name
+                ),
+                code="missing_value",
+                field=f"endpoint_config.{member}.{name}",
+                remedy="Write the value itself.",
+            )
+
+
+def _check_no_placeholders(texts: list[str], where: str) -> None:
+    for text in texts:
+        if found := _PARAMETER.search(str(text)):
+            raise InvalidInput(
+                format_message("The value for {found} is missing.", found=found.group()),
+                code="missing_value",
+                field=where,
+                remedy="Fill it in; variables of the environment are not read here.",
+            )
+
+
+def _clean_auth_config(
+    raw: Mapping[str, Any] | None, old: Server | None
+) -> tuple[str, dict[str, Any], dict[SecretKey, str | None]]:
+    """Return sign-in type, public details and credentials; what isn't said is kept."""
+    if raw is None:
+        kept: dict[SecretKey, str | None] = {
+            (s.placement, s.name): None for s in _list_auth_secrets(old)
+        }
+        return (old.auth_type, dict(old.auth_config), kept) if old else ("none", {}, {})
+    if not isinstance(raw, Mapping) or raw.get("type", "none") not in AUTH_FIELDS:
+        raise InvalidInput(
+            "There is no such sign-in.",
+            field="auth_config.type",
+            remedy=format_message("Use one of: {auth_fields}.", auth_fields=", ".join(AUTH_FIELDS)),
+        )
+    kind = str(raw.get("type", "none"))
+    public, sealed = AUTH_FIELDS[kind]
+    members = read_known_fields(raw, public | sealed | {"type", "configured"}, "auth_config")
+    details = {name: members[name] for name in sorted(public) if members.get(name)}
+    stored = {s.name for s in _list_auth_secrets(old)} if old and old.auth_type == kind else set()
+    values: dict[SecretKey, str | None] = {}
+    needed = sealed
+    if kind == Server.Auth.OAUTH2:
+        needed = oauth_client_auth_config.list_required_secrets(members, stored)
+        stored -= oauth_client_auth_config.list_replaced_secrets(members)
+    for name in sealed:
+        value = members.get(name) or MASK
+        if value == MASK and name not in stored and name not in needed:
+            continue
+        if value == MASK and name not in stored:
+            raise InvalidInput(
+                format_message("`{name}` is missing.", name=name),
+                code="missing_value",
+                field=f"auth_config.{name}",
+                remedy=format_message("A sign-in by `{kind}` needs it.", kind=kind),
+            )
+        if not isinstance(value, str) or (
+            name != "private_key" and re.search(r"[\x00\r\n]", value)
+        ):
+            one_line = format_message("`{name}` must be one line of text.", name=name)
+            raise InvalidInput(one_line, field=f"auth_config.{name}")
+        values[Secret.Placement.AUTH, name] = None if value == MASK else value
+    return kind, details, values
+
+
+def _check_oauth_transport(transport: str) -> None:
+    if transport == Server.Transport.STDIO:
+        raise InvalidInput(
+            "OAuth is for servers over HTTP.",
+            field="auth_config.type",
+            remedy="Give a stdio server its credentials as environment variables.",
+        )
+
+
+def _check_key_placement(kind: str, details: Mapping[str, Any], transport: str) -> None:
+    """Raise `Invalid` where an API key would go to where nothing of ours is sent."""
+    place = details.get("in", "header") if kind == Server.Auth.API_KEY else "header"
+    if place == "header" or (
+        transport == Server.Transport.OPENAPI and place in endpoint_config.KEY_PLACES
+    ):
+        return
+    raise InvalidInput(
+        format_message("An API key can't be sent in {place!r} here.", place=place),
+        field="auth_config.in",
+        remedy="Use `header`; an API that wants it takes `query` or `cookie` too.",
+    )
+
+
+def _list_auth_secrets(old: Server | None) -> list[Secret]:
+    if old is None:
+        return []
+    return [s for s in old.secrets.all() if s.placement == Secret.Placement.AUTH]
+
+
+def build_changed_spec(old: Server, **said: Any) -> ServerSpec:
+    """Return the specification of a stored server with some members said anew; secrets stay."""
+    kept = {
+        "name": old.name,
+        "transport_type": old.transport_type,
+        "endpoint_config": mask_endpoint_config(old),
+        "enabled": old.enabled,
+        "description": old.description,
+        "approval": old.approval,
+        "allow_private": old.allow_private,
+    }
+    return ServerSpec(**{**kept, **said})

@@ -1,0 +1,195 @@
+"""Listener for list_changed notifications.
+
+A worker listens to the HTTP servers that say they tell it, each under a lease, up to
+`BONOBOT_WATCHED_SERVERS` of them. A stream that is lost comes back with a growing, jittered pause,
+and whenever one opens the catalogue is read again: what was told meanwhile is not repeated.
+"""
+
+import asyncio
+import logging
+import os
+from dataclasses import dataclass
+from time import monotonic
+from uuid import UUID, uuid4
+
+from django.conf import settings
+from django.core.exceptions import ObjectDoesNotExist
+from django.db import Error as DatabaseFault
+
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import InternalError, Problem
+from bonobot.core.runtime import get_runtime
+from mcp_servers.build_endpoint import build_endpoint
+from mcp_servers.client.background_tasks import TaskSet
+from mcp_servers.client.change_notifications import ReopenSchedule, Topic, compute_lifetime_s
+from mcp_servers.client.endpoint import ServerEndpoint
+from mcp_servers.client.errors import UpstreamError
+from mcp_servers.client.pool import get_connection_pool
+from mcp_servers.models import OAuthGrant, Server
+from mcp_servers.oauth_client.access_tokens import is_per_person
+from mcp_servers.refresh_definitions import get_refresher
+from mcp_servers.subscriptions import leases
+
+logger = logging.getLogger(__name__)
+
+TICK_S = 2.0
+BEAT_S = 5.0
+STUCK_S = 5.0
+
+
+class LeaseNotHeld(Exception):
+    """Somebody else holds the lease by now."""
+
+
+@dataclass(frozen=True)
+class StreamConfiguration:
+    """What a stream was opened with; another one means another stream."""
+
+    fingerprint: str
+    asks: str
+    grants: tuple[str, ...]
+
+
+@dataclass
+class _ServerStream:
+    """One server that is listened to, and the generation that its configuration was read at."""
+
+    task: asyncio.Task[None]
+    generation: int
+    configuration: StreamConfiguration | None = None
+
+
+class ListChangedListener:
+    """The streams of this process."""
+
+    def __init__(self) -> None:
+        self.id = uuid4()
+        self._streams: dict[UUID, _ServerStream] = {}
+        self._crew = TaskSet()
+        self._ticking: asyncio.Task[None] | None = None
+        self._beat_at = 0.0
+
+    async def begin(self) -> None:
+        """Start to watch; again is harmless."""
+        if self._ticking is None and settings.BONOBOT_WATCHED_SERVERS:
+            self._ticking = asyncio.create_task(self._tick_for_ever(), name="watch servers")
+            get_runtime().on_close(self.stop)
+
+    async def stop(self) -> None:
+        """Close every stream and give the leases back."""
+        if self._ticking is not None:
+            self._ticking.cancel()
+            self._ticking = None
+        await self._crew.close()
+        self._streams.clear()
+        await get_runtime().orm(leases.release_change_leases, self.id)
+
+    async def tick(self) -> None:
+        """Renew the leases, close what is no longer to be heard, open what is free."""
+        orm = get_runtime().orm
+        if monotonic() - get_runtime().ticked_at > STUCK_S:
+            return  # a loop that stood still must not keep its leases
+        if self._streams and monotonic() - self._beat_at > BEAT_S:
+            self._beat_at = monotonic()
+            await orm(leases.renew_change_leases, self.id)
+        held = {one.server_id: one for one in await orm(leases.load_leased_servers, self.id)}
+        for server_id, stream in list(self._streams.items()):
+            one = held.get(server_id)
+            if one is None or stream.task.done() or await self._is_other(server_id, stream, one):
+                stream.task.cancel()
+                del self._streams[server_id]
+        for server_id, one in held.items():
+            if server_id not in self._streams:
+                self._open(server_id, one.generation)
+        if (room := settings.BONOBOT_WATCHED_SERVERS - len(self._streams)) > 0:
+            for server_id in await orm(leases.claim_servers, self.id, room):
+                self._open(server_id, generation=-1)
+
+    async def _tick_for_ever(self) -> None:
+        while True:
+            try:
+                await self.tick()
+            except DatabaseFault as fault:
+                # A database that is away comes back; until then the leases run out, as they should.
+                logger.warning("the servers' change notices could not be looked after: %s", fault)
+            await asyncio.sleep(TICK_S)
+
+    def _open(self, server_id: UUID, generation: int) -> None:
+        task = self._crew.spawn(self._watch(server_id), name=f"watch {server_id}")
+        self._streams[server_id] = _ServerStream(task, generation)
+
+    async def _is_other(
+        self, server_id: UUID, stream: _ServerStream, one: leases.ServerLease
+    ) -> bool:
+        """Tell whether the server has been configured anew since its stream was opened."""
+        if stream.generation == one.generation or stream.configuration is None:
+            return False
+        stream.generation = one.generation
+        try:
+            _, now = await get_runtime().orm(_read, server_id)
+        except (ObjectDoesNotExist, Problem):
+            return True
+        return now != stream.configuration
+
+    async def _watch(self, server_id: UUID) -> None:
+        """Keep one stream open, until it is cancelled or the server has none."""
+        async for _ in ReopenSchedule():
+            try:
+                problem = await self._listen(server_id)
+            except (ObjectDoesNotExist, LeaseNotHeld):
+                return
+            except Exception:
+                # Nobody above could tell: it is logged, shown at the server, and tried again late.
+                logger.exception("listening to server %s broke off", server_id)
+                problem = InternalError("Listening failed", remedy="It is tried again.")
+            if problem is not None and problem.code == "not_offered":
+                await get_runtime().orm(leases.mark_stream_refused, self.id, server_id, problem)
+                return
+            await get_runtime().orm(leases.mark_stream_lost, self.id, server_id, problem)
+
+    async def _listen(self, server_id: UUID) -> Problem | None:
+        """Hear one stream to its end; return what ended it, None where that was in order."""
+        try:
+            endpoint, configuration = await get_runtime().orm(_read, server_id)
+            if (stream := self._streams.get(server_id)) is not None:
+                stream.configuration = configuration
+
+            async def opened(granted: frozenset[Topic]) -> None:
+                if not await get_runtime().orm(leases.mark_stream_opened, self.id, server_id):
+                    raise LeaseNotHeld
+                get_refresher().want(server_id, noticed=False)
+
+            async with asyncio.timeout(compute_lifetime_s()):
+                await get_connection_pool().listen(
+                    endpoint, holder=f"watch:{server_id}", on_open=opened
+                )
+        except TimeoutError:
+            return None
+        except Problem as problem:
+            return problem
+        return None
+
+
+def _read(server_id: UUID) -> tuple[ServerEndpoint, StreamConfiguration]:
+    server = Server.objects.select_related("watch").get(pk=server_id)
+    endpoint = build_endpoint(server)
+    if is_per_person(endpoint):
+        raise UpstreamError(
+            format_message(
+                "Each person signs in to `{server}`: nobody can listen for all.", server=server.name
+            ),
+            code="not_offered",
+            server=server.name,
+            remedy="What it offers is read again from time to time.",
+        )
+    grants = OAuthGrant.objects.filter(server=server).order_by("pk").values_list("pk", flat=True)
+    found = StreamConfiguration(endpoint.fingerprint, server.watch.asks, tuple(map(str, grants)))
+    return endpoint, found
+
+
+_WATCHERS: dict[int, ListChangedListener] = {}
+
+
+def get_listener() -> ListChangedListener:
+    """Return this process's watcher (a forked child gets its own)."""
+    return _WATCHERS.setdefault(os.getpid(), ListChangedListener())

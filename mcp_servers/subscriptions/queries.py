@@ -1,0 +1,83 @@
+"""State of change notifications, as shown."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+from bonobot.core.i18n.messages import format_message
+from mcp_servers.models import Server, Watch
+from mcp_servers.subscriptions.leases import compute_lease_deadline
+
+State = Literal[
+    "listening", "opening", "lost", "refused", "not_told", "while_running", "unwatched", "disabled"
+]
+STATES: dict[State, str] = {
+    "listening": format_message("Its change notices are heard."),
+    "opening": format_message("A stream of change notices is being opened."),
+    "lost": format_message("Its stream of change notices was lost and is opened again."),
+    "refused": format_message(
+        "It offers no stream of change notices; asked again after its next discovery."
+    ),
+    "not_told": format_message("It doesn't say that it tells changes."),
+    "while_running": format_message("Its change notices are heard while a session runs it."),
+    "unwatched": format_message(
+        "No worker listens to it: none runs, or all have as many as they may."
+    ),
+    "disabled": format_message("It is switched off."),
+}
+
+
+@dataclass(frozen=True)
+class ChangeNotificationStatus:
+    """Whether a server's change notices are heard, since when, and why not."""
+
+    state: State
+    text: str
+    since: datetime | None = None
+    last_notice_at: datetime | None = None
+    code: str = ""
+    detail: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as programs read it."""
+        return {
+            "state": self.state,
+            "text": self.text,
+            "since": self.since,
+            "last_notice_at": self.last_notice_at,
+            "code": self.code,
+            "detail": self.detail,
+        }
+
+
+def load_change_notification_status(server: Server) -> ChangeNotificationStatus:
+    """Return how it stands with a server's change notices (one query unless joined)."""
+    watch: Watch | None = getattr(server, "watch", None)
+    state = _compute_state(server, watch)
+    if watch is None:
+        return ChangeNotificationStatus(state, STATES[state])
+    told = watch if state in ("lost", "refused") else None
+    return ChangeNotificationStatus(
+        state,
+        STATES[state],
+        since=watch.listening_since if state == "listening" else None,
+        last_notice_at=watch.noticed_at,
+        code=told.code if told else "",
+        detail=told.detail if told else "",
+    )
+
+
+def _compute_state(server: Server, watch: Watch | None) -> State:
+    if not server.enabled:
+        return "disabled"
+    if server.transport_type == Server.Transport.STDIO:
+        return "while_running"
+    if watch is None or not watch.asks:
+        return "not_told"
+    if watch.refused_at is not None:
+        return "refused"
+    if watch.holder is None or watch.beat_at is None or watch.beat_at < compute_lease_deadline():
+        return "unwatched"
+    if watch.listening_since is not None:
+        return "listening"
+    return "lost" if watch.code else "opening"

@@ -1,0 +1,296 @@
+"""Server slugs, tool names, name patterns (pure).
+
+A tool is its server and the server's own name for it. What a model sees is made from both once,
+stored, and looked up from then on; it is never taken apart again.
+"""
+
+import hashlib
+import re
+import unicodedata
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from typing import Literal
+
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import Conflict, InvalidInput
+from mcp_servers.scanning.hidden_characters import find_hidden_runs
+
+Style = Literal["single", "double"]
+
+LONGEST_TOOL_NAME = 64
+LONGEST_SLUG = 40
+LONGEST_SERVER_NAME = 255
+EVERY_SERVER = "*"
+
+_KEPT = {"single": re.compile(r"[^A-Za-z0-9_]"), "double": re.compile(r"[^A-Za-z0-9_-]")}
+_SEPARATORS = re.compile(r"[^a-z0-9_]+")
+_GLOB = re.compile(r"[*?\[]")
+_SUFFIX_LENGTH = 8
+_LOOKING_ALIKE = frozenset({"LATIN", "CYRILLIC", "GREEK", "ARMENIAN", "CHEROKEE"})
+
+# Latin letters and the Cyrillic and Greek ones that look like them (from Unicode's confusables).
+_TWINS = {
+    "a": "\u0430\u0410\u03b1\u0391",
+    "b": "\u0432\u0412\u0392",
+    "c": "\u0441\u0421",
+    "d": "\u0501",
+    "e": "\u0435\u0415\u03b5\u0395",
+    "h": "\u04bb\u043d\u041d\u0397",
+    "i": "\u0456\u0406\u03b9\u0399",
+    "j": "\u0458\u0408",
+    "k": "\u043a\u041a\u03ba\u039a",
+    "m": "\u043c\u041c\u039c",
+    "n": "\u039d",
+    "o": "\u043e\u041e\u03bf\u039f",
+    "p": "\u0440\u0420\u03c1\u03a1",
+    "q": "\u051b",
+    "s": "\u0455\u0405",
+    "t": "\u0442\u0422\u03c4\u03a4",
+    "u": "\u03c5",
+    "v": "\u03bd",
+    "w": "\u051d\u03c9\u051c",
+    "x": "\u0445\u0425\u03c7\u03a7",
+    "y": "\u0443\u0423\u03b3\u03a5",
+    "z": "\u0396",
+}
+_LATIN_TWINS = {ord(twin): latin for latin, twins in _TWINS.items() for twin in twins}
+# What else is hard to tell apart on a screen; both sides go through it, so the direction is free.
+_ASCII_TWINS = (("0", "o"), ("1", "l"), ("rn", "m"), ("vv", "w"))
+
+
+@dataclass(frozen=True, slots=True)
+class RuleTarget:
+    """What a rule is about: a server's own tool names, built-in tools, or both.
+
+    `server` is a slug, `*` for every server, or empty for none; `pattern` is a glob over the own
+    names; `builtin` says that built-in tools are meant.
+    """
+
+    server: str
+    pattern: str
+    builtin: bool = False
+
+
+def slugify(name: str) -> str:
+    """Return the slug of a server's name: ASCII, lower case, `-` and `_` inside, at most 40 long.
+
+    A name without a letter or digit of ASCII gets one made from its digest; an empty one stays "".
+    """
+    if not name.strip():
+        return ""
+    plain = unicodedata.normalize("NFKD", unicodedata.normalize("NFKC", name)).casefold()
+    ascii_only = "".join(ch for ch in plain if not unicodedata.combining(ch))
+    slug = re.sub(r"([_-])[_-]+", r"\1", _SEPARATORS.sub("-", ascii_only)).strip("-_")
+    if not slug:
+        return f"server-{_hash_parts(name)}"
+    if len(slug) <= LONGEST_SLUG:
+        return slug
+    return f"{slug[: LONGEST_SLUG - _SUFFIX_LENGTH - 1].rstrip('-_')}-{_hash_parts(slug)}"
+
+
+def check_name(name: str, others: Iterable[str] = ()) -> None:
+    """Refuse a server name that can't be read, mixes alphabets or clashes with one of `others`.
+
+    Raises `Invalid` (`missing_name`, `bad_name`, `confusable_name`) or `Conflict` (`name_taken`).
+    """
+    if not name.strip():
+        raise InvalidInput(
+            "The server has no name.", code="missing_name", field="name", remedy="Give it a name."
+        )
+    if len(name) > LONGEST_SERVER_NAME or not _is_readable(name):
+        raise InvalidInput(
+            format_message(
+                "The name is longer than {longest_server_name} characters or has invisible ones.",
+                longest_server_name=LONGEST_SERVER_NAME,
+            ),
+            code="bad_name",
+            field="name",
+            remedy="Use a short name of visible characters.",
+        )
+    if mixed := find_mixed_alphabets(name):
+        raise InvalidInput(
+            format_message(
+                "The name mixes letters of {mixed} in one word.", mixed=" and ".join(mixed)
+            ),
+            code="confusable_name",
+            field="name",
+            remedy="Write each word in one alphabet: look-alike letters hide who is meant.",
+        )
+    if (other := find_collision(name, others)) is not None:
+        raise Conflict(
+            format_message("The name is the same as, or looks like, `{other}`.", other=other),
+            code="name_taken",
+            field="name",
+            remedy="Choose a name that can't be mistaken for another server's.",
+        )
+
+
+def find_collision(name: str, others: Iterable[str]) -> str | None:
+    """Return the first of `others` (names or slugs) that `name` equals or looks like, if any."""
+    forms = _build_comparison_forms(name)
+    return next((other for other in others if forms & _build_comparison_forms(other)), None)
+
+
+def find_mixed_alphabets(name: str) -> tuple[str, ...]:
+    """Return the alphabets that one word of `name` mixes although their letters look alike."""
+    for word in re.split(r"[\W\d_]+", name):
+        found = {alphabet for ch in word if (alphabet := _find_alphabet(ch))}
+        if len(found) > 1:
+            return tuple(sorted(found))
+    return ()
+
+
+def build_tool_name(
+    server_slug: str,
+    own_name: str,
+    style: Style = "single",
+    taken: Collection[str] = frozenset(),
+) -> str:
+    """Return a tool's name for models: `mcp_{server}_{tool}`, or with double underscores.
+
+    Always 1 to 64 of `[A-Za-z0-9_-]` and never one of `taken`; clashes and cuts end in a digest.
+    """
+    joint = "_" if style == "single" else "__"
+    whole = f"mcp{joint}{_fold(server_slug, style)}{joint}{_fold(own_name, style)}"
+    name, attempt = whole, 0
+    while len(name) > LONGEST_TOOL_NAME or name in taken:
+        suffix = _hash_parts(server_slug, own_name, *([str(attempt)] if attempt else []))
+        name = f"{whole[: LONGEST_TOOL_NAME - _SUFFIX_LENGTH - 1]}_{suffix}"
+        attempt += 1
+    return name
+
+
+def matches_tool_name(pattern: str, own_name: str) -> bool:
+    """Tell whether a rule's pattern means this tool, as its server or as models write it."""
+    return fnmatchcase(own_name, pattern) or fnmatchcase(fold_own_name(own_name), pattern)
+
+
+def fold_own_name(own_name: str) -> str:
+    """Return a tool's own name as it is written in the name that models see."""
+    return _fold(own_name, "single")
+
+
+def is_exact(pattern: str) -> bool:
+    """Tell whether a rule's pattern fits one name alone."""
+    return _GLOB.search(pattern) is None
+
+
+def parse_rule_target(
+    pattern: str,
+    servers: Iterable[str],
+    known: Mapping[str, tuple[str, str]] | None = None,
+) -> RuleTarget:
+    """Return what a rule's name (`mcp_github_*`, `mcp__github__create-issue`, `clock`) is about.
+
+    `servers` are the slugs that exist, `known` maps stored tool names to (slug, own name), so that
+    names with a digest are understood too. The longest slug wins. Raises `Invalid`
+    (`rule_empty`, `rule_ambiguous`, `rule_unknown_server`) naming the choices.
+    """
+    pattern = pattern.strip()
+    if not pattern:
+        raise InvalidInput("The rule names no tool.", code="rule_empty", field="pattern")
+    if known and pattern in known:
+        slug, own_name = known[pattern]
+        return RuleTarget(slug, re.sub(r"([*?\[])", r"[\1]", own_name))
+    if pattern == "*":
+        return RuleTarget(EVERY_SERVER, "*", builtin=True)
+    if pattern in ("mcp_*", "mcp__*"):
+        return RuleTarget(EVERY_SERVER, "*")
+    if not pattern.startswith("mcp_"):
+        return _parse_builtin_target(pattern)
+    return _parse_server_target(pattern, sorted(set(servers)))
+
+
+def _parse_builtin_target(pattern: str) -> RuleTarget:
+    # A glob that could swallow `mcp_…` would mean more than its reader thinks.
+    head = _GLOB.split(pattern, maxsplit=1)[0]
+    if head != pattern and "mcp_".startswith(head):
+        raise InvalidInput(
+            format_message(
+                "`{pattern}` could mean built-in tools and tools of any server.", pattern=pattern
+            ),
+            code="rule_ambiguous",
+            field="pattern",
+            remedy="Begin with the built-in tool's name, or with `mcp_` and a server.",
+        )
+    return RuleTarget("", pattern, builtin=True)
+
+
+def _parse_server_target(pattern: str, slugs: list[str]) -> RuleTarget:
+    style: Style = "double" if pattern.startswith("mcp__") else "single"
+    joint = "__" if style == "double" else "_"
+    rest = pattern.removeprefix(f"mcp{joint}")
+    folded = re.sub(r"[^A-Za-z0-9_*?\[\]!]", "_", rest) if style == "single" else rest
+    found = {slug for slug in slugs if folded.startswith(_fold(slug, style) + joint)}
+    longest = max((len(slug) for slug in found), default=0)
+    best = sorted(slug for slug in found if len(slug) == longest)
+    if len(best) == 1:
+        return RuleTarget(best[0], rest[longest + len(joint) :] or "*")
+    head = _GLOB.split(folded, maxsplit=1)[0]
+    begun = best or [slug for slug in slugs if _fold(slug, style).startswith(head)]
+    if not best and len(begun) == 1 and folded == f"{head}*":
+        return RuleTarget(begun[0], "*")
+    raise _build_server_error(pattern, joint, begun if head != folded or best else [], slugs)
+
+
+def _build_server_error(
+    pattern: str, joint: str, begun: list[str], slugs: list[str]
+) -> InvalidInput:
+    if begun:
+        style: Style = "double" if joint == "__" else "single"
+        choices = ", ".join(f"`mcp{joint}{_fold(slug, style)}{joint}*`" for slug in begun[:10])
+        return InvalidInput(
+            format_message("`{pattern}` could mean more than one server.", pattern=pattern),
+            code="rule_ambiguous",
+            field="pattern",
+            remedy=format_message(
+                "Write one rule for each server, such as {choices}.", choices=choices
+            ),
+            extra={"choices": begun},
+        )
+    listed = ", ".join(f"`{slug}`" for slug in slugs[:10]) or "none yet"
+    return InvalidInput(
+        format_message("`{pattern}` names a server that doesn't exist here.", pattern=pattern),
+        code="rule_unknown_server",
+        field="pattern",
+        remedy=format_message(
+            "Begin with `mcp{joint}`, a server and `{joint}`; servers: {listed}.",
+            joint=joint,
+            listed=listed,
+        ),
+        extra={"choices": slugs},
+    )
+
+
+def _is_readable(name: str) -> bool:
+    return (
+        not any(ch in "\t\n\r\u2028\u2029" for ch in name)
+        and next(find_hidden_runs(name), None) is None
+    )
+
+
+def _fold(name: str, style: Style) -> str:
+    return _KEPT[style].sub("_", name)
+
+
+def _hash_parts(*parts: str) -> str:
+    text = "\0".join(parts).encode("utf-8", "surrogatepass")
+    return hashlib.sha256(text).hexdigest()[:_SUFFIX_LENGTH]
+
+
+@lru_cache(maxsize=16_384)  # an import compares each of its names with all that are there
+def _build_comparison_forms(name: str) -> frozenset[str]:
+    """Return what must differ between two servers: the slug in a tool's name, and the look."""
+    look = unicodedata.normalize("NFKC", name).translate(_LATIN_TWINS).casefold()
+    if look.isascii():
+        look = _fold(slugify(look), "single")
+        for one, other in _ASCII_TWINS:
+            look = look.replace(one, other)
+    return frozenset((f"slug {_fold(slugify(name), 'single')}", f"look {look}"))
+
+
+def _find_alphabet(ch: str) -> str:
+    first = unicodedata.name(ch, "").partition(" ")[0]
+    return first.capitalize() if first in _LOOKING_ALIKE else ""
