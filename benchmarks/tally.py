@@ -1,4 +1,4 @@
-"""Counts a county's calls into rollups, as `bonobot.ledger.usage.build_rollups` counts the audit's rows.
+"""Counts an organization's calls into rollups, as `build_rollups` counts the audit's rows.
 
 What an hour or a day comes to is worked out by the product's own `rollups`; left out is only the
 reading of rows that are being written at that moment, and the looking for what is counted already.

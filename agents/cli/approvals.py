@@ -84,7 +84,8 @@ def show_pending_requests(cli: CommandContext, session: Session) -> None:
     elicitations.show_elicitation_requests(cli, session)
     for approval in session.approvals.waiting():
         cli.say(
-            f"{make_visible(approval.label, 120)} waits for a person: {make_visible(approval.reason)}"
+            f"{make_visible(approval.label, 120)} waits for a person: "
+            f"{make_visible(approval.reason)}"
         )
         cli.say(
             f"bonobot approvals approve {approval.pk}   (or deny; or {build_page_url(approval)})"

@@ -228,7 +228,7 @@ def _clean_number(field: ElicitationField, value: Any) -> int | float:
             field.name, format_message("is no {field_kind}", field_kind=field.kind), "Correct it."
         )
     number: int | float = int(value) if field.kind == "integer" else value
-    return _check_bounds(field, number, number, "")  # type: ignore[no-any-return]
+    return _check_bounds(field, number, number, "")
 
 
 def _check_bounds(field: ElicitationField, measured: float, value: Any, unit: str) -> Any:

@@ -125,7 +125,8 @@ def get_current_client() -> AuthenticatedClient:
 
 async def _admit_client(known: VerifiedToken, entry: ClientAccess) -> AuthenticatedClient:
     if not known.is_for(settings.BONOBOT_URL + entry.address.path):
-        raise build_invalid_token_error()  # it was issued for another address, or for something else altogether
+        # It was issued for another address, or for something else.
+        raise build_invalid_token_error()
     place = await get_runtime().orm(find, entry.address, known.principal)
     key = _build_cache_key(entry.token, entry.address)
     found = _kept[key] = AuthenticatedClient(known, place, entry)

@@ -253,5 +253,6 @@ class SessionHost(Host):
 
 def _build_elicitation_notice(question: Question) -> dict[str, str]:
     """Return what the conversation shows of a question."""
-    text = f"The server {make_visible(question.server_name, 120)} asks: {make_visible(question.message)}"
+    server = make_visible(question.server_name, 120)
+    text = f"The server {server} asks: {make_visible(question.message)}"
     return {"code": "question", "text": text, "question_id": str(question.pk)}

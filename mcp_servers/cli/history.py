@@ -59,7 +59,8 @@ def _show_history(cli: CommandContext, options: argparse.Namespace) -> None:
 def _draw(cli: CommandContext, found: dict[str, Any]) -> None:
     where = found["connection"]
     cli.say(
-        f"{make_visible(found['server'])}: {where['status']}, asked {_format_time(where['pinged_at'])}"
+        f"{make_visible(found['server'])}: {where['status']}, "
+        f"asked {_format_time(where['pinged_at'])}"
     )
     counts = ("outages", "checks", "failures", "calls", "p50", "p95")
     rows = [

@@ -187,6 +187,7 @@ def _notify_refused(server: Server, rows: Sequence[Definition]) -> None:
     """Tell people of approved definitions that can't be called any more; the same is told once."""
     why = "; ".join(f"{row.name or row.kind} ({row.fault})" for row in rows[:NAMES_TOLD])
     more = "; …" if len(rows) > NAMES_TOLD else ""
+    digest = compute_json_digest(sorted((row.kind, row.name) for row in rows))
     notify(
         server.organization_id,
         "definitions_refused",
@@ -198,5 +199,5 @@ def _notify_refused(server: Server, rows: Sequence[Definition]) -> None:
             n=len(rows),
             why=why + more,
         ),
-        topic=f"refused:{server.pk}:{compute_json_digest(sorted((row.kind, row.name) for row in rows))}",
+        topic=f"refused:{server.pk}:{digest}",
     )

@@ -286,7 +286,7 @@ class InvalidArguments(InvalidInput):
 
 
 class ConfinementNeeded(Exception):
-    """Checking here could take too long; `mcp_servers.schemas.subprocess_pool.check` does it safely."""
+    """Checking here could take too long; the process of `subprocess_pool` does it safely."""
 
 
 @dataclass(frozen=True, slots=True)

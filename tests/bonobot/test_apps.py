@@ -12,7 +12,8 @@ LOADED = """
 import sys
 import django
 django.setup()
-heavy = {"agents.admin.agents", "agents.console.admin.site", "bonobot.urls", "mcp", "rest_framework.views"}
+heavy = {"agents.admin.agents", "agents.console.admin.site", "bonobot.urls", "mcp",
+         "rest_framework.views"}
 print(sorted(heavy & set(sys.modules)))
 """
 

@@ -18,7 +18,8 @@ import json, sys
 from bonobot import settings
 from bonobot.core import environment
 kept = {name: value for name, value in vars(settings).items() if name.startswith("BONOBOT_")}
-json.dump({"declared": list(environment.list_variables()), "settings": kept}, sys.stdout, default=str)
+declared = list(environment.list_variables())
+json.dump({"declared": declared, "settings": kept}, sys.stdout, default=str)
 """
 # These contain what differs between machines and runs.
 MACHINE = {"BONOBOT_VAR", "BONOBOT_TOKEN_PEPPERS", "BONOBOT_LAUNCHERS"}

@@ -260,7 +260,8 @@ def _read(text: str, match: re.Match[str], names: Sequence[str]) -> tuple[Comman
     behind = text[end:line_end].strip()
     if behind:
         raise CommandSyntaxError(
-            f"Line {_count_line_number(text, end)}: there is text behind the JSON of `/{name}`: `{behind[:80]}`."
+            f"Line {_count_line_number(text, end)}: "
+            f"there is text behind the JSON of `/{name}`: `{behind[:80]}`."
         )
     return Command(name, arguments, "", name in names), line_end
 

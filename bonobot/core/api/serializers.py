@@ -16,7 +16,7 @@ from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput
 
 
-class StrictSerializer(serializers.Serializer):
+class StrictSerializer(serializers.Serializer[Any]):
     """A body or an answer; a member that isn't declared is refused, so that no typo passes."""
 
     def to_internal_value(self, data: Any) -> Any:

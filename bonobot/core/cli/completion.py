@@ -153,7 +153,8 @@ def _render_fish(program: str, found: Sequence[CompletionLevel]) -> str:
     for level in found:
         when = shlex.quote(_build_fish_condition(level, found))
         lines += [
-            f"complete -c {program} -n {when} -f -a {shlex.quote(word.text)}{_format_description(word)}"
+            f"complete -c {program} -n {when} -f -a {shlex.quote(word.text)}"
+            f"{_format_description(word)}"
             for word in level.words
         ]
         for option in level.options:

@@ -113,7 +113,7 @@ def compute_fingerprint(organization_id: UUID, text: str) -> str:
     inner, outer = inner.copy(), outer.copy()
     inner.update(text.encode("utf-8", "surrogatepass"))
     outer.update(inner.digest())
-    return outer.hexdigest()
+    return str(outer.hexdigest())
 
 
 @lru_cache(maxsize=1024)

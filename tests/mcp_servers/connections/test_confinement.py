@@ -154,7 +154,8 @@ async def main():
     folder, kind, token = sys.argv[1:]
     endpoint = ServerEndpoint(server_id=UUID(int=1), name="a", organization_id=UUID(int=1),
                         transport="stdio", command=sys.executable, cwd=folder,
-                        args=("scripted.py", "--token", token), confinement=ServerSandbox(kind=kind))
+                        args=("scripted.py", "--token", token),
+                        confinement=ServerSandbox(kind=kind))
     params = {"name": "grandchild", "arguments": {"token": token}}
     await ConnectionPool().request(endpoint, "tools/call", params, holder="session:1")
     print("ready", flush=True)
