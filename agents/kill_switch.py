@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from agents.models import Agent, Session
 from agents.sessions.services import end
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.ledger.audit.admin_changes import record_change

@@ -21,7 +21,7 @@ from django.db.models import Model, QuerySet
 from agents.config_file.export_config import as_yaml, export_config
 from agents.kill_switch import halt_organization
 from agents.models import Agent, ModelEndpoint
-from bonobot.accounts.models.organizations import Membership, Organization
+from bonobot.accounts.models import Membership, Organization
 from bonobot.accounts.principals import Principal
 from bonobot.core.problems import Conflict, Forbidden
 from bonobot.ledger.audit.admin_changes import record_change

@@ -15,7 +15,7 @@ from agents.builtin_tools.workspaces import remove_own_folder
 from agents.kill_switch import end_sessions
 from agents.model_endpoints.services import ModelEndpointSpec, check_endpoint
 from agents.models import Agent, Approval, Binding, ModelEndpoint, Question, ToolPolicy
-from bonobot.accounts.models.organizations import Invitation, User
+from bonobot.accounts.models import Invitation, User
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.db.transactions import lock

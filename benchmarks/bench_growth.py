@@ -50,7 +50,7 @@ def measure() -> None:
 
     from agents.models import Agent
     from benchmarks import grown_gateway, grown_upkeep
-    from bonobot.accounts.models.organizations import Organization, User
+    from bonobot.accounts.models import Organization, User
     from mcp_servers.models import Server
     from tests.crowd import Town
 

@@ -15,7 +15,7 @@ urlpatterns = [
     path("", login_not_required(RedirectView.as_view(pattern_name="admin:index"))),
     path("admin/account/", include("bonobot.accounts.urls")),
     path("admin/", admin.site.urls),
-    path("api/", include("bonobot.core.api.exception_handler")),
+    path("api/", include("bonobot.api_urls")),
     path("language/setlang/", middleware.choose, name="set_language"),
     path("oauth/", include("mcp_servers.oauth_client.urls")),
     *([path("", include("bonobot.oauth_server.urls"))] if settings.BONOBOT_OAUTH else []),

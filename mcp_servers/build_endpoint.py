@@ -8,7 +8,7 @@ from uuid import UUID
 
 from django.conf import settings
 
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from mcp_servers.client import sandbox
 from mcp_servers.client.endpoint import ServerEndpoint
 from mcp_servers.client.folder_rules import SYSTEM_ONLY

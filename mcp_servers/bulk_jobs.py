@@ -16,7 +16,7 @@ from django.db import transaction
 from django.db.models import Count, Q, QuerySet
 from django.utils import timezone
 
-from bonobot.accounts.models.organizations import User
+from bonobot.accounts.models import User
 from bonobot.accounts.principals import Principal, build_user_principal
 from bonobot.accounts.roles import Action
 from bonobot.core.celery_tasks import enqueue_task_on_commit

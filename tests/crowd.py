@@ -17,7 +17,7 @@ from django.test import Client
 from django.utils import timezone
 
 from agents.models import Agent, Binding
-from bonobot.accounts.models.organizations import Organization, User
+from bonobot.accounts.models import Organization, User
 from bonobot.core.text.canonical_json import compute_json_digest
 from bonobot.ledger.models import AuditRow
 from mcp_servers.models import Definition, Secret, Server

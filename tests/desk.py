@@ -9,7 +9,7 @@ from django.contrib.messages import get_messages
 from django.test import Client
 from django.urls import reverse
 
-from bonobot.accounts.models.organizations import Organization, User
+from bonobot.accounts.models import Organization, User
 from bonobot.accounts.principals import Principal, build_user_principal
 from bonobot.accounts.roles import Role
 from bonobot.core.text.canonical_json import compute_json_digest

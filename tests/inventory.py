@@ -7,7 +7,7 @@ from agents.services import ModelEndpointSpec, save_endpoint
 from agents.skills.services import SkillSpec, save_skill
 from agents.workflows.services import run_workflow
 from bonobot.accounts.invitations import invite
-from bonobot.accounts.models.organizations import Membership, Organization
+from bonobot.accounts.models import Membership, Organization
 from bonobot.accounts.roles import Role
 from bonobot.accounts.tokens.services import issue
 from bonobot.ledger.models import AuditRow

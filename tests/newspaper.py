@@ -12,7 +12,7 @@ import pytest
 
 from agents.models import Agent
 from agents.services import bind
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import Principal
 from mcp_servers.build_endpoint import build_endpoint
 from mcp_servers.models import Server

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from agents.models import Agent
 from agents.services import bind
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from bonobot.accounts.tokens.services import issue
 from mcp_servers.flow_labels.services import set_labels

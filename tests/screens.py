@@ -22,7 +22,7 @@ from agents.budgets.services import BudgetLine, set_budgets
 from agents.models import ModelEndpoint
 from agents.skills.services import SkillSpec, save_skill
 from bonobot.accounts.invitations import invite
-from bonobot.accounts.models.organizations import Membership, Organization, User
+from bonobot.accounts.models import Membership, Organization, User
 from bonobot.accounts.roles import Role
 from bonobot.accounts.tokens.services import issue
 from bonobot.apps import load_pages

@@ -17,6 +17,9 @@ ENGLISH = (
     *("bonobot.maintenance.backups", "bonobot.checks", "bonobot.core.cli"),
     *("bonobot.core.db.database_url", "bonobot.core.environment"),
     *("bonobot.management", "agents.config_file", "bonobot.monitoring.health"),
+    *("agents.cli", "agents.console.cli", "mcp_servers.cli", "bonobot.accounts.cli"),
+    *("bonobot.ledger.cli", "bonobot.notifications.cli", "bonobot.maintenance.cli"),
+    *("bonobot.processes", "agents.organization_offboarding"),
     "agents.gateway",  # but for what it tells screens about programs: see `english`
 )
 ON_SCREENS = ("agents.gateway.client_config_snippets",)

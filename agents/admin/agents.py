@@ -40,7 +40,7 @@ from bonobot.accounts.admin_base import (
     redirect_to_page,
     render_screen,
 )
-from bonobot.accounts.models.organizations import Membership
+from bonobot.accounts.models import Membership
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action, Role
 from bonobot.accounts.templatetags.display import ago

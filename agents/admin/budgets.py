@@ -21,7 +21,7 @@ from agents.budgets.services import (
 )
 from agents.models import Agent, Budget
 from bonobot.accounts.admin_base import ServiceFormAdmin
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.accounts.templatetags.display import amount as shown_amount

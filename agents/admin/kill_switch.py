@@ -11,7 +11,7 @@ from agents.kill_switch import REASON_LENGTH, halt_organization, load_impact, re
 from agents.services import AgentSpec, update_agent
 from bonobot.accounts.admin_base import ObjectRequest, render_screen
 from bonobot.accounts.current_organization import resolve_principal
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import WHO_MAY, Action
 from mcp_servers import services
 from mcp_servers.admin.servers import ServerAdmin

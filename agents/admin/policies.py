@@ -42,7 +42,7 @@ from bonobot.accounts.admin_base import (
     render_screen,
 )
 from bonobot.accounts.current_organization import resolve_principal
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import WHO_MAY, Action
 from bonobot.core.i18n.localization import localize_if_translatable
 from bonobot.core.i18n.messages import format_message

@@ -19,7 +19,7 @@ from agents.policies.shadow_mode import delete_draft, enforce_draft, find_draft,
 from agents.policies.simulations import DAYS, replay, simulate_shadow_policy
 from bonobot.accounts.admin_base import ObjectRequest, redirect_to_page, render_screen
 from bonobot.accounts.current_organization import resolve_principal
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.i18n.messages import format_message

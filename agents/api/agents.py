@@ -22,7 +22,7 @@ from bonobot.accounts.api.resource_view import (
     require_row,
     set_not_found_field,
 )
-from bonobot.accounts.models.organizations import Membership, User
+from bonobot.accounts.models import Membership, User
 from bonobot.accounts.roles import Action
 from bonobot.core.api.filters import StrictBooleanFilter, StrictFilterSet
 from bonobot.core.api.serializers import (

@@ -12,7 +12,7 @@ from agents.budgets.services import LARGEST, BudgetLine, Owner, list_budget_use,
 from agents.models import Budget
 from bonobot.accounts.api.openapi_schema import describe_operation
 from bonobot.accounts.api.resource_view import READ, ResourceView
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Action
 from bonobot.core.api.serializers import StrictSerializer, VersionedBody, VersionedShape
 from mcp_servers.api.servers import ServerView

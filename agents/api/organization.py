@@ -7,7 +7,8 @@ from rest_framework.response import Response
 from agents.kill_switch import REASON_LENGTH, halt_organization, load_impact, resume
 from bonobot.accounts.api.openapi_schema import describe_operation
 from bonobot.accounts.api.resource_view import READ, ResourceView
-from bonobot.accounts.models.organizations import MOST_APPROVAL_HOURS, MOST_AUDIT_DAYS, Organization
+from bonobot.accounts.models import Organization
+from bonobot.accounts.models.organizations import MOST_APPROVAL_HOURS, MOST_AUDIT_DAYS
 from bonobot.accounts.roles import Action
 from bonobot.accounts.services import save_organization
 from bonobot.core.api.serializers import StrictSerializer, VersionedBody, VersionedShape

@@ -23,7 +23,7 @@ from agents.policies.services import (
 )
 from bonobot.accounts.api.openapi_schema import describe_operation
 from bonobot.accounts.api.resource_view import READ, ResourceView
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Action
 from bonobot.core.api.serializers import VersionedShape, VersionField
 

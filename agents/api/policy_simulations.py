@@ -11,7 +11,7 @@ from agents.policies.shadow_mode import delete_draft, enforce_draft, get_draft, 
 from agents.policies.simulations import DAYS, MOST_DAYS, replay, simulate_shadow_policy
 from bonobot.accounts.api.openapi_schema import describe_operation
 from bonobot.accounts.api.resource_view import READ, ResourceView
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Action
 from bonobot.core.api.serializers import StrictSerializer
 

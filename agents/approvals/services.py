@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from agents.models import Approval, Session, SessionGrant
 from agents.session_wakeups import wake
-from bonobot.accounts.models.organizations import Organization, Token
+from bonobot.accounts.models import Organization, Token
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.i18n.messages import format_message

@@ -16,7 +16,7 @@ from django.utils import timezone
 from agents.budgets.limits import build_budget_key, to_whole_units
 from agents.models import Agent, Budget, Session
 from agents.policies.queries import limit_of
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.db.transactions import lock

@@ -5,7 +5,7 @@ from uuid import UUID
 from django.db.models import Q
 
 from agents.models import Inbox, Session
-from bonobot.accounts.models.organizations import User
+from bonobot.accounts.models import User
 from bonobot.accounts.principals import Principal
 from bonobot.core.runtime import get_runtime
 from mcp_servers.client.endpoint import ServerEndpoint

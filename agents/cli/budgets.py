@@ -15,7 +15,7 @@ from agents.budgets.services import (
     set_budgets,
 )
 from agents.models import Agent, Budget
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.core.cli.command_group import CommandContext, CommandVerb, build_table
 from bonobot.core.problems import InvalidInput
 from mcp_servers.cli.servers import MICRO, add_price_arguments, collect_price_options, find

@@ -9,7 +9,7 @@ from agents.flow_labels.services import (
     list_agent_labels,
     list_token_labels,
 )
-from bonobot.accounts.models.organizations import Token
+from bonobot.accounts.models import Token
 from bonobot.core.cli.command_group import CommandContext, CommandVerb
 
 

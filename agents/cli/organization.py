@@ -7,7 +7,7 @@ from typing import Any
 
 from agents import organization_offboarding
 from agents.kill_switch import KillSwitchImpact, halt_organization, load_impact, resume
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import build_cli_principal
 from bonobot.accounts.services import save_organization
 from bonobot.core.cli.command_group import CommandContext, CommandVerb, build_table

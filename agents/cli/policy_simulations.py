@@ -37,7 +37,7 @@ from agents.policies.simulations import (
     replay,
     simulate_shadow_policy,
 )
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.core.cli.command_group import CommandContext, CommandVerb, build_table
 from bonobot.core.problems import InvalidInput, NotFound
 

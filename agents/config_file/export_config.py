@@ -15,7 +15,7 @@ from agents.model_endpoints.services import ModelEndpointSpec, build_fallback_ch
 from agents.models import Agent, ModelEndpoint, Skill, Workflow
 from agents.policies.services import Owner, PolicySpec, load_policy_spec
 from agents.policies.shadow_mode import find_draft
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.text.yaml_reader import can_omit_quotes

@@ -22,7 +22,7 @@ from agents.config_file.skills_and_workflows import list_skill_changes, list_wor
 from agents.models import Agent, ModelEndpoint, Skill, Workflow
 from agents.policies.services import Owner, PolicySpec, is_policy
 from agents.policies.shadow_mode import is_draft
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import Principal
 from bonobot.core.problems import Conflict, InvalidInput, NotFound, Problem
 from mcp_servers.models import Secret, Server

@@ -15,7 +15,7 @@ from django.conf import settings
 from agents.models import Agent, ModelEndpoint
 from agents.policies.services import PolicySpec, set_policy
 from agents.services import AgentSpec, ModelEndpointSpec, add_agent, bind, save_endpoint
-from bonobot.accounts.models.organizations import Membership, Organization, User
+from bonobot.accounts.models import Membership, Organization, User
 from bonobot.accounts.principals import Principal, build_cli_principal
 from bonobot.accounts.roles import Role
 from bonobot.core.problems import Problem

@@ -15,7 +15,7 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from agents.models import Binding, ModelEndpoint, Session
-from bonobot.accounts.models.organizations import FirstRun, Organization
+from bonobot.accounts.models import FirstRun, Organization
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.i18n.messages import format_message

@@ -24,7 +24,7 @@ from agents.builtin_tools.command_sandbox import find_sandbox_fault as fault_of_
 from agents.builtin_tools.toolset_options import SANDBOXED
 from agents.models import Agent
 from bonobot.accounts.external_issuers.jwks import IssuerAddress, IssuerUnreachable, get_jwks_cache
-from bonobot.accounts.models.organizations import Issuer, Organization
+from bonobot.accounts.models import Issuer, Organization
 from bonobot.celery import app
 from bonobot.checks import OLDEST_SQLITE, open_key_files
 from bonobot.core.i18n.messages import format_message

@@ -16,7 +16,7 @@ from django.db import transaction
 
 from agents.flow_labels.rules import IDLE_S, SEEN, build_flow_key, build_flow_keys
 from agents.models import Agent, Approval, Session
-from bonobot.accounts.models.organizations import Token
+from bonobot.accounts.models import Token
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.ledger.admission_rules import CallerFlowLabels, compute_held_labels

@@ -22,7 +22,7 @@ from agents.gateway.client_config_snippets import (
 from agents.models import Agent
 from bonobot.accounts.admin.tokens import TokenAdmin
 from bonobot.accounts.admin_base import ObjectRequest
-from bonobot.accounts.models.organizations import Token
+from bonobot.accounts.models import Token
 from bonobot.accounts.roles import Action
 from mcp_servers.admin.servers import ServerAdmin
 from mcp_servers.models import Server

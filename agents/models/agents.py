@@ -11,12 +11,12 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from agents.builtin_tools.toolset_options import MOST_FILES, USUAL_FILES, USUAL_MIB
+from bonobot.accounts.models import Membership, User
 from bonobot.accounts.models.abstract_models import (
     GovernedModel,
     GovernedQuerySet,
     OrganizationModel,
 )
-from bonobot.accounts.models.organizations import Membership, User
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action, Role, may
 from bonobot.core.crypto.encrypted_fields import SealedTextField

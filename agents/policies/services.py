@@ -15,7 +15,7 @@ from django.db.models import QuerySet
 
 from agents.models import Agent, ToolPolicy, ToolRule
 from agents.policies.rules import Policy, Rule
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.db.transactions import lock

@@ -10,7 +10,7 @@ from time import time_ns
 
 from django.db import IntegrityError, transaction
 
-from bonobot.accounts.models.organizations import Attempts
+from bonobot.accounts.models import Attempts
 from bonobot.core.gcra import admit, compute_interval
 from bonobot.core.problems import Problem
 

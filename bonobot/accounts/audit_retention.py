@@ -8,7 +8,7 @@ from uuid import UUID
 from django.conf import settings
 from django.utils import timezone
 
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.ledger.audit import retention
 from bonobot.ledger.models import Head
 from bonobot.ledger.types import Actor

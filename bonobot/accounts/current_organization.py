@@ -14,13 +14,7 @@ from django.contrib.auth import logout
 from django.db.models import Exists, OuterRef
 from django.http import HttpRequest
 
-from bonobot.accounts.models.organizations import (
-    Organization,
-    OrganizationQuerySet,
-    Provider,
-    Token,
-    User,
-)
+from bonobot.accounts.models import Organization, OrganizationQuerySet, Provider, Token, User
 from bonobot.accounts.principals import Principal, build_token_principal, build_user_principal
 from bonobot.accounts.second_factor import check_second_factor, has_second_factor
 from bonobot.core.i18n.messages import format_message

@@ -12,7 +12,7 @@ from django.conf import settings
 from django.core.mail import EmailMessage
 from django.utils import translation
 
-from bonobot.accounts.models.organizations import User
+from bonobot.accounts.models import User
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import ServiceUnavailable
 from bonobot.core.text.untrusted_text import make_visible

@@ -24,8 +24,7 @@ from django.utils.translation import gettext as _t
 
 from bonobot.accounts import email as account_email
 from bonobot.accounts.attempt_limits import INVITE_EMAIL, INVITE_ORGANIZATION, charge_attempt
-from bonobot.accounts.models.invitations import Invitation
-from bonobot.accounts.models.organizations import Membership, User
+from bonobot.accounts.models import Invitation, Membership, User
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action, Role
 from bonobot.accounts.tokens.services import generate_token_key, hash_secret, is_matching_secret

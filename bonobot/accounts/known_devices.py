@@ -14,7 +14,7 @@ from django.core import signing
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
-from bonobot.accounts.models.organizations import User
+from bonobot.accounts.models import User
 
 SALT = "bonobot.known-device"
 AGE_S = 180 * 24 * 3600

@@ -17,7 +17,7 @@ from django.utils.translation import gettext as _t
 
 from bonobot.accounts import email as account_email
 from bonobot.accounts.attempt_limits import RESET_ADDRESS, RESET_EMAIL, charge_attempt
-from bonobot.accounts.models.organizations import User
+from bonobot.accounts.models import User
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.second_factor import require_power_over
 from bonobot.core.problems import Conflict

@@ -8,7 +8,7 @@ import getpass
 from dataclasses import dataclass
 from uuid import UUID
 
-from bonobot.accounts.models.organizations import Membership, Organization, Token, User
+from bonobot.accounts.models import Membership, Organization, Token, User
 from bonobot.accounts.roles import (
     WHO_MAY,
     Action,

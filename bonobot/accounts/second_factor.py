@@ -15,7 +15,7 @@ from django.db import transaction
 from django.utils.translation import gettext as _t
 
 from bonobot.accounts import email as account_email
-from bonobot.accounts.models.organizations import FactorSecret, Membership, Organization, User
+from bonobot.accounts.models import FactorSecret, Membership, Organization, User
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.problems import Forbidden

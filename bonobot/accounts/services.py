@@ -11,7 +11,7 @@ from uuid import UUID
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
 
-from bonobot.accounts.models.organizations import Membership, Organization, User
+from bonobot.accounts.models import Membership, Organization, User
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action, Role
 from bonobot.accounts.sso.services import require_tried

@@ -22,7 +22,7 @@ from django.conf import settings
 from django.db import connection, transaction
 
 from agents.gateway.request_state import LIFETIME
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.core.crypto import key_files, key_ring
 from bonobot.core.crypto.encrypted_fields import list_sealed_fields
 from bonobot.core.i18n.messages import format_message

@@ -32,7 +32,7 @@ from django_celery_beat.models import PeriodicTask
 
 from agents.models import Runner
 from agents.sessions import leases
-from bonobot.accounts.models.organizations import Token
+from bonobot.accounts.models import Token
 from bonobot.core.crypto.encrypted_fields import list_sealed_fields
 from bonobot.core.crypto.sealed_values import can_unseal
 from bonobot.core.runtime import get_runtime

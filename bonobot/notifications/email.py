@@ -15,7 +15,7 @@ from django.conf import settings
 from django.core.mail import EmailMessage, get_connection
 from django.utils import translation
 
-from bonobot.accounts.models.organizations import User
+from bonobot.accounts.models import User
 from bonobot.core.i18n.localization import localize_text
 from bonobot.core.text.untrusted_text import make_visible
 from bonobot.notifications.events import EVENTS

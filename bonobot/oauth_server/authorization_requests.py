@@ -20,7 +20,7 @@ from oauthlib.common import add_params_to_uri
 from oauthlib.oauth2.rfc6749 import errors
 
 from agents.gateway.routes import GatewayAddress, read
-from bonobot.accounts.models.organizations import Token
+from bonobot.accounts.models import Token
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Problem
 from bonobot.core.text.untrusted_text import make_visible

@@ -30,7 +30,7 @@ from django.utils import timezone
 from oauth2_provider.cimd import CIMDError
 from oauth2_provider.models import Application
 
-from bonobot.accounts.models.organizations import Token
+from bonobot.accounts.models import Token
 from bonobot.core.gcra import admit, compute_interval
 from bonobot.core.http.egress import build_guarded_client
 from bonobot.core.http.ip_addresses import extract_address_prefix

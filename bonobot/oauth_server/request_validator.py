@@ -15,7 +15,7 @@ from oauth2_provider.models import AccessToken, Grant, RefreshToken
 from oauth2_provider.oauth2_validators import OAuth2Validator
 from oauthlib.oauth2.rfc6749 import errors
 
-from bonobot.accounts.models.organizations import Token
+from bonobot.accounts.models import Token
 from bonobot.accounts.tokens import services as tokens
 from bonobot.oauth_server.authorization_requests import normalize_resource
 

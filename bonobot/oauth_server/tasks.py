@@ -4,7 +4,7 @@ from celery import shared_task
 from django.utils import timezone
 from oauth2_provider.models import clear_expired
 
-from bonobot.accounts.models.organizations import Token
+from bonobot.accounts.models import Token
 from bonobot.core.celery_tasks import ExclusiveTask
 from bonobot.oauth_server import client_registration
 

@@ -18,8 +18,7 @@ from oauth2_provider.oauth2_backends import get_oauthlib_core
 
 from agents.console.admin.site import site
 from bonobot.accounts.current_organization import SESSION_KEY, list_usable_organizations
-from bonobot.accounts.models.organizations import ROLE_CHOICES
-from bonobot.accounts.role_labels import SCOPE_MEANS
+from bonobot.accounts.role_labels import ROLE_CHOICES, SCOPE_MEANS
 from bonobot.accounts.roles import Role
 from bonobot.accounts.tokens.services import SCOPES
 from bonobot.core.http.response_headers import HEADER, STRICT, build_content_security_policy

@@ -13,7 +13,7 @@ from django.utils.translation import gettext as _t
 
 from bonobot.accounts.admin_base import redirect_back
 from bonobot.accounts.current_organization import resolve_principal
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import Principal
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import NotFound

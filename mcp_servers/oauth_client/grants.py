@@ -13,7 +13,7 @@ from django.db import IntegrityError
 from django.db.models import F, Q
 from django.utils import timezone
 
-from bonobot.accounts.models.organizations import Membership
+from bonobot.accounts.models import Membership
 from bonobot.core.problems import Problem
 from mcp_servers.models import OAuthGrant, Server
 from mcp_servers.oauth_client.token_requests import OAuthTokens

@@ -17,7 +17,7 @@ from django.db import transaction
 from django.db.models import Exists, F, OuterRef
 from django.utils import timezone
 
-from bonobot.accounts.models.organizations import Membership, User
+from bonobot.accounts.models import Membership, User
 from bonobot.core.crypto.sealed_values import UnreadableSecret
 from bonobot.core.problems import Problem
 from bonobot.core.runtime import get_runtime

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from django.conf import settings
 
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.core.crypto.key_files import ensure_private_folder
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput

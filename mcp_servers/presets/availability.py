@@ -7,7 +7,7 @@ own stdio presets were written by a platform administrator: both need nothing.
 
 from uuid import UUID
 
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import Principal
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Forbidden, InvalidInput

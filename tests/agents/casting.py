@@ -17,7 +17,7 @@ from agents.sessions.services import start
 from agents.workflows.services import WorkflowSpec, save_workflow
 from agents.workflows.triggers import TriggerSpec, save_trigger
 from bonobot.accounts.external_issuers import services as external_issuers
-from bonobot.accounts.models.organizations import Issuer, Membership, Organization, Provider, User
+from bonobot.accounts.models import Issuer, Membership, Organization, Provider, User
 from bonobot.accounts.principals import Principal, build_cli_principal, build_user_principal
 from bonobot.accounts.roles import Role
 from bonobot.accounts.sso import services as sso

@@ -14,7 +14,7 @@ from agents.calls import pipeline
 from agents.models import Agent, Session
 from agents.sessions import services as sessions
 from agents.sessions.worker import SessionRunner
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.writer.writer_thread import get_writer
 from mcp_servers.client.pool import get_connection_pool

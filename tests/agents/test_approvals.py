@@ -15,7 +15,7 @@ from agents.models import Approval, Session, SessionGrant, Step
 from agents.policies.services import PolicySpec, RuleSpec, set_policy
 from agents.sessions import services as sessions
 from agents.tasks import sweep
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from bonobot.core.problems import Problem
 from bonobot.ledger.audit.verify_chain import verify

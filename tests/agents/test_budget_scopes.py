@@ -11,7 +11,7 @@ from agents.budgets.services import BudgetLine, set_budgets
 from agents.calls import pipeline
 from agents.models import Budget
 from agents.sessions.services import start
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from bonobot.core.problems import Problem
 from bonobot.core.runtime import get_runtime

@@ -8,7 +8,7 @@ from agents.llm.providers import registry as provider_registry
 from agents.model_endpoints.services import LONGEST_CHAIN, build_endpoint, build_fallback_chain
 from agents.models import ModelEndpoint
 from agents.services import ModelEndpointSpec, remove_endpoint, save_endpoint
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.core.problems import Problem
 from tests.agents import casting
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from agents.models import Binding
 from agents.server_imports import plan_import
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import Principal
 from bonobot.core.problems import Problem
 from mcp_servers.import_export import import_plan

@@ -8,7 +8,7 @@ import time_machine
 
 from agents.agent_metrics import WINDOWS, AgentMetrics, load_metrics
 from agents.models import Agent
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from bonobot.ledger.types import Admission, Settlement
 from bonobot.ledger.usage import build_rollups

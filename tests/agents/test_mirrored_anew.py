@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from agents.calls import pipeline
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import AuditRow
 from bonobot.ledger.writer.writer_thread import get_writer

@@ -18,7 +18,7 @@ from pytest_django import Settings
 
 from agents.calls.pipeline import CallOutcome
 from agents.models import Agent
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.core.runtime import get_runtime
 from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.models import Server

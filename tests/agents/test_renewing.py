@@ -12,7 +12,7 @@ from django.conf import settings
 from agents.calls.pipeline import CallRequest, call
 from agents.kill_switch import halt_organization
 from benchmarks.door_stages import counted
-from bonobot.accounts.models.organizations import Token
+from bonobot.accounts.models import Token
 from bonobot.accounts.roles import Role, TokenScope
 from bonobot.accounts.tokens.cache import VerifiedToken, VerifiedTokenCache
 from bonobot.accounts.tokens.services import InvalidToken, issue, revoke, update_token
@@ -139,7 +139,7 @@ REVOKE = """
 import sys, django
 django.setup()
 from django.utils import timezone
-from bonobot.accounts.models.organizations import Token
+from bonobot.accounts.models import Token
 Token.objects.filter(pk=sys.argv[1]).update(revoked_at=timezone.now())
 """
 

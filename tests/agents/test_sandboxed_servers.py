@@ -12,7 +12,7 @@ from pytest_django import Settings
 
 from agents.calls.pipeline import CallOutcome
 from agents.models import Agent
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.core.runtime import get_runtime
 from mcp_servers.build_endpoint import build_endpoint
 from mcp_servers.client.pool import get_connection_pool

@@ -169,4 +169,10 @@ def _read(package: str) -> Iterator[Source]:
 
 def _expand(name: str) -> str:
     label, _, rest = name.partition(".")
-    return f"{APP_LABELS.get(label, label)}.{rest}"
+    package = APP_LABELS.get(label, label)
+    # A model by its app's label, such as "agents.Agent".
+    return (
+        f"{package}.models.{rest}"
+        if rest[:1].isupper() and "." not in rest
+        else f"{package}.{rest}"
+    )

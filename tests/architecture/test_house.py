@@ -18,8 +18,21 @@ def test_the_product_keeps_the_rule(
 
 def test_what_the_rules_name_is_there() -> None:
     modules = {source.module for source in sources.product()}
-    named = {*rules.DECISIONS, *rules.CALLERS, *rules.HTTP_USERS, rules.EGRESS, rules.POOL[0]}
+    modules |= {name for source in modules for name in _packages(source)}
+    named = {
+        *rules.DECISIONS,
+        *rules.PACKAGES,
+        *rules.CALLERS,
+        *rules.HTTP_USERS,
+        rules.EGRESS,
+        rules.POOL[0],
+    }
     assert named <= modules, named - modules
+
+
+def _packages(module: str) -> list[str]:
+    parts = module.split(".")
+    return [".".join(parts[:count]) for count in range(1, len(parts))]
 
 
 @pytest.mark.parametrize(

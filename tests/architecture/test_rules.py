@@ -28,10 +28,12 @@ def texts(found: object) -> list[str]:
         ("bonobot.ledger.types", 'User = get_model("tenancy.User")'),
         ("bonobot.core.http.egress", "from bonobot.ledger import writer"),
         ("agents.tasks", "from bonobot.celery import app"),
-        ("agents.api.views", "from agents.gateway import names"),
+        ("agents.sessions.loop", "from agents.workflows import executor"),
+        ("agents.policies.rules", "from agents.calls.snapshots import CallSnapshot"),
+        ("bonobot.accounts.tokens.services", "from bonobot.monitoring import health"),
         (
             "agents.api.views",
-            'view = import_string("bonobot.core.api.exception_handler.handle_exception")',
+            'view = import_string("bonobot.checks.check_settings")',
         ),
     ],
 )
@@ -62,7 +64,7 @@ def test_an_arrow_downward_or_sideways_passes(module: str, text: str) -> None:
 def test_a_relative_import_is_read_as_what_it_means() -> None:
     package = Source("mcp_servers.presets", "from ...agents import calls", is_package=True)
     module = Source("mcp_servers.presets.loader", "from ...agents import calls")
-    assert [mention.target for mention in module.imports] == ["agents.calls.pipeline"]
+    assert [mention.target for mention in module.imports] == ["agents.calls"]
     assert [mention.target for mention in package.imports] != ["mcp_servers.agents.calls"]
 
 
@@ -181,7 +183,7 @@ def test_users_of_a_guarded_client_pass(module: str, text: str) -> None:
     assert not texts(rules.second_http_makers([Source(module, text)]))
 
 
-@pytest.mark.parametrize("module", ["agents.utils", "mcp_servers.helpers.names", "agents.services"])
+@pytest.mark.parametrize("module", ["agents.utils", "mcp_servers.helpers.names", "agents.misc"])
 def test_a_module_named_for_nothing_is_found(module: str) -> None:
     assert texts(rules.banned_module_names([Source(module, "")]))
 
@@ -224,10 +226,45 @@ def test_a_long_module_is_found() -> None:
 
 
 def test_a_long_function_is_found_and_its_docstring_is_free() -> None:
-    body = "    x = 1\n" * 39
+    body = "    x = 1\n" * 49
     assert not texts(rules.long_functions([Source("agents.calls.pipeline", f"def f():\n{body}")]))
     documented = f'def f():\n    """One.\n\n    Two.\n    """\n{body}'
     assert not texts(rules.long_functions([Source("agents.calls.pipeline", documented)]))
     assert texts(
         rules.long_functions([Source("agents.calls.pipeline", f"def f():\n{body}    y = 2\n")])
     )
+
+
+@pytest.mark.parametrize("module", ["agents.asking", "mcp_servers.watched", "agents.llm.framing"])
+def test_a_module_named_by_a_participle_is_found(module: str) -> None:
+    assert texts(rules.participle_module_names([Source(module, "")]))
+
+
+@pytest.mark.parametrize("module", ["agents.approvals", "bonobot.core.telemetry.logging"])
+def test_a_module_named_by_a_noun_passes(module: str) -> None:
+    assert not texts(rules.participle_module_names([Source(module, "")]))
+
+
+@pytest.mark.parametrize("second", ["agents.budget", "agents.budgett", "agents.budgetz"])
+def test_modules_that_differ_by_a_letter_are_found(second: str) -> None:
+    assert texts(rules.similar_module_names([Source("agents.budgets", ""), Source(second, "")]))
+
+
+def test_modules_of_two_packages_may_have_one_name() -> None:
+    sources = [Source("agents.cli.tokens", ""), Source("agents.api.tokens", "")]
+    assert not texts(rules.similar_module_names(sources))
+
+
+def test_a_class_name_that_is_used_twice_is_found() -> None:
+    sources = [Source("agents.one", "class Asked: ..."), Source("agents.two", "class Asked: ...")]
+    assert texts(rules.duplicate_class_names(sources))
+
+
+@pytest.mark.parametrize("name", ["_told", "found", "merged", "_one"])
+def test_a_function_named_by_a_participle_is_found(name: str) -> None:
+    assert texts(rules.bare_function_names([Source("agents.one", f"def {name}(): ...")]))
+
+
+@pytest.mark.parametrize("name", ["notify_person", "_find", "is_closed", "read"])
+def test_a_function_named_by_a_verb_passes(name: str) -> None:
+    assert not texts(rules.bare_function_names([Source("agents.one", f"def {name}(): ...")]))

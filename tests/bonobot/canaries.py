@@ -14,7 +14,7 @@ from oauth2_provider.models import Application
 from redis import Redis
 
 from agents.models import ModelEndpoint
-from bonobot.accounts.models.organizations import Organization, User
+from bonobot.accounts.models import Organization, User
 from bonobot.accounts.roles import Role
 from bonobot.accounts.tokens.services import issue
 from bonobot.celery import app

@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from agents.console import svg_charts
 from agents.console.call_activity import RANGES, CallActivity
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from bonobot.ledger.models import TOOK, Rollup
 from bonobot.ledger.usage import build_rollups

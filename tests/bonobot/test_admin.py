@@ -11,7 +11,7 @@ from pytest_django import DjangoAssertNumQueries
 
 from agents.models import Session
 from agents.sessions.services import start
-from bonobot.accounts.models.organizations import Membership, User
+from bonobot.accounts.models import Membership, User
 from bonobot.accounts.roles import Role
 from bonobot.core.problems import Problem
 from bonobot.ledger.models import AuditRow

@@ -11,7 +11,7 @@ from django.urls import reverse
 
 from agents.models import Agent
 from bonobot.accounts.admin_base.responses import FRAGMENT
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from mcp_servers.models import Definition, Server
 from tests import desk

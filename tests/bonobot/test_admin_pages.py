@@ -15,7 +15,7 @@ import pytest
 import pytest_django
 from django.db import transaction
 
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from mcp_servers.models import Server
 from tests import desk

@@ -15,7 +15,7 @@ from agents.models import Agent, ToolRule
 from agents.policies.services import PolicySpec, load_policy_spec, set_policy
 from bonobot.accounts.admin_base.form_controls import FIELD, Form, forms_of
 from bonobot.accounts.admin_base.form_versions import SALT
-from bonobot.accounts.models.organizations import Membership, Organization
+from bonobot.accounts.models import Membership, Organization
 from bonobot.accounts.roles import Role
 from bonobot.core.db.object_version import compute_version
 from bonobot.ledger.models import AuditRow

@@ -9,7 +9,7 @@ from django.db.models import ProtectedError
 from django.test import Client
 from rest_framework import exceptions
 
-from bonobot.accounts.models.organizations import Membership, Organization, Token, User
+from bonobot.accounts.models import Membership, Organization, Token, User
 from bonobot.accounts.roles import Role
 from bonobot.accounts.tokens.services import revoke
 from bonobot.core.api.exception_handler import build_problem_details, handle_exception, to_problem

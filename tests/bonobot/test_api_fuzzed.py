@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from bonobot.accounts.tokens.services import issue
 from tests import rest

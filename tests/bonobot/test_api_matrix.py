@@ -17,7 +17,7 @@ from django.urls import URLPattern, URLResolver, get_resolver
 
 from agents.models import Agent, Approval, ModelEndpoint, Session, SessionGrant
 from bonobot.accounts.api.resource_view import ResourceView, list_required_actions
-from bonobot.accounts.models.organizations import Organization, Token, User
+from bonobot.accounts.models import Organization, Token, User
 from bonobot.accounts.roles import Role, may
 from bonobot.core.api import exception_handler
 from bonobot.ledger.models import AuditRow

@@ -8,7 +8,7 @@ import pytest
 import pytest_django
 from django.db import transaction
 
-from bonobot.accounts.models.organizations import Organization, User
+from bonobot.accounts.models import Organization, User
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Role
 from mcp_servers.models import Preset, Server

@@ -14,7 +14,7 @@ from django.db import connection
 from pytest_django import Settings
 
 from agents.models import ModelEndpoint
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.core.problems import Conflict, InvalidInput, ServiceUnavailable
 from bonobot.maintenance import backups
 from tests.processes import environment

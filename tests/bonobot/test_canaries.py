@@ -31,7 +31,7 @@ from redis import Redis
 from agents.admin.agents import AgentAdmin
 from agents.calls import pipeline
 from agents.models import ModelEndpoint
-from bonobot.accounts.models.organizations import Organization, User
+from bonobot.accounts.models import Organization, User
 from bonobot.accounts.roles import Role
 from bonobot.accounts.tokens.services import issue
 from bonobot.celery import app

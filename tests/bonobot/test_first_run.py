@@ -5,7 +5,7 @@ from pytest_django import DjangoAssertNumQueries
 
 from agents.console.onboarding import close, load_onboarding_progress, skip
 from agents.models import Agent, ModelEndpoint
-from bonobot.accounts.models.organizations import FirstRun, Organization
+from bonobot.accounts.models import FirstRun, Organization
 from bonobot.accounts.roles import Role
 from bonobot.core.problems import Problem
 from mcp_servers.definition_reviews import approve

@@ -24,8 +24,8 @@ from agents.services import bind
 from agents.sessions.services import start
 from agents.skills.services import SkillSpec, save_skill
 from benchmarks.door_stages import counted
+from bonobot.accounts.models import Organization, User
 from bonobot.accounts.models.abstract_models import Governed
-from bonobot.accounts.models.organizations import Organization, User
 from bonobot.accounts.roles import Role, TokenScope
 from bonobot.accounts.tokens.services import create_grant, issue
 from bonobot.core.runtime import get_runtime

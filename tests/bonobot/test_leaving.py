@@ -11,7 +11,7 @@ from pytest_django import Settings
 from agents import organization_offboarding
 from agents.models import Inbox, ModelEndpoint, Session
 from agents.services import AgentSpec, add_agent
-from bonobot.accounts.models.organizations import Membership, Organization, User
+from bonobot.accounts.models import Membership, Organization, User
 from bonobot.accounts.principals import Principal, build_cli_principal
 from bonobot.accounts.roles import Role
 from bonobot.accounts.services import save_organization

@@ -20,7 +20,7 @@ from pytest_django import Settings
 from agents.models import Agent, Budget, ModelEndpoint, Session
 from agents.models import Runner as RunnerRow
 from bonobot import asgi
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.core.runtime import get_runtime
 from bonobot.core.telemetry import metrics as counted
 from bonobot.ledger.types import Actor, Admission, Opening, Settlement

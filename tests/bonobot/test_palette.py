@@ -4,7 +4,7 @@ import pytest
 
 from agents.models import Session
 from agents.sessions.services import start
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from tests import desk
 from tests.agents import casting

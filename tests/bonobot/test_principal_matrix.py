@@ -41,7 +41,7 @@ from agents.models import (
 from agents.skills.services import SkillSpec, save_skill
 from agents.workflows.services import WorkflowSpec, save_workflow
 from bonobot.accounts.external_issuers import jwt_validation
-from bonobot.accounts.models.organizations import Membership, Organization, Provider, User
+from bonobot.accounts.models import Membership, Organization, Provider, User
 from bonobot.accounts.principals import (
     InsufficientScope,
     Principal,

@@ -18,7 +18,7 @@ from pytest_django import Settings
 from agents.models import ModelEndpoint
 from agents.models import Runner as RunnerRow
 from bonobot import asgi
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.core.runtime import get_runtime
 from bonobot.jobs import schedules
 from bonobot.jobs.celery_beat import BonobotScheduler
@@ -110,7 +110,7 @@ def test_keys_that_do_not_open_what_is_stored_are_unready(
 
 
 def test_a_token_whose_pepper_is_gone_is_told(whole: None, settings: Settings) -> None:
-    from bonobot.accounts.models.organizations import Token
+    from bonobot.accounts.models import Token
 
     organization = Organization.objects.create(name="Acme", slug="acme")
     Token.objects.create(

@@ -17,7 +17,7 @@ from pytest_django import Settings
 from agents.gateway.authentication import AuthenticatedClient
 from agents.gateway.request_state import seal, unseal
 from agents.models import ModelEndpoint
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.core.crypto import key_files, key_ring
 from bonobot.core.crypto.sealed_values import UnreadableSecret
 from bonobot.core.problems import Conflict

@@ -10,7 +10,7 @@ from django.core.management import get_commands, load_command_class
 from django.http import HttpRequest
 from django.urls import URLPattern, URLResolver
 
-from bonobot.accounts.models.organizations import User
+from bonobot.accounts.models import User
 from bonobot.core.cli.command_group import CommandGroup
 from docs.making import surfaces
 from docs.making.surface_table import DEEDS

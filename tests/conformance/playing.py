@@ -13,7 +13,7 @@ import httpx
 from django.test import Client
 
 from agents.calls.pipeline import CallRequest, call
-from bonobot.accounts.models.organizations import User
+from bonobot.accounts.models import User
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Role
 from bonobot.core.problems import Problem

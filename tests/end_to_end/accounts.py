@@ -5,7 +5,7 @@ from django.test import Client
 from playwright.sync_api import Page
 
 from bonobot.accounts.current_organization import SESSION_KEY
-from bonobot.accounts.models.organizations import Organization, User
+from bonobot.accounts.models import Organization, User
 from bonobot.accounts.roles import Role
 from tests.agents import casting
 

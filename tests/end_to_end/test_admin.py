@@ -25,7 +25,7 @@ from agents.policies.services import PolicySpec, set_policy
 from agents.services import ModelEndpointSpec, save_endpoint
 from agents.sessions.export import report
 from agents.sessions.services import start
-from bonobot.accounts.models.organizations import Membership, Organization, User
+from bonobot.accounts.models import Membership, Organization, User
 from bonobot.accounts.principals import build_user_principal
 from bonobot.accounts.roles import Role
 from bonobot.celery import app

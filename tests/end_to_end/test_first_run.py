@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Page, expect
 
-from bonobot.accounts.models.organizations import Membership, User
+from bonobot.accounts.models import Membership, User
 from bonobot.accounts.roles import Role
 from bonobot.ledger.models import AuditRow
 from tests.agents import casting

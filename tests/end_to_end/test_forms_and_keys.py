@@ -8,7 +8,7 @@ from playwright.sync_api import Browser, Dialog, Page, expect
 from pytest_django.live_server_helper import LiveServer
 
 from agents.models import Agent
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from bonobot.ledger.writer.writer_thread import get_writer
 from mcp_servers.models import Server

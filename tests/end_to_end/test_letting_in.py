@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from bonobot.accounts.models.organizations import Membership, Token, User
+from bonobot.accounts.models import Membership, Token, User
 from bonobot.accounts.roles import Role
 from bonobot.ledger.models import AuditRow
 from mcp_servers.models import OAuthGrant

@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, Page, expect
 from pytest_django.live_server_helper import LiveServer
 
 from bonobot.accounts.invitations import invite
-from bonobot.accounts.models.organizations import Membership
+from bonobot.accounts.models import Membership
 from bonobot.accounts.password_reset import link_of
 from bonobot.accounts.roles import Role
 from bonobot.ledger.writer.writer_thread import get_writer

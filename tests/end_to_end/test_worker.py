@@ -14,7 +14,7 @@ from django.utils import timezone
 from agents.models import Agent, Runner, Session, Step
 from agents.sessions import services as session_services
 from agents.tasks import sweep
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.core.concurrency_limits import BESIDE_EACH_OTHER
 from bonobot.core.runtime import get_runtime
 from bonobot.jobs import broker

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.core.runtime import get_runtime
 from mcp_servers import refresh_definitions
 from mcp_servers.client import change_notifications

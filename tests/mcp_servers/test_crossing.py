@@ -8,7 +8,7 @@ import pytest
 from django.utils import timezone
 
 from agents.services import remove_agent
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.core.text.canonical_json import compute_digest
 from bonobot.ledger.types import Actor
 from mcp_servers import discovery

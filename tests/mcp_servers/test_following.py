@@ -7,7 +7,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from agents.models import Agent
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Role
 from bonobot.core.runtime import get_runtime

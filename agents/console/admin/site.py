@@ -37,7 +37,7 @@ from bonobot.accounts.current_organization import (
     mark_of,
     resolve_principal,
 )
-from bonobot.accounts.models.organizations import Membership, Organization
+from bonobot.accounts.models import Membership, Organization
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.accounts.second_factor import SecondFactorRequired, has_second_factor

@@ -22,7 +22,7 @@ from agents.calls.types import OutcomeUnrecorded
 from agents.gateway.client_request import GatewayRequest
 from agents.gateway.handlers import VIA
 from agents.models import Agent
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import Principal
 from bonobot.core.crypto.organization_secrets import find_cached_masker, read_masker
 from bonobot.core.problems import InternalError, Problem

@@ -16,7 +16,7 @@ from django.utils.translation import gettext_lazy as _
 from bonobot.accounts.admin_base.scoped_admin import ServiceFormAdmin
 from bonobot.accounts.external_issuers import services as external_issuers
 from bonobot.accounts.external_issuers.jwt_validation import OF_GATEWAY
-from bonobot.accounts.models.organizations import Issuer
+from bonobot.accounts.models import Issuer
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.role_labels import SCOPE_MEANS
 from bonobot.accounts.roles import Action

@@ -14,7 +14,7 @@ from django.utils.translation import gettext_lazy as _
 
 from bonobot.accounts import email as account_email
 from bonobot.accounts.admin_base.scoped_admin import ServiceFormAdmin
-from bonobot.accounts.models.organizations import Provider
+from bonobot.accounts.models import Provider
 from bonobot.accounts.roles import Action
 from bonobot.accounts.sso import services as sso
 from bonobot.accounts.templatetags.display import badge_html

@@ -19,7 +19,7 @@ from bonobot.accounts import invitations
 from bonobot.accounts.admin_base.responses import format_problem, render_screen
 from bonobot.accounts.admin_base.scoped_admin import ServiceFormAdmin
 from bonobot.accounts.invitations import SentInvitation
-from bonobot.accounts.models.organizations import Invitation
+from bonobot.accounts.models import Invitation
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action, Role
 from bonobot.accounts.templatetags.display import ago, badge_html

@@ -17,8 +17,9 @@ from bonobot.accounts import services as accounts
 from bonobot.accounts.admin.invitations import open_invitations, render_state_badge
 from bonobot.accounts.admin_base.responses import render_screen
 from bonobot.accounts.admin_base.scoped_admin import ScopedAdmin, ServiceFormAdmin
-from bonobot.accounts.models.organizations import ROLE_CHOICES, Membership, Organization, User
+from bonobot.accounts.models import Membership, Organization, User
 from bonobot.accounts.password_reset import send_reset_link
+from bonobot.accounts.role_labels import ROLE_CHOICES
 from bonobot.accounts.roles import Action, Role
 from bonobot.accounts.second_factor import STRONG, reset_second_factor
 from bonobot.core.admin.theme import (

@@ -33,7 +33,7 @@ from bonobot.accounts.admin_base.form_controls import (
     normalized,
 )
 from bonobot.accounts.current_organization import resolve_principal
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.core.db import preconditions
 from bonobot.core.db.object_version import (
     VersionConflict,

@@ -12,7 +12,7 @@ from bonobot.accounts.api.tokens import ROLES, build_terms
 from bonobot.accounts.external_issuers import services as external_issuers
 from bonobot.accounts.external_issuers.jwt_validation import OF_GATEWAY
 from bonobot.accounts.external_issuers.services import LONGEST_CLAIM, LONGEST_URL
-from bonobot.accounts.models.organizations import Issuer
+from bonobot.accounts.models import Issuer
 from bonobot.accounts.roles import Action
 from bonobot.accounts.tokens.constraints import MOST_AGENTS, MOST_CALLS
 from bonobot.core.api.serializers import StrictSerializer, VersionedBody, VersionedShape

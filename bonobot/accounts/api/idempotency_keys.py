@@ -11,7 +11,7 @@ from typing import Any
 from django.utils import timezone
 from django.utils.crypto import salted_hmac
 
-from bonobot.accounts.models.organizations import KeptAnswer
+from bonobot.accounts.models import KeptAnswer
 from bonobot.accounts.principals import Principal
 from bonobot.core.crypto.sealed_values import SealedValue, SecretCodec
 from bonobot.core.problems import Conflict, InvalidInput

@@ -9,7 +9,7 @@ from rest_framework.response import Response
 from bonobot.accounts.api.openapi_schema import describe_operation
 from bonobot.accounts.api.resource_view import ResourceView, set_not_found_field
 from bonobot.accounts.external_issuers.services import LONGEST_CLAIM, LONGEST_URL
-from bonobot.accounts.models.organizations import Provider
+from bonobot.accounts.models import Provider
 from bonobot.accounts.roles import Action, Role
 from bonobot.accounts.sso import services as sso
 from bonobot.core.api.serializers import StrictSerializer, VersionedBody, VersionedShape

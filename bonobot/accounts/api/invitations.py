@@ -10,7 +10,7 @@ from agents.models import Agent
 from bonobot.accounts.api.openapi_schema import describe_operation
 from bonobot.accounts.api.resource_view import ResourceView, set_not_found_field
 from bonobot.accounts.invitations import MOST_AGENTS, SentInvitation, invite, revoke, send_again
-from bonobot.accounts.models.organizations import Invitation
+from bonobot.accounts.models import Invitation
 from bonobot.accounts.roles import Action, Role
 from bonobot.core.api.serializers import StrictSerializer
 

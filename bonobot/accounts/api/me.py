@@ -10,7 +10,7 @@ from rest_framework.response import Response
 from bonobot.accounts import profiles
 from bonobot.accounts.api.openapi_schema import describe_operation
 from bonobot.accounts.api.resource_view import READ_OR_RUN, ResourceView
-from bonobot.accounts.models.organizations import Organization, User
+from bonobot.accounts.models import Organization, User
 from bonobot.accounts.roles import Role
 from bonobot.core.api.serializers import StrictSerializer, VersionedBody, VersionedShape
 from bonobot.core.i18n import localization

@@ -7,7 +7,7 @@ from rest_framework.response import Response
 
 from bonobot.accounts.api.openapi_schema import describe_operation
 from bonobot.accounts.api.resource_view import READ, ResourceView, set_not_found_field
-from bonobot.accounts.models.organizations import Membership
+from bonobot.accounts.models import Membership
 from bonobot.accounts.password_reset import send_reset_link
 from bonobot.accounts.roles import Action, Role
 from bonobot.accounts.second_factor import reset_second_factor

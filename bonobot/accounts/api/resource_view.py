@@ -24,7 +24,7 @@ from rest_framework.response import Response
 from bonobot.accounts.api import idempotency_keys, object_versions
 from bonobot.accounts.api.openapi_schema import ResourceViewSchema
 from bonobot.accounts.current_organization import resolve_principal
-from bonobot.accounts.models.organizations import KeptAnswer, Organization
+from bonobot.accounts.models import KeptAnswer, Organization
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import WHO_MAY, Action, TokenScope
 from bonobot.core.api import serializers as api_serializers

@@ -12,7 +12,7 @@ from rest_framework.response import Response
 from agents.models import Agent
 from bonobot.accounts.api.openapi_schema import describe_operation
 from bonobot.accounts.api.resource_view import READ_OR_RUN, ResourceView, set_not_found_field
-from bonobot.accounts.models.organizations import Token, TokenQuerySet
+from bonobot.accounts.models import Token, TokenQuerySet
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action, Role, TokenScope
 from bonobot.accounts.tokens.constraints import (

@@ -7,7 +7,7 @@ from typing import Any
 from agents.models import Agent
 from bonobot.accounts.external_issuers import services as external_issuers
 from bonobot.accounts.external_issuers.jwt_validation import OF_GATEWAY
-from bonobot.accounts.models.organizations import Issuer
+from bonobot.accounts.models import Issuer
 from bonobot.accounts.roles import Role
 from bonobot.core.cli.command_group import CommandContext, CommandVerb, build_table
 from bonobot.core.problems import InvalidInput

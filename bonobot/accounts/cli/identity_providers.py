@@ -3,7 +3,7 @@
 import argparse
 from typing import Any
 
-from bonobot.accounts.models.organizations import Provider
+from bonobot.accounts.models import Provider
 from bonobot.accounts.roles import Role
 from bonobot.accounts.sso import services as sso
 from bonobot.core.cli.command_group import (

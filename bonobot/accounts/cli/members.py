@@ -8,7 +8,7 @@ from django.utils import timezone
 from agents.models import Agent
 from bonobot.accounts import profiles
 from bonobot.accounts.invitations import SentInvitation, invite, revoke, send_again
-from bonobot.accounts.models.organizations import Invitation, Membership
+from bonobot.accounts.models import Invitation, Membership
 from bonobot.accounts.password_reset import send_reset_link
 from bonobot.accounts.roles import Role
 from bonobot.accounts.second_factor import reset_second_factor

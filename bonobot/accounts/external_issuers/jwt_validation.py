@@ -18,7 +18,7 @@ from django.db.models import OuterRef, Subquery
 from django.utils import timezone
 
 from bonobot.accounts.external_issuers.jwks import KINDS, IssuerAddress, get_jwks_cache
-from bonobot.accounts.models.organizations import Issuer, Provider
+from bonobot.accounts.models import Issuer, Provider
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Role, TokenScope
 from bonobot.accounts.tokens.services import build_invalid_token_error

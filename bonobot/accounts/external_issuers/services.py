@@ -10,7 +10,7 @@ from typing import Any
 
 from bonobot.accounts.external_issuers import jwks
 from bonobot.accounts.external_issuers.jwt_validation import OF_GATEWAY
-from bonobot.accounts.models.organizations import Issuer
+from bonobot.accounts.models import Issuer
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action, Role
 from bonobot.accounts.tokens import constraints

@@ -1,6 +1,5 @@
 """Invitation, FactorSecret, Attempts."""
 
-import uuid
 from typing import ClassVar
 
 from django.db import models
@@ -10,7 +9,6 @@ from django.utils.translation import gettext_lazy as _
 from bonobot.accounts.models.abstract_models import OrganizationModel, ScopedQuerySet
 from bonobot.accounts.role_labels import ROLE_CHOICES
 from bonobot.accounts.roles import Role
-from bonobot.core.crypto.encrypted_fields import SealedTextField
 
 
 class InvitationQuerySet(ScopedQuerySet):
@@ -66,25 +64,3 @@ class Invitation(OrganizationModel):
 
     def __str__(self) -> str:
         return self.email
-
-
-class FactorSecret(models.Model):
-    """A secret of a person's second factor: what one-time codes or recovery codes are made from."""
-
-    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
-    user = models.ForeignKey("tenancy.User", on_delete=models.CASCADE, related_name="+")
-    secret = SealedTextField(remembered=False)
-    organization_id = models.UUIDField(null=True, editable=False)  # none: people are the platform's
-
-    def __str__(self) -> str:
-        return f"of {self.user_id}"
-
-
-class Attempts(models.Model):
-    """How far something that is guessed at has used its rate up: one number (see `lib.rates`)."""
-
-    key = models.CharField(max_length=64, primary_key=True)
-    tat = models.BigIntegerField(db_index=True)  # microseconds since 1970
-
-    def __str__(self) -> str:
-        return self.key

@@ -16,7 +16,7 @@ from django.utils import timezone
 
 from bonobot.accounts import services as accounts
 from bonobot.accounts.external_issuers.jwt_validation import find_claimed_role
-from bonobot.accounts.models.organizations import Identity, Membership, Provider, User
+from bonobot.accounts.models import Identity, Membership, Provider, User
 from bonobot.accounts.roles import Role
 from bonobot.accounts.sso.oidc_client import ProviderUser
 from bonobot.core.problems import Conflict, Forbidden

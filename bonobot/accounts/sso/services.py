@@ -12,7 +12,7 @@ from django.urls import reverse
 
 from bonobot.accounts.external_issuers import jwks
 from bonobot.accounts.external_issuers import services as external_issuers
-from bonobot.accounts.models.organizations import Identity, Membership, Organization, Provider
+from bonobot.accounts.models import Identity, Membership, Organization, Provider
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action, Role
 from bonobot.accounts.sso import oidc_client

@@ -24,7 +24,7 @@ from django.db.models import OuterRef, Subquery
 from django.utils import timezone
 
 from bonobot.accounts.external_issuers import jwt_validation
-from bonobot.accounts.models.organizations import Token
+from bonobot.accounts.models import Token
 from bonobot.accounts.principals import Principal, build_token_principal
 from bonobot.accounts.tokens.constraints import Network, is_in_networks, parse_networks
 from bonobot.accounts.tokens.services import (

@@ -23,8 +23,7 @@ from uuid import UUID, uuid4
 from django.conf import settings
 from django.utils import timezone
 
-from bonobot.accounts.models.invitations import Invitation
-from bonobot.accounts.models.organizations import Organization, Token, User
+from bonobot.accounts.models import Invitation, Organization, Token, User
 from bonobot.accounts.principals import Principal, build_token_principal, build_user_principal
 from bonobot.accounts.roles import Action, Role, TokenScope, list_roles_within
 from bonobot.accounts.tokens import constraints

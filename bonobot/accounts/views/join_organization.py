@@ -27,7 +27,7 @@ from bonobot.accounts import invitations
 from bonobot.accounts.admin_base.responses import add_problem_to_form
 from bonobot.accounts.attempt_limits import JOIN_ADDRESS, charge_attempt
 from bonobot.accounts.current_organization import SESSION_KEY, mark_of
-from bonobot.accounts.models.organizations import Organization, User
+from bonobot.accounts.models import Organization, User
 from bonobot.accounts.principals import build_user_principal
 from bonobot.accounts.roles import Role
 from bonobot.accounts.services import add_member, save_organization

@@ -40,7 +40,7 @@ from bonobot.accounts.attempt_limits import (
 )
 from bonobot.accounts.current_organization import MARK, PROOF
 from bonobot.accounts.known_devices import find_device, remember_device
-from bonobot.accounts.models.organizations import User
+from bonobot.accounts.models import User
 from bonobot.accounts.password_reset import list_reset_accounts
 from bonobot.accounts.second_factor import end_sessions, record_own
 from bonobot.accounts.tasks import send_password_resets

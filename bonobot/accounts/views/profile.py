@@ -16,7 +16,7 @@ from django.utils.translation import ngettext as _n
 from bonobot.accounts import email as account_email
 from bonobot.accounts import profiles
 from bonobot.accounts.admin_base.responses import View, add_problem_to_form, render_screen
-from bonobot.accounts.models.organizations import Membership, User
+from bonobot.accounts.models import Membership, User
 from bonobot.accounts.second_factor import has_second_factor
 from bonobot.accounts.views import single_sign_on
 from bonobot.core.admin.theme import Select, TextInput

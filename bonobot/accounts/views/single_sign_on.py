@@ -25,7 +25,7 @@ from bonobot.accounts.current_organization import (
     begin_session,
     list_reachable_organizations,
 )
-from bonobot.accounts.models.organizations import Identity, Membership, Provider
+from bonobot.accounts.models import Identity, Membership, Provider
 from bonobot.accounts.sso import account_linking, oidc_client
 from bonobot.accounts.sso import services as sso
 from bonobot.accounts.views.login import BACKEND, render_signed_out_page, sign_in

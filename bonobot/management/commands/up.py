@@ -116,7 +116,7 @@ class Command(BaseCommand):
     def make_demo(self) -> dict[str, str]:
         """Make the demo organization unless there is an organization; return user and password."""
         from agents.console.demo_organization import create_demo
-        from bonobot.accounts.models.organizations import Organization
+        from bonobot.accounts.models import Organization
 
         if Organization.objects.exists():
             return {}
@@ -167,7 +167,7 @@ def protection() -> str:
 
 def how_to_sign_in() -> dict[str, str]:
     """Return what is missing where nobody could sign in; empty where somebody can."""
-    from bonobot.accounts.models.organizations import User
+    from bonobot.accounts.models import User
 
     if User.objects.filter(is_active=True).exists():
         return {}

@@ -8,7 +8,7 @@ from django.utils import timezone
 from agents.budgets.limits import BudgetLimit, build_budget_key
 from agents.budgets.services import BudgetLine, set_budgets
 from agents.models import Agent, Budget
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from bonobot.ledger.models import AuditRow, BudgetCell
 from mcp_servers.models import Server

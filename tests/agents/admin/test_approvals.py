@@ -9,7 +9,7 @@ from pytest_django import DjangoAssertNumQueries
 
 from agents.approvals.services import answer
 from agents.models import Agent, Approval, Session, SessionGrant
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from bonobot.ledger.models import PermitRow
 from mcp_servers.models import Definition

@@ -9,7 +9,7 @@ from django.utils import timezone, translation
 
 from agents.admin import audit
 from agents.admin.audit import format_action
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from bonobot.ledger.audit import search as audit_search
 from bonobot.ledger.audit.admin_changes import record

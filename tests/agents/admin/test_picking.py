@@ -4,7 +4,7 @@ import pytest
 
 from agents.models import Agent, Binding
 from agents.services import bind
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from mcp_servers.definition_reviews import approve
 from mcp_servers.models import Server

@@ -6,7 +6,7 @@ from agents.builtin_tools.registry import BUILTIN_TOOLS
 from agents.models import Agent
 from agents.policies.services import PolicySpec, load_policy_spec, set_policy
 from agents.services import bind
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from mcp_servers.definition_reviews import approve
 from tests import desk

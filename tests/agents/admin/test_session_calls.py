@@ -3,7 +3,7 @@
 import pytest
 
 from agents.models import Agent, Step
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from bonobot.ledger.types import Admission, Settlement
 from bonobot.ledger.writer.writer_thread import get_writer

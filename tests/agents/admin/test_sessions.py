@@ -11,7 +11,7 @@ from agents.admin import chat as talking
 from agents.admin.chat import load_steps
 from agents.models import Agent, Inbox, Session, Step
 from agents.sessions.services import start
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from tests import desk
 from tests.agents import casting

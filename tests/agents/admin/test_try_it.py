@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from agents.models import Agent
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from bonobot.ledger.models import AuditRow
 from bonobot.ledger.writer.writer_thread import get_writer

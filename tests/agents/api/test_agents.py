@@ -3,7 +3,7 @@
 import pytest
 
 from agents.models import Agent, Binding, ModelEndpoint
-from bonobot.accounts.models.organizations import Organization, Token
+from bonobot.accounts.models import Organization, Token
 from bonobot.accounts.roles import Role
 from bonobot.core.text.masking import MASK
 from bonobot.ledger.models import AuditRow, BudgetCell

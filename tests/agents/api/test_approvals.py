@@ -3,7 +3,7 @@
 import pytest
 
 from agents.models import Session, SessionGrant
-from bonobot.accounts.models.organizations import Organization, User
+from bonobot.accounts.models import Organization, User
 from bonobot.accounts.roles import Role
 from bonobot.ledger.models import AuditRow
 from tests import rest

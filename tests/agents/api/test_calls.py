@@ -8,7 +8,7 @@ from agents.builtin_tools.registry import BUILTIN_TOOLS
 from agents.calls.explain import DECIDING
 from agents.models import Agent
 from agents.policies.services import PolicySpec, set_policy
-from bonobot.accounts.models.organizations import Organization, User
+from bonobot.accounts.models import Organization, User
 from bonobot.accounts.roles import Role
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import AuditRow

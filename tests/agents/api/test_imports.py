@@ -6,7 +6,7 @@ from uuid import UUID
 import pytest
 
 from agents.api.server_imports import CHECK_DUE
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from bonobot.core import celery_tasks
 from bonobot.core.problems import Problem

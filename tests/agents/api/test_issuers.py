@@ -2,7 +2,7 @@
 
 import pytest
 
-from bonobot.accounts.models.organizations import Issuer, Organization
+from bonobot.accounts.models import Issuer, Organization
 from bonobot.accounts.roles import Role
 from bonobot.ledger.models import AuditRow
 from bonobot.ledger.queries import load_policy_generation

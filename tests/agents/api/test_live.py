@@ -13,7 +13,7 @@ from django.test import Client
 from django.utils import timezone
 
 from agents.models import Session, Step
-from bonobot.accounts.models.organizations import Organization, User
+from bonobot.accounts.models import Organization, User
 from bonobot.accounts.roles import Role
 from bonobot.accounts.tokens.services import issue
 from tests.agents import casting

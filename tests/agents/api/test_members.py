@@ -5,7 +5,7 @@ import json
 import pytest
 
 from agents.models import Agent
-from bonobot.accounts.models.organizations import Membership, Organization
+from bonobot.accounts.models import Membership, Organization
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Role
 from bonobot.ledger.models import AuditRow

@@ -6,7 +6,7 @@ from uuid import UUID
 import pytest
 
 from agents.models import Agent, Inbox, Session, Step
-from bonobot.accounts.models.organizations import Organization, User
+from bonobot.accounts.models import Organization, User
 from bonobot.accounts.roles import Role
 from tests import rest
 from tests.agents import casting

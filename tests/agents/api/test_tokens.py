@@ -3,7 +3,7 @@
 import pytest
 
 from agents.models import Agent
-from bonobot.accounts.models.organizations import Organization, Token
+from bonobot.accounts.models import Organization, Token
 from bonobot.accounts.roles import Role
 from bonobot.accounts.tokens.services import issue
 from tests import rest

@@ -13,7 +13,7 @@ from agents.builtin_tools.workspaces import get_own_folder
 from agents.calls.pipeline import CallOutcome, CallRefused
 from agents.models import Agent
 from agents.services import remove_agent
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.ledger.models import AuditRow
 from bonobot.ledger.queries import load_policy_generation
 from tests.agents import casting

@@ -18,7 +18,7 @@ from agents.config_file.apply_config import apply
 from agents.config_file.export_config import as_yaml, export_config
 from agents.config_file.read_config import read_wanted
 from agents.models import Agent
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from bonobot.core.problems import InvalidInput
 from bonobot.ledger.models import AuditRow

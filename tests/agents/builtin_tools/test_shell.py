@@ -15,7 +15,7 @@ from agents.builtin_tools.workspaces import get_own_folder
 from agents.calls import pipeline
 from agents.calls.pipeline import CallOutcome
 from agents.models import Agent
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from bonobot.core.problems import Forbidden
 from bonobot.core.runtime import get_runtime

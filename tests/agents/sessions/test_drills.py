@@ -13,7 +13,7 @@ from django.utils import timezone
 from agents.models import Agent, Session, Step
 from agents.sessions import services as session_services
 from agents.tasks import sweep
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.ledger.audit.verify_chain import verify
 from bonobot.ledger.models import AuditRow
 from mcp_servers.models import Server

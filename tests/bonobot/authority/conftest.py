@@ -3,7 +3,7 @@
 import pytest
 
 from agents.models import Agent
-from bonobot.accounts.models.organizations import Organization, User
+from bonobot.accounts.models import Organization, User
 from bonobot.accounts.roles import Role
 from bonobot.oauth_server import client_registration
 from tests.agents import casting

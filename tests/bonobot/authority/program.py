@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 from django.conf import settings
 from django.test import Client
 
-from bonobot.accounts.models.organizations import User
+from bonobot.accounts.models import User
 
 REDIRECT = "http://127.0.0.1:4711/callback"
 AGENT = "/mcp/agents/helper"

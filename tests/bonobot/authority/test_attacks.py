@@ -13,7 +13,7 @@ from oauth2_provider.models import Application, Grant
 from time_machine import travel
 
 from agents.models import Agent
-from bonobot.accounts.models.organizations import Token, User
+from bonobot.accounts.models import Token, User
 from bonobot.core.http.egress import build_guarded_client
 from bonobot.oauth_server import client_registration
 from bonobot.oauth_server.client_registration import MAX_BODY

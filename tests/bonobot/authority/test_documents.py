@@ -10,7 +10,7 @@ from oauth2_provider.cimd import CIMDError
 from oauth2_provider.models import Application
 
 from agents.models import Agent
-from bonobot.accounts.models.organizations import Token, User
+from bonobot.accounts.models import Token, User
 from bonobot.oauth_server import client_registration
 from tests.bonobot.authority.program import REDIRECT, Program, error
 

@@ -10,7 +10,7 @@ from django.urls import reverse
 from oauth2_provider.models import Application, RefreshToken
 
 from agents.models import Agent
-from bonobot.accounts.models.organizations import Organization, Token, User
+from bonobot.accounts.models import Organization, Token, User
 from bonobot.accounts.roles import Role
 from bonobot.ledger.models import AuditRow
 from tests import desk

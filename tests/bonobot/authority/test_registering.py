@@ -8,7 +8,7 @@ import time_machine
 from django.utils import timezone
 from oauth2_provider.models import Application
 
-from bonobot.accounts.models.organizations import User
+from bonobot.accounts.models import User
 from bonobot.oauth_server import client_registration
 from tests.bonobot.authority.program import Program, error
 

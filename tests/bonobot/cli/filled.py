@@ -15,7 +15,7 @@ from agents.sessions.services import end, start
 from agents.skills.services import SkillSpec, save_skill
 from agents.workflows.services import run_workflow
 from bonobot.accounts.invitations import invite
-from bonobot.accounts.models.organizations import Organization, User
+from bonobot.accounts.models import Organization, User
 from bonobot.accounts.roles import Role
 from bonobot.accounts.tokens.services import issue
 from bonobot.core.runtime import get_runtime

@@ -5,7 +5,7 @@ from django.utils import timezone
 
 from agents.models import Session
 from agents.sessions.services import start
-from bonobot.accounts.models.organizations import Token
+from bonobot.accounts.models import Token
 from bonobot.accounts.tokens.services import authenticate
 from bonobot.ledger.models import AuditRow
 from tests.agents import casting

@@ -5,7 +5,7 @@ import pytest
 from agents.cli import approvals as cli_approvals
 from agents.models import Agent, Approval, SessionGrant
 from agents.policies.services import PolicySpec, set_policy
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.core.cli.command_group import CommandContext
 from tests.agents import casting
 from tests.bonobot.cli.conftest import Bonobot

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.core.telemetry.logging import JSONFormatter, TextFormatter
 from bonobot.ledger.audit import search as audit_search
 from bonobot.ledger.models import AuditRow, Verification

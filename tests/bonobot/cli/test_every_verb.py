@@ -16,7 +16,7 @@ import time_machine
 from django.core.management import get_commands, load_command_class
 
 from agents.sessions.worker import get_session_runner
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.core.cli.command_group import CommandGroup, CommandVerb
 from tests.agents import casting
 from tests.bonobot.cli.conftest import Bonobot

@@ -1,7 +1,7 @@
 """`bonobot org`: the switch that stops everything."""
 
 from agents.sessions.services import start
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from tests.agents import casting
 
 

@@ -7,7 +7,7 @@ from threading import Thread
 
 import pytest
 
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from mcp_servers.cli import presets
 from mcp_servers.models import Preset, Server

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from agents.sessions.services import start
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from tests import desk
 from tests.agents import casting
 from tests.bonobot.cli.conftest import Bonobot

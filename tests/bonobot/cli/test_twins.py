@@ -3,7 +3,7 @@
 import pytest
 
 from agents.models import SessionGrant
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.ledger.models import AuditRow
 from mcp_servers.models import Launcher, Preset
 from mcp_servers.presets.services import load_presets

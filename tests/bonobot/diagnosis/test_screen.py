@@ -7,7 +7,7 @@ from pytest_django import DjangoAssertNumQueries
 
 from agents.console.admin import settings_check
 from agents.console.settings_check import START_BEAT, SettingsFinding
-from bonobot.accounts.models.organizations import User
+from bonobot.accounts.models import User
 from bonobot.accounts.roles import Role
 from bonobot.core.i18n.messages import format_message
 from tests import desk

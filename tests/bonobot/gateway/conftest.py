@@ -11,7 +11,7 @@ import httpx2
 import pytest
 
 from agents.gateway.transports import GatewayApplication
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Role
 from bonobot.accounts.tokens.services import issue

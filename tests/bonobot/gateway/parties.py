@@ -14,7 +14,7 @@ from agents.models import Agent
 from agents.sessions.services import start
 from agents.skills.services import SkillSpec, save_skill
 from agents.workflows.services import run_workflow
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import build_token_principal
 from bonobot.accounts.roles import Role
 from bonobot.accounts.tokens.services import issue

@@ -8,7 +8,7 @@ from django.conf import settings
 
 from agents.gateway import authentication
 from bonobot.accounts.external_issuers import jwks
-from bonobot.accounts.models.organizations import Issuer, Organization
+from bonobot.accounts.models import Issuer, Organization
 from bonobot.accounts.tokens import cache as token_cache
 from bonobot.accounts.tokens.cache import VerifiedTokenCache
 from tests.agents import casting

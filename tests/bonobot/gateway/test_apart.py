@@ -18,7 +18,7 @@ from agents.gateway.dispatcher import GatewayDispatcher
 from agents.models import Agent, Session
 from agents.policies.services import PolicySpec, set_policy
 from agents.sessions.services import send
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Role
 from bonobot.accounts.tokens.services import issue

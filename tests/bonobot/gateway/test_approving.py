@@ -8,7 +8,7 @@ from agents.approvals.services import answer
 from agents.gateway import approvals
 from agents.models import Agent, Approval
 from agents.policies.services import PolicySpec, set_policy
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from mcp_servers.models import Server
 from tests.agents import casting
 from tests.bonobot.gateway.conftest import Session, Wire, token_of

@@ -7,7 +7,7 @@ from agents.gateway.authentication import authenticate_client
 from agents.gateway.handlers import UpstreamHandlers
 from agents.gateway.routes import GatewayAddress
 from agents.models import Agent
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role, TokenScope
 from bonobot.core.problems import Problem
 from bonobot.core.runtime import get_runtime

@@ -7,7 +7,7 @@ import pytest
 
 from agents.gateway.client_request import LEVELS
 from agents.models import Agent
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from tests.bonobot.gateway.conftest import META, Wire
 from tests.bonobot.gateway.test_tasks import about
 from tests.bonobot.gateway.upstream import ABLE, AT, TASKS, Json, Upstream, give

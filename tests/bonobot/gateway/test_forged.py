@@ -13,7 +13,7 @@ from jwt.warnings import InsecureKeyLengthWarning
 
 from agents.models import Agent
 from bonobot.accounts.external_issuers import jwks
-from bonobot.accounts.models.organizations import Issuer, Organization
+from bonobot.accounts.models import Issuer, Organization
 from tests.agents import casting
 from tests.bonobot.gateway.conftest import Wire
 from tests.bonobot.gateway.signed import HERE, Clock, clock, login, refused, tools, trusted

@@ -32,7 +32,7 @@ from agents.models import (
     ToolRule,
     Workflow,
 )
-from bonobot.accounts.models.organizations import Issuer, Membership, Organization, Token, User
+from bonobot.accounts.models import Issuer, Membership, Organization, Token, User
 from bonobot.accounts.roles import Role
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.audit.admin_changes import increment_generation

@@ -11,7 +11,7 @@ from django.utils import timezone
 from agents.gateway import suspended_calls
 from agents.gateway.transports import GatewayApplication
 from agents.models import Agent, Handover
-from bonobot.accounts.models.organizations import Organization, Token
+from bonobot.accounts.models import Organization, Token
 from bonobot.accounts.tokens.services import revoke
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import AuditRow

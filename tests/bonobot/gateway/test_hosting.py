@@ -13,7 +13,7 @@ from agents.gateway import mcp_host
 from agents.gateway.mcp_host import ExclusiveConnections
 from agents.models import Agent
 from agents.services import bind
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.core.runtime import get_runtime
 from mcp_servers.models import Server
 from mcp_servers.server_config import ServerSpec

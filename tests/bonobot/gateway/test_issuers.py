@@ -6,7 +6,7 @@ from django.conf import settings
 from agents.models import Agent
 from agents.policies.services import PolicySpec, set_policy
 from bonobot.accounts.external_issuers import services as external_issuers
-from bonobot.accounts.models.organizations import Issuer, Organization
+from bonobot.accounts.models import Issuer, Organization
 from bonobot.accounts.tokens import cache as token_cache
 from bonobot.ledger.models import AuditRow
 from mcp_servers.models import Server

@@ -4,7 +4,7 @@ import pytest
 
 from agents.models import Agent
 from bonobot.accounts.external_issuers import jwks
-from bonobot.accounts.models.organizations import Issuer
+from bonobot.accounts.models import Issuer
 from bonobot.accounts.tokens import cache as token_cache
 from tests.bonobot.gateway.conftest import Wire
 from tests.bonobot.gateway.signed import HERE, Clock, clock, login, refused, tools, trusted

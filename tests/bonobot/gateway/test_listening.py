@@ -18,7 +18,7 @@ from agents.gateway.routes import GatewayAddress
 from agents.models import Agent
 from agents.policies.services import PolicySpec, set_policy
 from agents.sessions.services import send
-from bonobot.accounts.models.organizations import Organization, Token
+from bonobot.accounts.models import Organization, Token
 from bonobot.accounts.roles import Role
 from bonobot.accounts.tokens.services import issue, revoke
 from bonobot.core.runtime import get_runtime

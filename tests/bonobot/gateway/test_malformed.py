@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.core.runtime import get_runtime
 from tests.bonobot.gateway.conftest import META, MODERN, Wire
 from tests.everything import everything

@@ -15,7 +15,7 @@ import pytest
 from django.conf import settings
 
 from agents.models import Agent
-from bonobot.accounts.models.organizations import Membership, Organization, User
+from bonobot.accounts.models import Membership, Organization, User
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Role, TokenScope
 from bonobot.accounts.services import remove_member

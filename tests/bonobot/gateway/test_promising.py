@@ -14,7 +14,7 @@ from agents.gateway import mcp_tasks
 from agents.gateway.transports import GatewayApplication
 from agents.models import Agent, Approval, Promise
 from agents.policies.services import PolicySpec, set_policy
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.core.problems import ServiceUnavailable
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import AuditRow

@@ -11,7 +11,7 @@ from agents.gateway.routes import GatewayAddress, find
 from agents.models import Agent
 from agents.sessions.services import may_run
 from bonobot.accounts.external_issuers import jwt_validation
-from bonobot.accounts.models.organizations import Membership, Organization, User
+from bonobot.accounts.models import Membership, Organization, User
 from bonobot.accounts.principals import Principal, build_token_principal, build_user_principal
 from bonobot.accounts.roles import Role, TokenScope
 from bonobot.accounts.tokens import services as token_services

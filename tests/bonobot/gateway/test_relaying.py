@@ -8,7 +8,7 @@ from django.utils import timezone
 
 from agents.models import Agent, Approval
 from agents.policies.services import PolicySpec, set_policy
-from bonobot.accounts.models.organizations import Organization, Token
+from bonobot.accounts.models import Organization, Token
 from bonobot.accounts.tokens.services import revoke
 from bonobot.core.runtime import Runtime
 from bonobot.ledger.models import AuditRow

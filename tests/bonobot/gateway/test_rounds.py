@@ -7,7 +7,7 @@ import pytest
 from agents.gateway import approvals
 from agents.gateway import handlers as gateway_handlers
 from agents.models import Agent
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from tests.bonobot.gateway.conftest import Wire
 from tests.bonobot.gateway.upstream import Upstream, give
 

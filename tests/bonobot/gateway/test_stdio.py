@@ -18,7 +18,7 @@ from mcp.server.stdio import stdio_server
 from agents.gateway import transports
 from agents.gateway.routes import GatewayAddress
 from agents.models import Agent
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from bonobot.accounts.tokens.services import issue, revoke
 from bonobot.core.problems import Problem

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from agents.gateway.transports import GatewayApplication
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import AuditRow
 from mcp_servers.definition_reviews import reset_review

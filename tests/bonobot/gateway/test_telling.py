@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from bonobot.accounts.models.organizations import Organization, Token
+from bonobot.accounts.models import Organization, Token
 from bonobot.accounts.roles import Role
 from tests import desk, rest
 from tests.agents import casting

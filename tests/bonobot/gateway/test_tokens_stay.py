@@ -21,7 +21,7 @@ from django.apps import apps
 from agents.gateway.client_request import LOG_LEVEL_KEY
 from agents.models import Agent
 from agents.services import AgentSpec, ModelEndpointSpec, save_endpoint, update_agent
-from bonobot.accounts.models.organizations import Organization, Token
+from bonobot.accounts.models import Organization, Token
 from bonobot.accounts.roles import Role
 from bonobot.accounts.tokens.services import issue
 from bonobot.core.runtime import get_runtime

@@ -17,7 +17,7 @@ from django.utils import timezone
 
 from agents.gateway.suspended_calls import GONE_S
 from agents.models import Agent, Handover
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import Principal
 from mcp_servers.models import Followed, Server
 from tests.agents import casting

@@ -11,7 +11,7 @@ from agents.gateway import client_sessions
 from agents.gateway.transports import GatewayApplication
 from agents.models import Agent
 from agents.services import bind
-from bonobot.accounts.models.organizations import Organization, Token
+from bonobot.accounts.models import Organization, Token
 from bonobot.accounts.tokens.services import revoke
 from bonobot.core.runtime import get_runtime
 from mcp_servers.client.change_notifications import ChangeNotification

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.ledger.models import Counted, Summary
 from bonobot.ledger.usage import build_rollups, query_rollups
 from bonobot.ledger.usage.aggregation import DIMENSIONS, UsageDimension

@@ -9,7 +9,7 @@ import time_machine
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.accounts.tasks import prune_audit
 from bonobot.ledger.audit import export as audit_export
 from bonobot.ledger.audit import retention

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 from hypothesis.extra.django import TestCase
 
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.ledger.models import TOOK, AuditRow, Counted, Rollup, Summary
 from bonobot.ledger.tasks import count_usage
 from bonobot.ledger.usage import build_rollups, query_rollups

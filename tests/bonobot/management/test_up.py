@@ -20,7 +20,7 @@ import pytest
 import pytest_django
 from django.db import connection
 
-from bonobot.accounts.models.organizations import Organization, User
+from bonobot.accounts.models import Organization, User
 from bonobot.core.problems import ServiceUnavailable
 from bonobot.management.commands import up
 from bonobot.processes import programs

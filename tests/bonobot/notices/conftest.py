@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from pytest_django import Settings
 
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import Principal
 from bonobot.notifications.models import Channel
 from bonobot.notifications.services import NotificationChannelSpec, save_channel

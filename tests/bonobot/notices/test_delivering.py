@@ -6,7 +6,7 @@ import threading
 import pytest
 from django.utils import translation
 
-from bonobot.accounts.models.organizations import User
+from bonobot.accounts.models import User
 from bonobot.core.crypto.sealed_values import UnreadableSecret
 from bonobot.core.http import egress
 from bonobot.core.i18n.localization import localize_text

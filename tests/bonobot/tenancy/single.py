@@ -15,7 +15,7 @@ from django.conf import settings
 from django.test import Client
 from django.urls import reverse
 
-from bonobot.accounts.models.organizations import Organization, Provider, User
+from bonobot.accounts.models import Organization, Provider, User
 from bonobot.accounts.roles import Role
 from bonobot.accounts.sso import services as sso
 from tests.agents import casting

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bonobot.accounts.models.organizations import Issuer
+from bonobot.accounts.models import Issuer
 from bonobot.accounts.roles import Role
 from tests import desk
 from tests.agents import casting

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bonobot.accounts.models.organizations import Token
+from bonobot.accounts.models import Token
 from bonobot.accounts.roles import Role
 from bonobot.accounts.tokens.services import issue
 from bonobot.ledger.models import AuditRow

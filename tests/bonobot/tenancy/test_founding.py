@@ -4,7 +4,7 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
-from bonobot.accounts.models.organizations import Membership, Organization, User
+from bonobot.accounts.models import Membership, Organization, User
 from bonobot.accounts.roles import Role
 from bonobot.accounts.views.join_organization import NAMELESS
 from bonobot.ledger.models import AuditRow

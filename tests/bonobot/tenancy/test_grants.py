@@ -8,7 +8,7 @@ import time_machine
 from django.utils import timezone
 
 from agents.models import Agent
-from bonobot.accounts.models.organizations import Membership, Organization, Token, User
+from bonobot.accounts.models import Membership, Organization, Token, User
 from bonobot.accounts.principals import Principal, build_user_principal
 from bonobot.accounts.roles import TABLE, Role, TokenScope, list_roles_within
 from bonobot.accounts.services import remove_member, update_member_role

@@ -13,13 +13,7 @@ from django.utils import timezone, translation
 
 from bonobot.accounts import invitations
 from bonobot.accounts.attempt_limits import INVITE_EMAIL, TooManyAttempts, charge_attempt
-from bonobot.accounts.models.organizations import (
-    Attempts,
-    Invitation,
-    Membership,
-    Organization,
-    User,
-)
+from bonobot.accounts.models import Attempts, Invitation, Membership, Organization, User
 from bonobot.accounts.roles import Role
 from bonobot.core.problems import Conflict, Forbidden, InvalidInput, NotFound
 from bonobot.ledger.models import AuditRow

@@ -4,7 +4,7 @@ import uuid
 
 import pytest
 
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from bonobot.accounts.services import save_organization
 from bonobot.core.problems import InvalidInput

@@ -12,7 +12,7 @@ from django.core.cache import cache
 from django.test import Client
 from django.urls import reverse
 
-from bonobot.accounts.models.organizations import Organization, User
+from bonobot.accounts.models import Organization, User
 from bonobot.accounts.roles import Role
 from bonobot.accounts.second_factor import has_second_factor
 from tests.agents import casting

@@ -14,7 +14,7 @@ from django.urls import reverse
 from django.utils import translation
 from time_machine import travel
 
-from bonobot.accounts.models.organizations import Membership, Organization, Token, User
+from bonobot.accounts.models import Membership, Organization, Token, User
 from bonobot.accounts.password_reset import send_reset_emails
 from bonobot.accounts.roles import Role
 from bonobot.accounts.tokens.services import issue

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from django.core.management import call_command
 
-from bonobot.accounts.models.organizations import Organization, Provider
+from bonobot.accounts.models import Organization, Provider
 from bonobot.accounts.principals import build_user_principal
 from bonobot.accounts.roles import Role
 from bonobot.accounts.sso import services as sso

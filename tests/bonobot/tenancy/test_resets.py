@@ -11,7 +11,7 @@ from django.utils import timezone
 from time_machine import travel
 
 from bonobot.accounts import tasks as account_tasks
-from bonobot.accounts.models.organizations import Membership, Organization, User
+from bonobot.accounts.models import Membership, Organization, User
 from bonobot.accounts.password_reset import link_of, send_reset_link
 from bonobot.accounts.roles import Role
 from bonobot.core.problems import Conflict, Forbidden

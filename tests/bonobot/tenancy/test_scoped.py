@@ -4,7 +4,7 @@ import uuid
 
 import pytest
 
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.core.problems import NotFound
 from bonobot.ledger.queries import load_policy_generation
 from mcp_servers.models import Definition, Server

@@ -11,7 +11,7 @@ from django.core.cache import cache
 from django.test import Client, TestCase
 from django.urls import reverse
 
-from bonobot.accounts.models.organizations import FactorSecret, Membership, Organization, User
+from bonobot.accounts.models import FactorSecret, Membership, Organization, User
 from bonobot.accounts.principals import build_user_principal
 from bonobot.accounts.roles import Role
 from bonobot.accounts.second_factor import has_second_factor, reset_second_factor

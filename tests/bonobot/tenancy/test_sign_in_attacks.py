@@ -18,7 +18,7 @@ from django.urls import reverse
 from time_machine import travel
 
 from bonobot.accounts import tasks as account_tasks
-from bonobot.accounts.models.organizations import Attempts, Organization, User
+from bonobot.accounts.models import Attempts, Organization, User
 from bonobot.accounts.password_reset import link_of
 from bonobot.accounts.roles import Role
 from bonobot.accounts.second_factor import has_second_factor, reset_second_factor

@@ -9,7 +9,7 @@ from django.test import Client
 from django.urls import reverse
 
 from bonobot.accounts.attempt_limits import SIGN_IN_ACCOUNT, SIGN_IN_DEVICE
-from bonobot.accounts.models.organizations import Organization, User
+from bonobot.accounts.models import Organization, User
 from bonobot.accounts.roles import Role
 from tests.agents import casting
 from tests.bonobot.tenancy.test_second_factor import PASSWORD, code, set_up, signed_in

@@ -11,7 +11,7 @@ from django.core.cache import cache
 from django.test import Client
 from django.urls import reverse
 
-from bonobot.accounts.models.organizations import Organization, Provider
+from bonobot.accounts.models import Organization, Provider
 from tests.agents import casting
 from tests.bonobot.tenancy.single import ANNA, by_password, is_in, person, running, sign_in, trust
 

@@ -12,14 +12,7 @@ from django.core.management import call_command
 from django.test import Client
 from django.urls import reverse
 
-from bonobot.accounts.models.organizations import (
-    Attempts,
-    Identity,
-    Membership,
-    Organization,
-    Provider,
-    User,
-)
+from bonobot.accounts.models import Attempts, Identity, Membership, Organization, Provider, User
 from bonobot.accounts.principals import build_user_principal
 from bonobot.accounts.roles import Role
 from bonobot.accounts.sso import services as sso

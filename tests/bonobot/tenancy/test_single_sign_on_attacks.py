@@ -11,7 +11,7 @@ from django.core.cache import cache
 from django.test import Client
 from django.urls import reverse
 
-from bonobot.accounts.models.organizations import Identity, Organization, Provider, User
+from bonobot.accounts.models import Identity, Organization, Provider, User
 from bonobot.accounts.roles import Role
 from tests.agents import casting
 from tests.bonobot.tenancy.single import (

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from bonobot.accounts.models.organizations import Organization, Token
+from bonobot.accounts.models import Organization, Token
 from bonobot.accounts.principals import (
     InsufficientScope,
     Principal,

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from bonobot.core.text.masking import MASK
 from mcp_servers.models import Preset, Secret, Server

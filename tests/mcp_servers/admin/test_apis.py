@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from mcp_servers.models import ApiDocument, Server
 from tests import desk

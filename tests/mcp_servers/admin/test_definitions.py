@@ -2,7 +2,7 @@
 
 import pytest
 
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from bonobot.core.text.canonical_json import compute_json_digest
 from mcp_servers.definition_reviews import approve

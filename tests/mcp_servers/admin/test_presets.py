@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from mcp_servers.models import Preset, Server
 from mcp_servers.presets.availability import enable

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from bonobot.core.text.masking import MASK
 from bonobot.ledger.models import AuditRow

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import Principal
 from bonobot.core.runtime import get_runtime
 from mcp_servers.build_endpoint import build_endpoint

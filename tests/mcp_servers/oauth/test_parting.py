@@ -5,7 +5,7 @@ import json
 import pytest
 from django.db import connection
 
-from bonobot.accounts.models.organizations import Membership
+from bonobot.accounts.models import Membership
 from bonobot.accounts.roles import Role
 from bonobot.accounts.services import remove_member
 from bonobot.ledger.models import AuditRow

@@ -9,7 +9,7 @@ import pytest
 from agents.calls.forward import find_person
 from agents.calls.pipeline import CallRequest, call
 from agents.sessions.services import send, start
-from bonobot.accounts.models.organizations import Membership, User
+from bonobot.accounts.models import Membership, User
 from bonobot.accounts.principals import Principal, build_token_principal
 from bonobot.accounts.roles import Role
 from bonobot.accounts.tokens.services import issue

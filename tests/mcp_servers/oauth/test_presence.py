@@ -2,7 +2,7 @@
 
 import pytest
 
-from bonobot.accounts.models.organizations import User
+from bonobot.accounts.models import User
 from bonobot.accounts.roles import Role
 from mcp_servers.build_endpoint import build_endpoint
 from mcp_servers.models import Server

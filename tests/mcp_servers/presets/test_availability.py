@@ -12,7 +12,7 @@ from django.db.migrations.loader import MigrationLoader
 
 from agents.config_file.apply_config import apply
 from agents.config_file.read_config import read_wanted
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from bonobot.core.cli import command_group
 from bonobot.core.problems import Forbidden, InvalidInput

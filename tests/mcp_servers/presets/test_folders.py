@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import build_cli_principal
 from bonobot.core.problems import InvalidInput
 from mcp_servers.presets.catalog import load

@@ -5,7 +5,7 @@ from django.db import connection
 from django.db.migrations.loader import MigrationLoader
 from pytest_django import DjangoAssertNumQueries
 
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from mcp_servers.models import Preset, Server
 from mcp_servers.presets.catalog import load
 from mcp_servers.presets.services import load_after_migrate, load_presets

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import build_cli_principal
 from bonobot.accounts.roles import Role
 from bonobot.core.problems import Forbidden, NotFound

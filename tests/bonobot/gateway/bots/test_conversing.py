@@ -12,7 +12,7 @@ from django.test.utils import CaptureQueriesContext
 from agents.gateway.organization_server.handlers import load_tools
 from agents.models import Agent, Session
 from agents.policies.services import PolicySpec, set_policy
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from bonobot.ledger.models import AuditRow
 from mcp_servers.models import Server

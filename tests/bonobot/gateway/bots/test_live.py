@@ -6,7 +6,7 @@ import httpx2
 import pytest
 
 from agents.models import Agent
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from tests.agents import casting
 from tests.bonobot.gateway.conftest import META, MODERN, token_of
 from tests.processes import Process, Web

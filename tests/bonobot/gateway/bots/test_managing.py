@@ -10,7 +10,7 @@ from agents.gateway.organization_server.handlers import load_tools
 from agents.gateway.organization_server.management_tools import OPERATIONS, list_management_tools
 from agents.models import Agent, Note, Workflow, WorkflowRun
 from agents.skills.services import SkillSpec, save_skill
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role, TokenScope
 from bonobot.ledger.models import AuditRow
 from mcp_servers.models import Server

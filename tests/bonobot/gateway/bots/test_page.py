@@ -7,7 +7,7 @@ import pytest
 from agents.gateway.organization_server.handlers import load_tools
 from agents.gateway.organization_server.tools import OrganizationTool
 from agents.models import Agent
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import TABLE, Role
 from tests.agents import casting
 

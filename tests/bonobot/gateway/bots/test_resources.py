@@ -16,7 +16,7 @@ from agents.models import Agent, Session, Workflow
 from agents.services import AgentSpec, update_agent
 from agents.sessions.services import cancel, start
 from agents.workflows.services import run_workflow
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import Principal, build_token_principal
 from bonobot.accounts.roles import Role
 from bonobot.accounts.tokens.services import issue

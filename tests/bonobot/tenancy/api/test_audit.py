@@ -9,7 +9,7 @@ from asgiref.sync import async_to_sync
 from django.utils import timezone
 
 from agents.models import Agent
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from bonobot.ledger.api.audit import download
 from bonobot.ledger.audit import export as audit_export

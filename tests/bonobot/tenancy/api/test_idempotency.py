@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from agents.models import Agent
 from bonobot.accounts.api.idempotency_keys import IdempotentReplay, claim, keep
-from bonobot.accounts.models.organizations import KeptAnswer, Organization, Token
+from bonobot.accounts.models import KeptAnswer, Organization, Token
 from bonobot.accounts.roles import Role
 from bonobot.core.crypto.sealed_values import SealedValue
 from bonobot.core.problems import Conflict, InvalidInput

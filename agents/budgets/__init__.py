@@ -1,0 +1,1 @@
+"""Budgets of agents: limits, what a call costs, alerts."""

@@ -1,0 +1,1 @@
+"""Commands about agents, sessions, approvals and what calls tools."""

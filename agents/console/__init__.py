@@ -1,0 +1,1 @@
+"""What the admin starts with: dashboard, onboarding, command palette, settings check."""

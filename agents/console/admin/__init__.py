@@ -1,0 +1,1 @@
+"""The admin site and the console's own pages."""

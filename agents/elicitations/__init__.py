@@ -1,0 +1,1 @@
+"""Elicitation requests: what servers ask of people."""

@@ -1,0 +1,1 @@
+"""Flow labels that callers hold, and what a call does to them."""

@@ -1,0 +1,1 @@
+"""Model providers, one module for each; the registry loads them by name."""

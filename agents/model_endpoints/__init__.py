@@ -1,0 +1,1 @@
+"""Model endpoints: where models are reached, and what a request reserves."""

@@ -1,0 +1,1 @@
+"""External issuers of tokens, and their JSON Web Keys."""

@@ -1,0 +1,32 @@
+"""Organizations, people, tokens, and whom they trust."""
+
+from bonobot.accounts.models.external_issuers import Issuer
+from bonobot.accounts.models.idempotency import KeptAnswer
+from bonobot.accounts.models.identity_providers import Identity, Provider
+from bonobot.accounts.models.invitations import Invitation
+from bonobot.accounts.models.organizations import (
+    FirstRun,
+    Membership,
+    Organization,
+    OrganizationQuerySet,
+    User,
+)
+from bonobot.accounts.models.sign_in import Attempts, FactorSecret
+from bonobot.accounts.models.tokens import Token, TokenQuerySet
+
+__all__ = [
+    "Attempts",
+    "FactorSecret",
+    "FirstRun",
+    "Identity",
+    "Invitation",
+    "Issuer",
+    "KeptAnswer",
+    "Membership",
+    "Organization",
+    "OrganizationQuerySet",
+    "Provider",
+    "Token",
+    "TokenQuerySet",
+    "User",
+]

@@ -1,0 +1,1 @@
+"""Tokens: issued, restricted, verified and cached."""

@@ -1,0 +1,1 @@
+"""Pages for people: sign in, join an organization, profile."""

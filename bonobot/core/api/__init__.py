@@ -1,0 +1,1 @@
+"""What all REST views share: bodies, lists, errors."""

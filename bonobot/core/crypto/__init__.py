@@ -1,0 +1,1 @@
+"""Keys, encrypted fields, signatures."""

@@ -1,0 +1,1 @@
+"""Database settings, fields, transactions and versions of rows."""

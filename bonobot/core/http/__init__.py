@@ -1,0 +1,1 @@
+"""Outbound HTTP through the egress guard, and headers of responses."""

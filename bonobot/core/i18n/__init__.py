@@ -1,0 +1,1 @@
+"""Translatable messages, and the reader's language and time zone."""

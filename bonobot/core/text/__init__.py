@@ -1,0 +1,1 @@
+"""Text: masked secrets, untrusted text, JSON and YAML readers."""

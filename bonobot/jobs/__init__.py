@@ -1,0 +1,1 @@
+"""Celery: broker, queues, schedules."""

@@ -1,0 +1,1 @@
+"""REST of the audit log and of usage."""

@@ -1,0 +1,1 @@
+"""The audit log: hash chain, verification, search, export, retention."""

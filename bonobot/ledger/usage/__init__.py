@@ -1,0 +1,1 @@
+"""Usage: rollups of the audit log, and reports over them."""

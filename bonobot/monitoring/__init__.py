@@ -1,0 +1,1 @@
+"""Health checks and metrics of an installation."""

@@ -1,0 +1,1 @@
+"""Commands about MCP servers and presets."""

@@ -1,0 +1,1 @@
+"""Health checks, outages and uptime of servers."""

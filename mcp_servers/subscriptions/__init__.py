@@ -1,0 +1,1 @@
+"""What servers notify of: changed lists and updated resources."""
