@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput
-from bonobot.core.text.masking import is_secret_name
+from bonobot.core.text.secret_names import is_secret_name
 
 Kind = Literal["text", "number", "integer", "boolean", "choice", "choices"]
 

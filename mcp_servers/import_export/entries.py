@@ -9,7 +9,8 @@ from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import ConfigWarning, InvalidInput, Problem
 from bonobot.core.text import placeholders
 from bonobot.core.text.json_reader import SourceNode
-from bonobot.core.text.masking import MASK, is_secret_name, mask
+from bonobot.core.text.masking import MASK, mask
+from bonobot.core.text.secret_names import is_secret_name
 from bonobot.core.text.untrusted_text import make_visible
 
 Placement = Literal["header", "env", "auth"]

@@ -11,7 +11,7 @@ from bonobot.core.http.egress import EgressDenied, check_url
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import ConfigWarning, Problem
 from bonobot.core.text.json_reader import SourceNode, describe_tolerated_syntax, read
-from bonobot.core.text.masking import is_secret_name
+from bonobot.core.text.secret_names import is_secret_name
 from bonobot.core.text.untrusted_text import make_visible
 from bonobot.core.text.yaml_reader import is_yaml, read_yaml
 from mcp_servers.import_export.detect_format import (

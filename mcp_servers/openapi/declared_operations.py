@@ -13,7 +13,7 @@ from typing import Any
 
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput
-from bonobot.core.text.masking import is_secret_name
+from bonobot.core.text.secret_names import is_secret_name
 from mcp_servers.flow_labels import FlowLabel
 from mcp_servers.openapi.operations import LONGEST_POINTER, MAX_PARAMETER_NAME, OURS, TOKEN
 from mcp_servers.openapi.schema_conversion import format_node

@@ -17,98 +17,13 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 from urllib.parse import quote, quote_plus
 
 import re2
 
 from bonobot.core.text import masked_values
-
-LONGEST_NAME = 64  # of those whose judgement is kept
-
-_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
-_SECRET_WORDS = frozenset(
-    {
-        "apikey",
-        "authorization",
-        "bearer",
-        "cookie",
-        "credential",
-        "credentials",
-        "passcode",
-        "passphrase",
-        "passwd",
-        "password",
-        "pwd",
-        "secret",
-        "secrets",
-    }
-)
-_KEY_KINDS = frozenset(
-    {
-        "access",
-        "account",
-        "api",
-        "auth",
-        "encryption",
-        "master",
-        "private",
-        "secret",
-        "service",
-        "shared",
-        "signing",
-    }
-)
-# Tokens that count, or that mark a place in a list or a conversation.
-_HARMLESS_TOKENS = frozenset(
-    {"cancel", "continuation", "cursor", "max", "next", "page", "progress", "sync", "total"}
-)
-# Names that tell about a secret without holding it: `authorization_endpoint`, `password_policy`.
-_ABOUT = frozenset(
-    {
-        "count",
-        "endpoint",
-        "expires",
-        "field",
-        "id",
-        "ids",
-        "in",
-        "length",
-        "name",
-        "names",
-        "path",
-        "policy",
-        "required",
-        "supported",
-        "type",
-        "uri",
-        "url",
-        "version",
-    }
-)
-
-
-def is_secret_name(key: str) -> bool:
-    """Tell whether a key's name says that its value is a secret."""
-    return _is_secret_name_cached(key) if len(key) <= LONGEST_NAME else _has_secret_words(key)
-
-
-@lru_cache(maxsize=4096)
-def _is_secret_name_cached(key: str) -> bool:
-    return _has_secret_words(key)
-
-
-def _has_secret_words(key: str) -> bool:
-    words = [word.lower() for word in _WORDS.findall(key)]
-    if not words or words[-1] in _ABOUT:
-        return False
-    if _SECRET_WORDS.intersection(words) or "".join(words) in _SECRET_WORDS:
-        return True
-    if words[-1] == "token":
-        return not _HARMLESS_TOKENS.intersection(words)
-    return words[-1] in {"key", "keys"} and bool(_KEY_KINDS.intersection(words[:-1]))
-
+from bonobot.core.text.secret_names import is_secret_name
 
 MASK = masked_values.MASK
 MAX_DEPTH = 64

@@ -11,14 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bonobot.core.text import masking
-from bonobot.core.text.masking import (
-    MASK,
-    Masker,
-    build_searchable_text,
-    is_secret_name,
-    mask,
-    mask_text,
-)
+from bonobot.core.text.masking import MASK, Masker, build_searchable_text, mask, mask_text
+from bonobot.core.text.secret_names import is_secret_name
 
 KNOWN = 'p@ss w/örd-"é"-1'
 LETTERS = "aB3dEf9hIjKlMnOpQrStUvWxYz0123456789AbCdEfGh"
