@@ -100,7 +100,7 @@ class FilesystemBrokerTransport(filesystem.Transport):
 
 def register() -> None:
     """Make `filesystem://` mean this transport."""
-    TRANSPORT_ALIASES["filesystem"] = f"{__name__}:Transport"
+    TRANSPORT_ALIASES["filesystem"] = f"{__name__}:FilesystemBrokerTransport"
 
 
 ANSWER_S = 1.0
