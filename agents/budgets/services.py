@@ -10,10 +10,10 @@ from typing import Any
 from uuid import UUID
 
 from django.db import transaction
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 from django.utils import timezone
 
-from agents.budgets.limits import build_budget_key, to_whole_units
+from agents.budgets.limits import BudgetLimit, build_budget_key, to_whole_units
 from agents.models import Agent, Budget, Session
 from agents.policies.queries import limit_of
 from bonobot.accounts.models import Organization
@@ -163,7 +163,7 @@ def load_budget_use(rows: Iterable[Budget], *, session_id: UUID | None = None) -
     keys = []
     found = list(rows)
     for row in found:
-        limit = limit_of(row)
+        limit = build_limit(row)
         if row.each_session:
             limit = replace(limit, scope_id=str(session_id or ""))
         keys.append(build_budget_key(row.organization_id, limit, now))
@@ -235,3 +235,20 @@ def _check(line: BudgetLine, where: str, owner: Owner) -> None:
             field=f"{where}.each_session",
             remedy="Set it at the agent.",
         )
+
+
+def load_limits(
+    organization_id: UUID, servers: Iterable[UUID], agent: Agent | None = None
+) -> tuple[BudgetLimit, ...]:
+    """Return the budgets that calls may be charged to: which of them, each call tells."""
+    whose = Q(agent=None, server=None) | Q(server__in=list(servers))
+    if agent is not None:
+        whose |= Q(agent=agent)
+    rows = Budget.objects.filter(whose, organization_id=organization_id)
+    return tuple(build_limit(row) for row in rows)
+
+
+def build_limit(row: Budget) -> BudgetLimit:
+    """Return a budget as calls meet it; one for each session names none of them yet."""
+    owner = row.server_id or (None if row.each_session else row.agent_id or row.organization_id)
+    return BudgetLimit(row.scope, str(owner or ""), row.unit, row.period, row.limit)

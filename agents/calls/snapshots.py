@@ -23,6 +23,7 @@ from django.db import IntegrityError, transaction
 
 from agents.budgets.call_costs import FREE, CallPrice
 from agents.budgets.limits import BudgetLimit
+from agents.budgets.services import load_limits
 from agents.builtin_tools.registry import BUILTIN_TOOLS, AgentBuiltinTool, load_builtin_tools
 from agents.builtin_tools.toolset_options import AgentToolsets
 from agents.builtin_tools.toolsets.find_tools import FIND_TOOLS
@@ -44,9 +45,9 @@ from agents.policies.queries import (
     build_organization_draft,
     build_server_policy,
     find_organization_policy,
-    load_limits,
 )
 from agents.policies.rules import Arguments, Rule
+from agents.policies.shadow_mode import ORGANIZATION_SHADOW, SHADOW
 from agents.skills.templates import SkillTemplate
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import NotFound
@@ -291,11 +292,6 @@ class SnapshotTool:
     def description(self) -> str:
         """The description, or the title, or nothing."""
         return self.declaration.get("description") or self.declaration.get("title") or ""
-
-
-# What a draft would have decided, in the audit's details: an agent's, the organization's.
-SHADOW = "shadow"
-ORGANIZATION_SHADOW = "organization_shadow"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from time import perf_counter
 from typing import Any
 from uuid import UUID, uuid4
 
+from agents.budgets.services import load_limits
 from agents.calls.snapshots import CallSnapshot
 from agents.llm import interface as llm_interface
 from agents.llm.pricing import estimate_tokens

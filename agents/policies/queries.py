@@ -1,14 +1,11 @@
-"""Policy rows as decisions take them."""
+"""Read policies, kill switches and attached servers from their rows, as decisions take them."""
 
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Q
-
-from agents.budgets.limits import BudgetLimit
-from agents.models import Agent, Budget, ToolPolicy, ToolRule
+from agents.models import Agent, ToolPolicy, ToolRule
 from agents.policies.decisions import (
     UNRULED,
     AgentServerScope,
@@ -17,7 +14,8 @@ from agents.policies.decisions import (
     evaluate_agent_stage,
 )
 from agents.policies.rules import Policy, Rule, read_policy
-from bonobot.core.problems import Conflict
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import Conflict, NotFound
 from mcp_servers.models import Server
 
 # What a call without an agent gets of a server: all of it, URIs of any depth too.
@@ -43,6 +41,25 @@ def build_server_policy(server: Server, own: ToolPolicy | None) -> EffectivePoli
         switches=KillSwitches(server.organization.halted_at is None),
         scopes={server.pk: EVERYTHING},
     )
+
+
+def load_policy(kind: str, pk: UUID) -> EffectivePolicy:
+    """Return what decides an agent's calls, or a server's without one; raises `NotFound`."""
+    if kind == "agent":
+        return _load_agent_policy(pk)
+    server = Server.objects.select_related("organization").filter(pk=pk).first()
+    if server is None:
+        raise NotFound(format_message("There is no server {key!r}.", key=str(pk)), field="server")
+    return build_server_policy(server, find_organization_policy(server.organization_id))
+
+
+def _load_agent_policy(pk: UUID) -> EffectivePolicy:
+    whole = Agent.objects.select_related("tool_policy", "organization")
+    agent = whole.filter(pk=pk).first()
+    if agent is None:
+        raise NotFound(format_message("There is no agent {key!r}.", key=str(pk)), field="agent")
+    own = find_organization_policy(agent.organization_id)
+    return build_agent_policy(agent, agent.bindings.all(), own)
 
 
 def build_agent_draft(agent: Agent, ruling: EffectivePolicy) -> EffectivePolicy | None:
@@ -117,20 +134,3 @@ def _build_scope(binding: Any) -> AgentServerScope:
         resources=tuple(binding.allowed_resources),
         prompts=tuple(binding.allowed_prompts),
     )
-
-
-def load_limits(
-    organization_id: UUID, servers: Iterable[UUID], agent: Agent | None = None
-) -> tuple[BudgetLimit, ...]:
-    """Return the budgets that calls may be charged to: which of them, each call tells."""
-    whose = Q(agent=None, server=None) | Q(server__in=list(servers))
-    if agent is not None:
-        whose |= Q(agent=agent)
-    rows = Budget.objects.filter(whose, organization_id=organization_id)
-    return tuple(limit_of(row) for row in rows)
-
-
-def limit_of(row: Budget) -> BudgetLimit:
-    """Return a budget as calls meet it; one for each session names none of them yet."""
-    owner = row.server_id or (None if row.each_session else row.agent_id or row.organization_id)
-    return BudgetLimit(row.scope, str(owner or ""), row.unit, row.period, row.limit)

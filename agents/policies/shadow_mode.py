@@ -35,6 +35,10 @@ from bonobot.core.text.canonical_json import compute_digest, to_canonical_json
 from bonobot.ledger.audit.admin_changes import record_change
 from mcp_servers.models import Server
 
+# What a draft would have decided, in the audit's details: an agent's, the organization's.
+SHADOW = "shadow"
+ORGANIZATION_SHADOW = "organization_shadow"
+
 
 @dataclass(frozen=True)
 class ShadowDraft:

@@ -15,14 +15,19 @@ from uuid import UUID
 from django.db.models import Q, QuerySet
 from django.utils import timezone
 
-from agents.calls.snapshots import ORGANIZATION_SHADOW, SHADOW, get_snapshot_cache
 from agents.models import Agent
 from agents.policies.compare_decisions import RULED, PolicyComparison, VerdictPair
 from agents.policies.decisions import ON, EffectivePolicy, ToolFacts
-from agents.policies.queries import apply_organization_policy
+from agents.policies.queries import apply_organization_policy, load_policy
 from agents.policies.rules import Policy
 from agents.policies.services import Owner, PolicySpec, get_organization_id
-from agents.policies.shadow_mode import build_policy, find_draft, get_draft_policy
+from agents.policies.shadow_mode import (
+    ORGANIZATION_SHADOW,
+    SHADOW,
+    build_policy,
+    find_draft,
+    get_draft_policy,
+)
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.i18n.messages import format_message
@@ -204,10 +209,10 @@ class PolicyComparisonCache:
         if pk is None:
             return None
         try:
-            snapshot = get_snapshot_cache().current(kind, pk)
+            policy = load_policy(kind, pk)
         except NotFound:
             return None
-        now = replace(snapshot.ruling, switches=ON)
+        now = replace(policy, switches=ON)
         return PolicyComparison(now, self._changed(now, kind == "agent"))
 
 
