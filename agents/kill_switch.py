@@ -7,12 +7,12 @@ Then what runs is ended: sessions through their inbox, children and connections 
 from dataclasses import dataclass
 from typing import Any
 
-from django.db.models import Q, QuerySet
 from django.utils import timezone
 
 from agents.models import Agent, Session
 from agents.sessions.services import end
 from bonobot.accounts.models import Organization
+from agents.sessions.services import end_sessions
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.ledger.audit.admin_changes import record_change
@@ -101,13 +101,6 @@ def resume(principal: Principal) -> Organization:
             organization.halted_at = None
             organization.save(update_fields=["halted_at"])
     return organization
-
-
-def end_sessions(principal: Principal, sessions: QuerySet[Session], why: str) -> int:
-    """Have those of the sessions that don't rest cancelled; return how many."""
-    resting = (Session.Status.DONE, Session.Status.FAILED, Session.Status.CANCELLED)
-    open_ones = sessions.filter(~Q(status__in=resting)).order_by("pk")
-    return sum(end(principal, session, why) for session in open_ones.iterator())
 
 
 def _build_audit_fields(

@@ -17,8 +17,8 @@ from agents.assignments import list_agent_slugs
 from agents.models import Agent, Given, Skill
 from agents.models.reach import of_visible_agents
 from agents.models.skills import LONGEST_SKILL
-from agents.sessions.services import may_run
-from agents.skills.services import SkillSpec, remove_skill, run_skill, save_skill
+from agents.sessions.services import may_run, run_skill
+from agents.skills.services import SkillSpec, remove_skill, save_skill
 from agents.skills.templates import read_arguments, read_lines, write_lines
 from bonobot.accounts.admin_base import ObjectRequest, redirect_to_page
 from bonobot.accounts.principals import Principal

@@ -12,7 +12,8 @@ from agents.api.sessions import SessionSerializer
 from agents.models import Agent, Given, Skill, SkillVersion
 from agents.models.reach import of_visible_agents
 from agents.models.skills import LONGEST_SKILL, SkillQuerySet
-from agents.skills.services import SkillSpec, get_skill, remove_skill, run_skill, save_skill
+from agents.sessions.services import run_skill
+from agents.skills.services import SkillSpec, get_skill, remove_skill, save_skill
 from agents.skills.templates import LONGEST_ARGUMENT, build_template, render
 from bonobot.accounts.api.openapi_schema import describe_operation
 from bonobot.accounts.api.resource_view import READ, READ_OR_RUN, ResourceView, set_not_found_field

@@ -7,7 +7,8 @@ from agents.assignments import list_agent_slugs
 from agents.cli.agents import find
 from agents.cli.sessions import add_wait_arguments, finish
 from agents.models import Skill
-from agents.skills.services import SkillSpec, get_skill, remove_skill, run_skill, save_skill
+from agents.sessions.services import run_skill
+from agents.skills.services import SkillSpec, get_skill, remove_skill, save_skill
 from agents.skills.templates import FORM, build_template, read_line, render
 from bonobot.core.cli.command_group import (
     CommandContext,

@@ -1,10 +1,11 @@
 """Start, send, retry, cancel; who it acts as."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
 from django.db import transaction
+from django.db.models import Q, QuerySet
 from django.utils import timezone
 
 from agents.attachments import Attachment, store_attachments
@@ -12,10 +13,12 @@ from agents.builtin_tools.workspaces import check_folder
 from agents.calls import pending_calls
 from agents.flow_labels.session_labels import label_session
 from agents.models import Agent, Approval, Inbox, Session, Step, WorkflowRun
+from agents.models import Agent, Approval, Inbox, Session, Skill, Step, WorkflowRun
 from agents.models.reach import sees_every_agent
 from agents.policies.queries import require_on
 from agents.session_wakeups import notify_runners_of_cancel, notify_watchers, notify_worker
 from agents.sessions.history import list_current_steps
+from agents.skills.templates import build_template, render
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action, Role
 from bonobot.core.crypto.organization_secrets import mask_organization_secrets
@@ -67,6 +70,34 @@ def start(
         _leave(principal, session, Inbox.Kind.MESSAGE, message)
     notify_worker(session.pk)
     return session
+
+
+def run_skill(
+    principal: Principal, skill: Skill, agent: Agent, arguments: Mapping[str, str]
+) -> Session:
+    """Start a session of an agent with a skill as its first message.
+
+    Raises `Invalid` naming the argument, `Forbidden`, and as `start`.
+    """
+    require_run(principal, agent)
+    if not skill.given.filter(agent=agent).exists():
+        raise Forbidden(
+            format_message(
+                "The agent `{agent_slug}` does not have the skill `{skill}`.",
+                agent_slug=agent.slug,
+                skill=skill.name,
+            ),
+            code="skill_not_given",
+            rule="skill:given",
+            remedy="Give it the skill first, or choose an agent that has it.",
+        )
+    if not skill.enabled:
+        raise Conflict(
+            format_message("The skill `{skill}` is switched off.", skill=skill.name),
+            code="skill_disabled",
+            remedy="An operator or owner can switch it on.",
+        )
+    return start(principal, agent, render(build_template(skill), arguments))
 
 
 def send(
@@ -183,6 +214,13 @@ def end(principal: Principal, session: Session, why: str = "") -> bool:
         notify_worker(session.pk)
         notify_runners_of_cancel()
         return True
+
+
+def end_sessions(principal: Principal, sessions: QuerySet[Session], why: str) -> int:
+    """Have those of the sessions that don't rest cancelled; return how many."""
+    resting = (Session.Status.DONE, Session.Status.FAILED, Session.Status.CANCELLED)
+    open_ones = sessions.filter(~Q(status__in=resting)).order_by("pk")
+    return sum(end(principal, session, why) for session in open_ones.iterator())
 
 
 def may_run(principal: Principal, agent: Agent) -> bool:

@@ -6,15 +6,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from agents.assignments import get_agents_by_slug, record_assignment_change, set_agents, store
-from agents.models import Agent, Session, Skill, SkillVersion
+from agents.models import Skill, SkillVersion
 from agents.models.agents import build_agent_lookup as by_id_or_slug
 from agents.models.skills import LONGEST_SKILL
-from agents.sessions.services import require_run, start
-from agents.skills.templates import build_template, check_text, read_arguments, render
+from agents.skills.templates import check_text, read_arguments
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.i18n.messages import format_message
-from bonobot.core.problems import Conflict, Forbidden, InvalidInput
+from bonobot.core.problems import InvalidInput
 from bonobot.core.text.canonical_json import compute_json_digest
 
 _NAME = re.compile(r"[-a-zA-Z0-9_]{1,64}")
@@ -87,34 +86,6 @@ def remove_skill(principal: Principal, skill: Skill) -> None:
     principal.require(Action.MANAGE_WORKFLOWS)
     with record_assignment_change(principal, skill, "skill_removed", {"digest": skill.digest}):
         skill.delete()
-
-
-def run_skill(
-    principal: Principal, skill: Skill, agent: Agent, arguments: Mapping[str, str]
-) -> Session:
-    """Start a session of an agent with a skill as its first message.
-
-    Raises `Invalid` naming the argument, `Forbidden`, and as `sessions.requests.start`.
-    """
-    require_run(principal, agent)
-    if not skill.given.filter(agent=agent).exists():
-        raise Forbidden(
-            format_message(
-                "The agent `{agent_slug}` does not have the skill `{skill}`.",
-                agent_slug=agent.slug,
-                skill=skill.name,
-            ),
-            code="skill_not_given",
-            rule="skill:given",
-            remedy="Give it the skill first, or choose an agent that has it.",
-        )
-    if not skill.enabled:
-        raise Conflict(
-            format_message("The skill `{skill}` is switched off.", skill=skill.name),
-            code="skill_disabled",
-            remedy="An operator or owner can switch it on.",
-        )
-    return start(principal, agent, render(build_template(skill), arguments))
 
 
 def _put(skill: Skill, spec: SkillSpec) -> list[str]:

@@ -4,7 +4,6 @@ import pytest
 
 from agents.kill_switch import (
     KillSwitchImpact,
-    end_sessions,
     halt_organization,
     load_impact,
     resume,
@@ -205,6 +204,6 @@ def test_another_organization_goes_on(acme, helper, boss):
 def test_resting_sessions_are_left_alone(helper, take, boss):
     session = sessions.start(boss, helper, "hello")
     take(session)
-    assert end_sessions(boss, Session.objects.all(), "why") == 0
+    assert sessions.end_sessions(boss, Session.objects.all(), "why") == 0
     session.refresh_from_db()
     assert session.status == Session.Status.DONE
