@@ -6,8 +6,7 @@ must change. Ids are stable: E and W below 100 concern every installation, from 
 
 import os
 import sqlite3
-import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,10 +16,10 @@ from django.conf import settings
 from django.core.checks import CheckMessage, Error, Tags, Warning, register
 
 from bonobot.core import environment
-from bonobot.core.db.database_url import is_sqlite
+from bonobot.core.crypto.key_files import list_exposed_key_files
+from bonobot.core.db.database_url import OLDEST_SQLITE, is_sqlite
 from bonobot.core.i18n.messages import format_message
 
-OLDEST_SQLITE = (3, 35, 0)  # the first with RETURNING, which the ledger's claims need
 KEY_VARIABLES = (
     "BONOBOT_SECRET_KEY",
     "BONOBOT_FIELD_KEYS",
@@ -67,7 +66,7 @@ def check_key_permissions(app_configs: Configs, **_: Any) -> list[CheckMessage]:
             ),
             id="bonobot.E002",
         )
-        for path, mode in open_key_files()
+        for path, mode in list_exposed_key_files(settings.BONOBOT_VAR / "keys")
     ]
 
 
@@ -192,15 +191,6 @@ def check_checkpoint_location(app_configs: Configs, **_: Any) -> list[CheckMessa
             id="bonobot.W106",
         )
     ]
-
-
-def open_key_files() -> Iterator[tuple[Path, int]]:
-    """Yield the generated key files that others can read or write, with their mode."""
-    folder = Path(settings.BONOBOT_VAR) / "keys"
-    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-        mode = stat.S_IMODE(path.stat().st_mode)
-        if mode & 0o077:
-            yield path, mode
 
 
 def _is_set(name: str) -> bool:

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import packages_distributions
 from typing import Any, Literal
 
+from celery import current_app
 from celery.app.control import Inspect
 from django.conf import settings
 from django.db import DatabaseError, connection
@@ -27,6 +28,8 @@ from bonobot.accounts.external_issuers.jwks import IssuerAddress, IssuerUnreacha
 from bonobot.accounts.models import Issuer, Organization
 from bonobot.celery import app
 from bonobot.checks import OLDEST_SQLITE, open_key_files
+from bonobot.core.crypto.key_files import list_exposed_key_files
+from bonobot.core.db.database_url import OLDEST_SQLITE
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.runtime import get_runtime
 from bonobot.core.text.untrusted_text import make_visible
@@ -183,9 +186,9 @@ def inspect_broker() -> Iterator[SettingsFinding]:
     folder = settings.BONOBOT_VAR / "broker"
     name = "Redis" if settings.REDIS_URL else format_message("the folder {folder}", folder=folder)
     try:
-        with app.connection_for_read() as link:
+        with current_app.connection_for_read() as link:
             link.ensure_connection(max_retries=1, timeout=PING_S)
-            workers = Inspect(app=app, timeout=PING_S).stats() or {}
+            workers = Inspect(app=current_app, timeout=PING_S).stats() or {}
     except (OperationalError, OSError) as error:
         yield SettingsFinding(
             "broker",
@@ -338,7 +341,7 @@ def inspect_data_folder() -> Iterator[SettingsFinding]:
             format_message("{var} isn't writable", var=var),
             format_message("Run `chown -R $USER {var}`.", var=var),
         )
-    if readable := [path for path, _ in open_key_files()]:
+    if readable := [path for path, _ in list_exposed_key_files(settings.BONOBOT_VAR / "keys")]:
         paths = " ".join(map(str, readable))
         yield SettingsFinding(
             "keys",

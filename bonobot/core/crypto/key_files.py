@@ -8,6 +8,7 @@ import base64
 import fcntl
 import os
 import secrets
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,6 +30,14 @@ def read_or_create_text(path: Path, make: Callable[[], str]) -> str:
         return _make(path, make)
     except OSError as error:
         raise _build_unusable_error(path, error) from error
+
+
+def list_exposed_key_files(folder: Path) -> Iterator[tuple[Path, int]]:
+    """Yield the key files that others can read or write, with their mode."""
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        mode = stat.S_IMODE(path.stat().st_mode)
+        if mode & 0o077:
+            yield path, mode
 
 
 def ensure_private_folder(path: Path) -> Path:

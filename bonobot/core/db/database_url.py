@@ -9,6 +9,7 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from django.core.exceptions import ImproperlyConfigured
 
+OLDEST_SQLITE = (3, 35, 0)  # the first with RETURNING, which the ledger's claims need
 POSTGRES = frozenset({"postgres", "postgresql"})
 EXPECTED = "`postgresql://user:password@host:5432/name` or `sqlite:///path/to/file`"
 UNREADABLE = (
