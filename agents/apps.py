@@ -12,13 +12,16 @@ class AgentsConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Register what lower layers call: agents of new members, tools that start sessions."""
+        """Register what lower layers call: agents of new members, tools, workflows of sessions."""
         from agents.builtin_tools.registry import register_tool_source
         from agents.services import grant_invited_agents
         from agents.sessions.ask_agent_tool import build_ask_tool
+        from agents.sessions.loop import register_workflow_executor
+        from agents.workflows.executor import execute_workflow
         from agents.workflows.workflow_tool import build_workflow_tool
         from bonobot.accounts.invitations import register_joined_hook
 
         register_joined_hook(grant_invited_agents)
         register_tool_source("agent", build_ask_tool)
         register_tool_source("workflow", build_workflow_tool)
+        register_workflow_executor(execute_workflow)

@@ -9,10 +9,10 @@ from rest_framework import serializers
 from rest_framework.response import Response
 
 from agents.builtin_tools.services import LARGEST_MIB, clear_workspace, describe_workspace
-from agents.builtin_tools.toolset_options import MOST_FILES
 from agents.callable_agents import list_callable_agents, set_callees
 from agents.models import Agent, ModelEndpoint
 from agents.models.reach import sees_every_agent
+from agents.models.workspace_limits import MOST_FILES
 from agents.services import AgentSpec, add_agent, remove_agent, set_agent_members, update_agent
 from bonobot.accounts.api.openapi_schema import describe_operation
 from bonobot.accounts.api.resource_view import (

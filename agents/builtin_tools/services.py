@@ -1,13 +1,12 @@
 """Check an agent's toolsets and folder; empty workspace."""
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import Field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from agents.builtin_tools.toolset_options import (
     MIB,
-    MOST_FILES,
     AgentToolsets,
     apply_defaults,
     check_kits,
@@ -15,6 +14,7 @@ from agents.builtin_tools.toolset_options import (
 )
 from agents.builtin_tools.workspaces import build_workspace, check_folder
 from agents.models import Agent
+from agents.models.workspace_limits import MOST_FILES
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.i18n.messages import format_message
@@ -22,13 +22,35 @@ from bonobot.core.problems import Conflict, Forbidden, InvalidInput
 from bonobot.ledger.audit.admin_changes import record_change
 from mcp_servers.flow_labels import decode_labels
 
-if TYPE_CHECKING:
-    from agents.services import AgentSpec
-
 LARGEST_MIB = 1024 * 1024
 
 
-def check_builtin_tools(principal: Principal, agent: Agent, spec: "AgentSpec") -> "AgentSpec":
+class ToolsetSpec(Protocol):
+    """The fields of an agent's specification that say which built-in tools it has, and where."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    @property
+    def builtin_tools(self) -> Any:
+        """The toolsets, as `check_kits` reads them."""
+
+    @property
+    def workspace_folder(self) -> str | None:
+        """The attached folder."""
+
+    @property
+    def workspace_mib(self) -> int | None:
+        """The size of the workspace in MiB."""
+
+    @property
+    def workspace_files(self) -> int | None:
+        """The number of files in the workspace."""
+
+
+Spec = TypeVar("Spec", bound=ToolsetSpec)
+
+
+def check_builtin_tools(principal: Principal, agent: Agent, spec: Spec) -> Spec:
     """Return the specification with its kits and folder as they are stored.
 
     Raises `Invalid`, or `Forbidden` (`platform_admin_only`) for what reaches beyond the workspace

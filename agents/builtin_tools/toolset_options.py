@@ -11,15 +11,13 @@ from typing import Any
 
 import re2
 
+from agents.models.workspace_limits import USUAL_FILES, USUAL_MIB
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput
 from mcp_servers.flow_labels import FlowLabel
 
 MIB = 1024 * 1024
 NOTES = "notes"
-USUAL_MIB = 256
-USUAL_FILES = 10_000
-MOST_FILES = 100_000  # counting them takes about a second
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 MOST_HOSTS = 100
 _HOST = re2.compile(r"(?:\*\.)?[a-z0-9_-]+(?:\.[a-z0-9_-]+)*|[0-9a-f:.]+|\*")

@@ -1,17 +1,125 @@
 """BuiltinTool, its context and hints."""
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 from uuid import UUID
 
 from agents.builtin_tools.toolset_options import AgentToolsets
+from agents.policies.decisions import DefinitionFacts, PolicyDecision
+from agents.skills.templates import SkillTemplate
 from bonobot.accounts.principals import Principal
 from mcp_servers.flow_labels import FlowLabel
 
-if TYPE_CHECKING:
-    from agents.calls.snapshots import CallSnapshot
-    from agents.calls.types import CallOutcome
+
+class NestedCallOutcome(Protocol):
+    """What came of a call that a built-in tool made."""
+
+    @property
+    def is_error(self) -> bool:
+        """Tell whether the call failed."""
+
+    @property
+    def text(self) -> str:
+        """The result as models see it, or why there is none."""
+
+    @property
+    def code(self) -> str:
+        """The code of a failure."""
+
+    @property
+    def remedy(self) -> str:
+        """What to do about a failure."""
+
+
+class ToolDescription(Protocol):
+    """A tool of the agent, as it is described to its model."""
+
+    @property
+    def name(self) -> str:
+        """The name that the agent calls it by."""
+
+    @property
+    def description(self) -> str:
+        """What is said about it."""
+
+    @property
+    def input_schema(self) -> dict[str, Any]:
+        """The JSON Schema of its arguments."""
+
+
+class DefinitionDescription(Protocol):
+    """A resource, template or prompt of an attached server."""
+
+    @property
+    def name(self) -> str:
+        """The URI, URI template or name."""
+
+    @property
+    def title(self) -> str:
+        """The title, or nothing."""
+
+    @property
+    def description(self) -> str:
+        """What is said about it."""
+
+    @property
+    def declaration(self) -> Mapping[str, Any]:
+        """The definition as its server declared it."""
+
+    @property
+    def facts(self) -> DefinitionFacts:
+        """What decisions need of it."""
+
+    @property
+    def decision(self) -> PolicyDecision:
+        """Whether the agent may use it."""
+
+
+class ServerIdentity(Protocol):
+    """An attached server, as built-in tools name it."""
+
+    @property
+    def id(self) -> UUID:
+        """The server's id."""
+
+    @property
+    def slug(self) -> str:
+        """The name that tools and people know it by."""
+
+
+class AgentSnapshot(Protocol):
+    """What built-in tools read of their agent's snapshot; `memo` keeps what they computed of it."""
+
+    @property
+    def agent_name(self) -> str:
+        """The agent's name."""
+
+    @property
+    def agent_slug(self) -> str:
+        """The agent's slug."""
+
+    @property
+    def tools(self) -> Mapping[str, ToolDescription]:
+        """All tools of the agent, by name."""
+
+    @property
+    def servers(self) -> Mapping[UUID, ServerIdentity]:
+        """The attached servers, by id."""
+
+    @property
+    def skills(self) -> Mapping[str, SkillTemplate]:
+        """The attached skills, by name."""
+
+    @property
+    def memo(self) -> dict[object, Any]:
+        """What is worth keeping as long as the snapshot."""
+
+    def searchable(self) -> Sequence[ToolDescription]:
+        """Return the tools that `find_tools` searches."""
+
+    def offers_of(self, *kinds: str) -> Sequence[DefinitionDescription]:
+        """Return the definitions of these kinds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,9 +139,9 @@ class BuiltinToolContext:
     session_id: UUID | None
     # Whose flow labels count: the session's, or the root's where another session began it.
     holding_session: UUID | None
-    snapshot: "CallSnapshot"
+    snapshot: AgentSnapshot
     toolbox: AgentToolsets
-    call: Callable[..., Awaitable["CallOutcome"]]
+    call: Callable[..., Awaitable[NestedCallOutcome]]
     timeout_s: float | None = None
 
 

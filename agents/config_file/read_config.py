@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agents.budgets.services import WARN_AT, BudgetLine
-from agents.builtin_tools.toolset_options import USUAL_FILES, USUAL_MIB, check_kits
+from agents.builtin_tools.toolset_options import check_kits
 from agents.config_file.field_readers import ConfigLocation, FieldReader
 from agents.config_file.skills_and_workflows import (
     WantedSkill,
@@ -19,6 +19,7 @@ from agents.config_file.skills_and_workflows import (
     read_workflow,
 )
 from agents.models import Agent
+from agents.models.workspace_limits import USUAL_FILES, USUAL_MIB
 from agents.policies.services import EFFECTS, PolicySpec, RuleSpec
 from agents.policies.services import Entry as RuleEntry
 from bonobot.core.problems import InvalidInput, Problem

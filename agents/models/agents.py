@@ -10,7 +10,7 @@ from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from agents.builtin_tools.toolset_options import MOST_FILES, USUAL_FILES, USUAL_MIB
+from agents.models.workspace_limits import MOST_FILES, USUAL_FILES, USUAL_MIB
 from bonobot.accounts.models import Membership, User
 from bonobot.accounts.models.abstract_models import (
     GovernedModel,

@@ -19,6 +19,8 @@ from bonobot.core.crypto.encrypted_fields import SealedTextField
 from bonobot.core.db.changed_fields import SavesChangedFields
 
 LONGEST_SOURCE = 64 * 1024
+# Of a run whose workflow doesn't say how long it may take.
+DEFAULT_RUN_S = 3_600
 
 
 class WorkflowQuerySet(GovernedQuerySet):

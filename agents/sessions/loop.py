@@ -7,7 +7,7 @@ to stop lets calls that are out come back, and hands the session over then.
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 from agents.approvals.services import withdraw_approvals
@@ -33,7 +33,6 @@ from agents.sessions.run_context import (
 from agents.sessions.system_prompt import build_instructions, build_tool_specs
 from agents.sessions.tool_calls import SessionCaller, build_holder_key, call
 from agents.sessions.turns import SessionTurn
-from agents.workflows.executor import execute_workflow
 from bonobot.core.db.transactions import get_transaction_batcher
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Problem
@@ -75,6 +74,15 @@ def check_call_limit(agent: Agent, past: SessionHistory, more: int) -> None:
 
 
 logger = logging.getLogger(__name__)
+
+MakeCalls = Callable[[Sequence[Step]], Awaitable[None]]
+WorkflowExecutor = Callable[[SessionLease, MakeCalls], Awaitable[str]]
+_WORKFLOW_EXECUTORS: list[WorkflowExecutor] = []
+
+
+def register_workflow_executor(execute: WorkflowExecutor) -> None:
+    """Register what executes the workflow that a session follows; a later one replaces it."""
+    _WORKFLOW_EXECUTORS[:] = [execute]
 
 
 class SessionSuspended(Exception):
@@ -179,7 +187,8 @@ async def _append_notices(hold: SessionLease, setting: RunContext) -> None:
 async def _execute_session(hold: SessionLease, setting: RunContext) -> str | None:
     """Follow the workflow, or converse; return the answer."""
     if setting.follows:
-        return await execute_workflow(hold, partial(_call_all, hold, setting))
+        (execute,) = _WORKFLOW_EXECUTORS
+        return await execute(hold, partial(_call_all, hold, setting))
     return await _run_turns(hold, setting)
 
 

@@ -11,13 +11,13 @@ from agents.llm import interface as llm_interface
 from agents.llm.pricing import with_window
 from agents.model_endpoints.services import build_endpoint, build_fallback_chain
 from agents.models import Agent, Session, WorkflowRun
+from agents.models.workflows import DEFAULT_RUN_S
 from agents.sessions import step_store
 from agents.sessions.history import SessionHistory
 from agents.sessions.leases import SessionLease
 from agents.sessions.mcp_host import SessionHost
 from agents.sessions.model_fallback import NextRequest, find_next_request
 from agents.sessions.services import build_principal
-from agents.workflows.definitions import DEFAULT_RUN_S
 from bonobot.accounts.principals import Principal
 from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers.models import Server

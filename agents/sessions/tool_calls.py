@@ -4,7 +4,9 @@ Between two parts of a call everything is in its `Exchange`, so a session may re
 worker. A dead holder's call that stood there goes on; so does a look at a task, which does nothing.
 """
 
+import json
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -26,7 +28,6 @@ from agents.sessions.leases import SessionLease, renew_session_lease
 from agents.sessions.mcp_host import SessionHost
 from agents.sessions.partial_output import show_progress
 from agents.sessions.services import build_principal
-from agents.workflows.executor import parse_tool_output
 from bonobot.accounts.principals import Principal
 from bonobot.core.db.fields import generate_uuid7
 from bonobot.core.db.transactions import (
@@ -37,6 +38,8 @@ from bonobot.core.db.transactions import (
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Problem
 from bonobot.core.runtime import get_runtime
+from bonobot.core.text.canonical_json import to_canonical_json
+from bonobot.core.text.untrusted_text import make_storable
 from bonobot.ledger.models import AuditRow
 from mcp_servers.models import Server
 
@@ -44,6 +47,8 @@ logger = logging.getLogger(__name__)
 
 # A session that only waits for a task is looked at by the sweep, which comes this often.
 LEAST_REST = timedelta(seconds=10)
+# Of what a tool gave as values, kept for the later steps of a workflow.
+LARGEST_OUTPUT = 256 * 1024
 
 
 async def find_pending_call(step: Step) -> Exchange | None:
@@ -255,6 +260,20 @@ async def _finish(
     finish = partial(step_store.finish, caller.hold, step, state, calls=1, cost_microusd=spent)
     # The call was made: its answer is kept here until the database takes it.
     await retry_database_work(partial(get_transaction_batcher().do, finish, shown | found))
+
+
+def parse_tool_output(result: Mapping[str, Any], text: str) -> Any:
+    """Return what a tool gave as values: its structured content, or a text that is JSON."""
+    found = result.get("structuredContent")
+    if found is None:
+        try:
+            found = json.loads(text)
+        except ValueError:
+            return None
+    try:
+        return make_storable(found) if len(to_canonical_json(found)) <= LARGEST_OUTPUT else None
+    except ValueError:
+        return None  # a number that JSON has no word for
 
 
 def _build_payload(outcome: pipeline.CallOutcome) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from agents.models.workflows import DEFAULT_RUN_S
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput
 from bonobot.core.text.canonical_json import to_canonical_json
@@ -94,7 +95,6 @@ def _value(one: re.Match[str], values: Mapping[str, Any]) -> Any:
 
 MOST_STEPS = 50
 LONGEST_RUN_S = 86_400
-DEFAULT_RUN_S = 3_600
 MEMBERS = ("description", "agent", "inputs", "steps", "outputs", "max_run_s")
 _STEP = ("id", "call", "arguments", "agent", "message", "when", "on_error")
 _ID = re.compile(r"[a-z][a-z0-9_]{0,63}")

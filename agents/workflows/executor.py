@@ -5,7 +5,7 @@ had begun, parking for a person, cancelling. Where the run stands is read from i
 """
 
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID, uuid4
@@ -13,6 +13,7 @@ from uuid import UUID, uuid4
 from agents.models import Step, WorkflowRun
 from agents.sessions import step_store
 from agents.sessions.leases import SessionLease
+from agents.sessions.loop import MakeCalls
 from agents.workflows.definitions import WorkflowDefinition, read_workflow
 from agents.workflows.next_step import (
     SkippedStep,
@@ -22,13 +23,7 @@ from agents.workflows.next_step import (
     advance,
 )
 from bonobot.core.runtime import get_runtime
-from bonobot.core.text.canonical_json import to_canonical_json
 from bonobot.core.text.untrusted_text import make_storable
-
-# Of what a tool gave as values, kept for the steps after it.
-LARGEST_OUTPUT = 256 * 1024
-
-MakeCalls = Callable[[Sequence[Step]], Awaitable[None]]
 
 
 @dataclass(frozen=True)
@@ -57,20 +52,6 @@ async def execute_workflow(hold: SessionLease, make_calls: MakeCalls) -> str:
             await orm(step_store.append, hold, Step.Kind.NOTICE, payload)
         else:
             await make_calls([await orm(_append_call_step, hold, found)])
-
-
-def parse_tool_output(result: Mapping[str, Any], text: str) -> Any:
-    """Return what a tool gave as values: its structured content, or a text that is JSON."""
-    found = result.get("structuredContent")
-    if found is None:
-        try:
-            found = json.loads(text)
-        except ValueError:
-            return None
-    try:
-        return make_storable(found) if len(to_canonical_json(found)) <= LARGEST_OUTPUT else None
-    except ValueError:
-        return None  # a number that JSON has no word for
 
 
 def _load_progress(session_id: UUID) -> WorkflowProgress:

@@ -1,9 +1,9 @@
 """List/read resources, results, skills."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
-from agents.builtin_tools.types import BuiltinTool, BuiltinToolContext
+from agents.builtin_tools.types import BuiltinTool, BuiltinToolContext, ServerIdentity
 from agents.flow_labels.rules import SEEN
 from agents.flow_labels.services import parse_labels
 from agents.models import Step, StoredResult
@@ -15,10 +15,6 @@ from bonobot.ledger.models import AuditRow, FlowCell
 from mcp_servers.flow_labels import FlowLabel, decode_labels, encode_labels
 from mcp_servers.flow_labels.store_labels import server_store
 from mcp_servers.uri_templates import LONGEST_URI
-
-if TYPE_CHECKING:
-    from agents.calls.snapshots import ServerFacts
-
 
 CHUNK = 32_768
 
@@ -141,7 +137,7 @@ async def _read_resource(context: BuiltinToolContext, arguments: dict[str, Any])
     return outcome.text
 
 
-def _get_server(context: BuiltinToolContext, name: str) -> "ServerFacts":
+def _get_server(context: BuiltinToolContext, name: str) -> ServerIdentity:
     found = next((one for one in context.snapshot.servers.values() if one.slug == name), None)
     if found is None:
         raise NotFound(

@@ -10,16 +10,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import log
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from agents.builtin_tools.types import BuiltinTool, BuiltinToolContext
+from agents.builtin_tools.types import AgentSnapshot, BuiltinTool, BuiltinToolContext
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers.flow_labels import FlowLabel
-
-if TYPE_CHECKING:
-    from agents.calls.snapshots import CallSnapshot
-
 
 # How fast a word that comes again counts less, and how much long texts are held against a tool
 # (Robertson and Zaragoza, "The Probabilistic Relevance Framework: BM25 and Beyond", 2009).
@@ -145,14 +141,14 @@ async def _find(context: BuiltinToolContext, arguments: dict[str, Any]) -> dict[
     }
 
 
-def _index(snapshot: "CallSnapshot") -> ToolSearchIndex:
+def _index(snapshot: AgentSnapshot) -> ToolSearchIndex:
     return ToolSearchIndex(
         SearchableTool(tool.name, tool.description, tool.input_schema)
         for tool in snapshot.searchable()
     )
 
 
-def _shorten_description(snapshot: "CallSnapshot", name: str) -> str:
+def _shorten_description(snapshot: AgentSnapshot, name: str) -> str:
     return make_visible(" ".join(snapshot.tools[name].description.split()), DESCRIPTION_SHOWN)
 
 
