@@ -16,6 +16,7 @@ from agents.budgets.limits import (
     charge,
     select_limits,
 )
+from agents.calls.audited_arguments import build_audited_arguments
 from agents.calls.redaction import get_organization_masker, redact_value
 from agents.calls.require_approval import ApprovalGrant
 from agents.calls.resolve import Target
@@ -24,13 +25,11 @@ from agents.calls.snapshots import CallSnapshot, ServerFacts, SnapshotTool
 from agents.calls.types import CallRequest
 from agents.flow_labels.rules import build_flows, used_stores
 from agents.policies.decisions import PolicyDecision
-from bonobot.core.crypto.signatures import compute_fingerprint
 from bonobot.core.db.fields import generate_uuid7
 from bonobot.core.text.canonical_json import compute_digest, to_canonical_json, to_sorted_json
 from bonobot.core.text.untrusted_text import make_storable
 from bonobot.ledger.types import Admission, BudgetReservation, Opening, RateCharge, Store
-
-ARGUMENTS_KEPT = 16_384
+from bonobot.ledger.types import Admission, BudgetReservation, Opening, RateCharge
 
 
 def build_admission(
@@ -273,23 +272,3 @@ def _get_organization_rate(snapshot: CallSnapshot) -> int:
     own = snapshot.organization_calls_per_minute
     rate: int = settings.BONOBOT_ORG_CALLS_PER_MINUTE if own is None else own
     return rate
-
-
-def build_audited_arguments(
-    arguments: dict[str, Any], organization_id: UUID, server: ServerFacts | None = None
-) -> dict[str, Any]:
-    """Return the arguments as the audit keeps them, 16 KiB at most, and their fingerprint."""
-    shown = redact_value(arguments, organization_id, server)
-    try:
-        text = to_canonical_json(shown)
-    except ValueError:  # clients send numbers that JSON has no word for
-        shown = make_storable(shown)
-        text = to_canonical_json(shown)
-    written = text if shown is arguments else to_sorted_json(arguments)
-    if len(text) > ARGUMENTS_KEPT:
-        shown = {
-            "truncated": text[:ARGUMENTS_KEPT],
-            "sha256": compute_digest(text),
-            "length": len(text),
-        }
-    return {"arguments": shown, "input_sha256": compute_fingerprint(organization_id, written)}

@@ -1,52 +1,168 @@
-"""Send to server or built-in tool; user's endpoint."""
+"""Send an admitted call to its server, or run the built-in tool that it names."""
 
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from time import perf_counter
+from typing import Any
 from uuid import UUID
 
-from django.db.models import Q
-
-from agents.models import Inbox, Session
-from bonobot.accounts.models import User
-from bonobot.accounts.principals import Principal
+from agents.builtin_tools.registry import run_builtin
+from agents.builtin_tools.types import BuiltinToolContext
+from agents.calls.admit import calculate_deadline_ms
+from agents.calls.check_and_admit import AdmittedCall, decide_again
+from agents.calls.pending_calls import send_leg
+from agents.calls.resolve import build_params, get_argument_schema
+from agents.calls.snapshots import SnapshotTool, get_snapshot_cache
+from agents.calls.types import (
+    CallIncomplete,
+    CallOutcome,
+    CallRequest,
+    CallSuperseded,
+    Method,
+)
+from agents.calls.user_endpoints import resolve_user_endpoint
+from bonobot.core.problems import NotFound
 from bonobot.core.runtime import get_runtime
-from mcp_servers.client.endpoint import ServerEndpoint
-from mcp_servers.oauth_client.access_tokens import build_person_endpoint, is_per_person
+from mcp_servers.client.errors import UpstreamError
+from mcp_servers.client.pool import get_connection_pool
+from mcp_servers.client.protocol_versions import HEADER_MISMATCH
+from mcp_servers.refresh_definitions import await_refresh_on_error
+
+CANCEL_TIMEOUT_S = 5.0
+LEAST_S = 0.1  # of a call that goes out again when its time is nearly over
+
+MakeCall = Callable[[CallRequest], Awaitable[CallOutcome]]
 
 
-async def resolve_user_endpoint(
-    endpoint: ServerEndpoint, principal: Principal, session_id: UUID | None
-) -> ServerEndpoint:
-    """Return the endpoint as the person who asks reaches it; the same for all others.
+async def forward_call(
+    request: CallRequest, passed: AdmittedCall, make_call: MakeCall
+) -> dict[str, Any]:
+    """Return the raw result; a call that was mirrored by old annotations goes out once more.
 
-    Raises `UpstreamError` (`needs_reauth`) where a person is needed and none asks.
+    A server that refuses headers (-32020) has read nothing of the call. Its declarations are read
+    again, and only what may be called as it is declared now is sent (MCP 2026-07-28, transports).
+    `make_call` makes the calls of a built-in tool.
     """
-    if not is_per_person(endpoint):
-        return endpoint
-    person = await get_runtime().orm(find_person, principal, session_id)
-    return build_person_endpoint(endpoint, person)
+    began = perf_counter()
+    try:
+        return await _send(request, passed, make_call)
+    except UpstreamError as problem:
+        old, server_id = passed.target, passed.target.facts.server_id
+        if (
+            problem.rpc_code != HEADER_MISMATCH
+            or not isinstance(old, SnapshotTool)
+            or server_id is None
+        ):
+            raise
+        await await_refresh_on_error(server_id, problem, request.holder)
+        renewed = await decide_again(request, passed)
+        if get_argument_schema(request, renewed.target) == old.input_schema:
+            raise
+    server = renewed.snapshot.servers.get(server_id)
+    left_s = calculate_deadline_ms(request, server) / 1000 - (perf_counter() - began)
+    in_time = replace(renewed.request, timeout_s=max(left_s, LEAST_S))
+    return await _send(in_time, renewed, make_call)
 
 
-def find_person(principal: Principal, session_id: UUID | None) -> UUID | None:
-    """Return who asks, or who alone speaks in the session that asks; None for anybody else.
+async def _send(request: CallRequest, passed: AdmittedCall, make_call: MakeCall) -> dict[str, Any]:
+    snapshot, target = passed.snapshot, passed.target
+    if request.may_send is not None and not await request.may_send():
+        raise CallSuperseded("Another process took this session over before the call was sent.")
+    if (builtin := target.builtin if isinstance(target, SnapshotTool) else None) is not None:
+        context = _build_tool_context(request, passed, make_call)
+        return await run_builtin(builtin, context, request.arguments)
+    server_id = target.facts.server_id
+    if server_id is None:
+        raise NotFound("This tool has no server.", code="unknown_tool")
+    reached = snapshot.servers[server_id].endpoint
+    endpoint = await resolve_user_endpoint(reached, request.principal, request.session_id)
 
-    For a program that a person let in, it is that person. Other tokens and commands are no person,
-    and neither is a session in which more than one has spoken: else who may write into somebody's
-    session could use their login. Who left the organization has none here.
-    """
-    if principal.kind == "user":
-        return UUID(principal.id)
-    if principal.giver is not None:
-        return principal.giver
-    if principal.kind != "session" or session_id is None or str(session_id) != principal.id:
-        return None
-    session = Session.objects.filter(
-        pk=session_id, organization_id=principal.organization_id, started_by_kind="user"
+    async def ask(method: str, said: Mapping[str, Any]) -> dict[str, Any]:
+        return await get_connection_pool().request(
+            endpoint,
+            method,
+            said,
+            holder=request.holder,
+            timeout_s=request.timeout_s,
+            on_progress=request.on_progress,
+            on_log=request.relay.on_log if request.relay else None,
+            input_schema=target.input_schema if isinstance(target, SnapshotTool) else None,
+            declaration=target.declaration if isinstance(target, SnapshotTool) else None,
+            host=request.host,
+        )
+
+    return await send_leg(request, endpoint, ask, build_params(request, target))
+
+
+def _build_tool_context(
+    request: CallRequest, passed: AdmittedCall, make_call: MakeCall
+) -> BuiltinToolContext:
+    snapshot, toolbox = passed.snapshot, passed.snapshot.toolbox
+    return BuiltinToolContext(
+        organization_id=snapshot.organization_id,
+        agent_id=snapshot.agent_id,
+        session_id=request.session_id,
+        principal=request.principal,
+        call_id=request.call_id,
+        labels=passed.target.labels,
+        holding_session=request.holding_session,
+        snapshot=snapshot,
+        toolbox=replace(toolbox, folder=request.folder) if request.folder else toolbox,
+        call=partial(_call_on_behalf, make_call, request),
+        timeout_s=request.timeout_s,
     )
-    started = session.values_list("started_by_id", flat=True).first()
-    if started is None:
-        return None
-    spoken = Inbox.objects.filter(session=session_id, kind=Inbox.Kind.MESSAGE)
-    if spoken.exclude(actor_kind="user", actor_id=started).exists():
-        return None
-    belongs = Q(memberships__organization=principal.organization_id) | Q(is_superuser=True)
-    here = User.objects.filter(belongs, pk=started, is_active=True).exists()
-    return UUID(started) if here else None
+
+
+async def _call_on_behalf(
+    make_call: MakeCall, parent: CallRequest, method: Method, server_id: UUID, name: str
+) -> CallOutcome:
+    """Make a call on behalf of a built-in tool: decided, admitted and audited by itself.
+
+    Raises `CallIncomplete` where its server asks for something first.
+    """
+    outcome = await make_call(
+        CallRequest(
+            principal=parent.principal,
+            principal_generation=parent.principal_generation,
+            renewed=parent.renewed,
+            method=method,
+            tool=name,
+            arguments={},
+            via=parent.via,
+            holder=parent.holder,
+            agent_id=parent.agent_id,
+            server_id=server_id,
+            session_id=parent.session_id,
+            root=parent.root,
+            parent_id=parent.call_id,
+            client=parent.client,
+            timeout_s=parent.timeout_s,
+            may_send=parent.may_send,
+            leaving=parent.leaving,
+            host=parent.host,
+            continues=parent.continues,
+        )
+    )
+    if outcome.exchange_id is not None:
+        raise CallIncomplete(outcome)
+    return outcome
+
+
+async def cancel_task(request: CallRequest, task_id: str) -> None:
+    """Tell a server that nobody waits for its task any more; what it does then is its own."""
+    if request.agent_id is None or request.server_id is None:
+        return
+    snapshot = await get_runtime().orm(get_snapshot_cache().read, "agent", request.agent_id)
+    server = snapshot.servers.get(request.server_id)
+    if server is None or not server.enabled:
+        return
+    endpoint = await resolve_user_endpoint(server.endpoint, request.principal, request.session_id)
+    await get_connection_pool().request(
+        endpoint,
+        "tasks/cancel",
+        {"taskId": task_id},
+        holder=request.holder,
+        timeout_s=CANCEL_TIMEOUT_S,
+        host=request.host,
+    )

@@ -27,7 +27,6 @@ from django.utils import timezone
 
 from agents.approvals.services import calculate_expiry
 from agents.calls.check_and_admit import AdmittedCall
-from agents.calls.forward import resolve_user_endpoint
 from agents.calls.redaction import redact_result
 from agents.calls.results import (
     ROUNDS,
@@ -41,6 +40,7 @@ from agents.calls.results import (
 )
 from agents.calls.snapshots import CallSnapshot, SnapshotTool
 from agents.calls.types import CallContinuation, CallRequest, RelayOptions
+from agents.calls.user_endpoints import resolve_user_endpoint
 from agents.models import Exchange, Question, Session
 from bonobot.core.crypto.signatures import compute_fingerprint
 from bonobot.core.i18n.messages import format_message

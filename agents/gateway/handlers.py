@@ -15,11 +15,11 @@ from uuid import UUID, uuid4
 from django.conf import settings
 
 from agents.calls import pipeline
-from agents.calls.forward import find_person
 from agents.calls.pipeline import ApprovalRequired, CallOutcome, CallRefused
 from agents.calls.results import ROUNDS, estimate_size
 from agents.calls.snapshots import CallSnapshot
 from agents.calls.types import CallRequest, Method, RelayOptions
+from agents.calls.user_endpoints import find_person
 from agents.gateway import approvals, request_state
 from agents.gateway.authentication import AuthenticatedClient
 from agents.gateway.catalog import Declaration, get_catalog, rename_resources

@@ -12,8 +12,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from uuid import UUID
 
-from agents.calls.forward import resolve_user_endpoint
 from agents.calls.resolve import find_resource
+from agents.calls.user_endpoints import resolve_user_endpoint
 from agents.gateway.authentication import AuthenticatedClient
 from agents.gateway.catalog import get_catalog
 from agents.gateway.organization_server.resources import load_resource_states

@@ -16,7 +16,7 @@ from uuid import UUID, uuid4
 from django.conf import settings
 
 from agents.budgets.limits import build_global_charge, charge
-from agents.calls.admit import build_audited_arguments
+from agents.calls.audited_arguments import build_audited_arguments
 from agents.calls.redaction import redact_value
 from agents.calls.types import OutcomeUnrecorded
 from agents.gateway.client_request import GatewayRequest

@@ -6,8 +6,8 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from agents.calls.forward import find_person
 from agents.calls.pipeline import CallRequest, call
+from agents.calls.user_endpoints import find_person
 from agents.sessions.services import send, start
 from bonobot.accounts.models import Membership, User
 from bonobot.accounts.principals import Principal, build_token_principal

@@ -1,0 +1,32 @@
+"""The arguments of a call as the audit keeps them."""
+
+from typing import Any
+from uuid import UUID
+
+from agents.calls.redaction import redact_value
+from agents.calls.snapshots import ServerFacts
+from bonobot.core.crypto.signatures import compute_fingerprint
+from bonobot.core.text.canonical_json import compute_digest, to_canonical_json, to_sorted_json
+from bonobot.core.text.untrusted_text import make_storable
+
+ARGUMENTS_KEPT = 16_384  # characters
+
+
+def build_audited_arguments(
+    arguments: dict[str, Any], organization_id: UUID, server: ServerFacts | None = None
+) -> dict[str, Any]:
+    """Return the arguments as the audit keeps them, 16 KiB at most, and their fingerprint."""
+    shown = redact_value(arguments, organization_id, server)
+    try:
+        text = to_canonical_json(shown)
+    except ValueError:  # clients send numbers that JSON has no word for
+        shown = make_storable(shown)
+        text = to_canonical_json(shown)
+    written = text if shown is arguments else to_sorted_json(arguments)
+    if len(text) > ARGUMENTS_KEPT:
+        shown = {
+            "truncated": text[:ARGUMENTS_KEPT],
+            "sha256": compute_digest(text),
+            "length": len(text),
+        }
+    return {"arguments": shown, "input_sha256": compute_fingerprint(organization_id, written)}
