@@ -1,14 +1,16 @@
 """Rows of agents: who they are, what they may, what they spend, and what they did."""
 
-from agents.models.agents import Agent, Binding, ModelEndpoint, Note, ToolName
+from agents.models.agents import Agent, Binding, Given, Note, ToolName
 from agents.models.approvals import Approval, SessionGrant
 from agents.models.budgets import Budget
-from agents.models.pending_calls import Exchange, Handover, Promise, Question
+from agents.models.elicitations import Question
+from agents.models.model_endpoints import ModelEndpoint
+from agents.models.pending_calls import Exchange, Handover, Promise
 from agents.models.policies import ToolPolicy, ToolRule
 from agents.models.recordings import Recording, Replay
 from agents.models.saved_filters import SavedFilter
 from agents.models.sessions import Blob, Inbox, Runner, Session, Step, StoredResult
-from agents.models.skills import Given, Skill, SkillVersion
+from agents.models.skills import Skill, SkillVersion
 from agents.models.workflows import Trigger, Workflow, WorkflowRun, WorkflowVersion
 
 __all__ = [

@@ -1,4 +1,11 @@
-"""Agent, AgentServer, ToolName, Note, Given."""
+"""Agent: a bot, its limits and its workspace.
+
+Binding and ToolName: which servers an agent has, and what their tools are called there.
+
+Given: the skills, callable agents and workflows that an agent has.
+
+Note: what an agent keeps for later sessions (FEATURES D6).
+"""
 
 from contextlib import suppress
 from typing import ClassVar
@@ -8,8 +15,10 @@ from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
+from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
+from agents.models.model_endpoints import ModelEndpoint
 from agents.models.workspace_limits import MOST_FILES, USUAL_FILES, USUAL_MIB
 from bonobot.accounts.models import Membership, User
 from bonobot.accounts.models.abstract_models import (
@@ -19,7 +28,6 @@ from bonobot.accounts.models.abstract_models import (
 )
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action, Role, may
-from bonobot.core.crypto.encrypted_fields import SealedTextField
 from bonobot.core.db.changed_fields import SavesChangedFields
 from mcp_servers.flow_labels import FlowLabel, decode_labels
 
@@ -27,95 +35,6 @@ from mcp_servers.flow_labels import FlowLabel, decode_labels
 UUID_LENGTH = 36
 # So many tools a model is shown at once; with more it searches (docs/tool-search.md).
 TOOLS_SHOWN = 40
-
-
-class ModelEndpoint(GovernedModel):
-    """A language model that agents may use: at one of the known providers, or the offline model.
-
-    Prices are micro-dollars per million tokens; None means: ask the bundled price list. Where the
-    model fails, `fallback` is asked instead, and its own fallback after it. Answers have at most
-    `max_tokens`; None: as the model likes, and 4,096 where a budget stands. A request and
-    its answer have room in `context_window`; None: as the bundled list of models says.
-    """
-
-    class Kind(models.TextChoices):
-        """Which wire is spoken."""
-
-        OFFLINE = "offline", _("offline (built in, not a language model)")
-        OPENAI = "openai", _("OpenAI-compatible")
-        RESPONSES = "responses", _("OpenAI Responses API")
-        AZURE = "azure", _("Azure OpenAI")
-        ANTHROPIC = "anthropic", _("Anthropic")
-        GOOGLE = "google", _("Google Gemini API")
-        VERTEX = "vertex", _("Google Vertex AI")
-        BEDROCK = "bedrock", _("Amazon Bedrock")
-
-    class Thinking(models.TextChoices):
-        """How much the model thinks before it answers."""
-
-        DEFAULT = "", _("as the model does by itself")
-        OFF = "off", _("off, or as little as it can")
-        LOW = "low", _("low")
-        MEDIUM = "medium", _("medium")
-        HIGH = "high", _("high")
-
-    class FallsOver(models.TextChoices):
-        """Which failures go on to the fallback."""
-
-        UNAVAILABLE = "unavailable", _("unreachable, overloaded, failing or silent")
-        ANY = "any", _("any failure of the model, refused credentials and requests too")
-
-    name = models.CharField(_("name"), max_length=255)
-    slug = models.SlugField(_("slug"), max_length=64)
-    kind = models.CharField(_("kind"), max_length=16, choices=Kind, default=Kind.OPENAI)
-    base_url = models.CharField(_("base URL"), blank=True, default="", max_length=500)
-    api_key = SealedTextField(_("API key"), blank=True, default="")
-    model = models.CharField(_("model"), max_length=255, blank=True, default="")
-    allow_private = models.BooleanField(_("private address allowed"), default=False)
-    timeout_s = models.PositiveIntegerField(
-        _("timeout (s)"), default=120, validators=[MinValueValidator(1)]
-    )
-    input_price = models.PositiveBigIntegerField(_("input price"), null=True, blank=True)
-    output_price = models.PositiveBigIntegerField(_("output price"), null=True, blank=True)
-    max_tokens = models.PositiveIntegerField(
-        _("longest answer (tokens)"), null=True, blank=True, validators=[MinValueValidator(1)]
-    )
-    context_window = models.PositiveIntegerField(
-        _("context window (tokens)"), null=True, blank=True, validators=[MinValueValidator(1)]
-    )
-    region = models.CharField(_("region"), blank=True, default="", max_length=64)
-    access_key_id = models.CharField(_("access key ID"), blank=True, default="", max_length=128)
-    api_version = models.CharField(_("API version"), blank=True, default="", max_length=32)
-    thinking = models.CharField(
-        _("thinking"), max_length=8, choices=Thinking, blank=True, default=Thinking.DEFAULT
-    )
-    native_tools = models.BooleanField(_("calls tools natively"), default=True)
-    sees_images = models.BooleanField(_("sees images"), default=False)
-    retries = models.PositiveSmallIntegerField(
-        _("retries"), default=2, validators=[MaxValueValidator(10)]
-    )
-    fallback = models.ForeignKey(
-        "self",
-        on_delete=models.PROTECT,
-        null=True,
-        blank=True,
-        related_name="fallback_of",
-        verbose_name=_("fallback"),
-    )
-    falls_over = models.CharField(
-        _("falls back on"), max_length=16, choices=FallsOver, default=FallsOver.UNAVAILABLE
-    )
-
-    class Meta:
-        ordering = ("name",)
-        verbose_name = _("model endpoint")
-        verbose_name_plural = _("model endpoints")
-        constraints = (
-            models.UniqueConstraint(fields=["organization", "slug"], name="endpoint_slug"),
-        )
-
-    def __str__(self) -> str:
-        return self.name
 
 
 def build_agent_lookup(name: str) -> dict[str, UUID | str]:
@@ -307,6 +226,51 @@ class ToolName(GovernedModel):
 
     def __str__(self) -> str:
         return self.name
+
+
+class Given(GovernedModel):
+    """Something that an agent has: a skill, an agent that it may ask, or a workflow as a tool."""
+
+    agent = models.ForeignKey("agents.Agent", on_delete=models.CASCADE, related_name="given")
+    skill = models.ForeignKey(
+        "agents.Skill", on_delete=models.CASCADE, null=True, related_name="given"
+    )
+    callee = models.ForeignKey(
+        "agents.Agent", on_delete=models.CASCADE, null=True, related_name="given_to"
+    )
+    workflow = models.ForeignKey(
+        "agents.Workflow", on_delete=models.CASCADE, null=True, related_name="given"
+    )
+
+    class Meta:
+        verbose_name = _("given to an agent")
+        verbose_name_plural = _("given to agents")
+        constraints = (
+            models.UniqueConstraint(
+                fields=["agent", "skill"],
+                condition=Q(skill__isnull=False),
+                name="skill_given_once",
+            ),
+            models.UniqueConstraint(
+                fields=["agent", "callee"],
+                condition=Q(callee__isnull=False),
+                name="callee_given_once",
+            ),
+            models.UniqueConstraint(
+                fields=["agent", "workflow"],
+                condition=Q(workflow__isnull=False),
+                name="workflow_given_once",
+            ),
+            models.CheckConstraint(
+                condition=Q(skill__isnull=False, callee__isnull=True, workflow__isnull=True)
+                | Q(skill__isnull=True, callee__isnull=False, workflow__isnull=True)
+                | Q(skill__isnull=True, callee__isnull=True, workflow__isnull=False),
+                name="given_one_thing",
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.skill or self.callee or self.workflow} → {self.agent}"
 
 
 LONGEST_TITLE = 200

@@ -1,15 +1,17 @@
-"""PendingCall, DeferredCall, CallHandoff."""
+"""Exchange: a call that its server answered with a request, and how the call goes on.
+
+Promise: a call that a person has to allow first, promised to a program as a task.
+
+Handovers: a call that one process holds for a client, and another process goes on with.
+"""
 
 from typing import Any
 
 from django.db import models
-from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
-from agents.models.approvals import WaitsForPerson
 from bonobot.accounts.models.abstract_models import OrganizationModel
 from bonobot.core.crypto.encrypted_fields import SealedJSONField
-from bonobot.core.db.fields import OrderedJSONField
 
 
 class Exchange(OrganizationModel):
@@ -57,80 +59,6 @@ class Exchange(OrganizationModel):
 
     def __str__(self) -> str:
         return f"{self.own_name}: {self.kind} {self.round}"
-
-
-class Question(WaitsForPerson):
-    """What a server asks the person who runs a session (MCP: elicitation).
-
-    A form's fields are in `schema`; a web page's address is shown whole and never fetched. All text
-    is the server's. What was entered is sealed, and dropped once the server has it. `exchange` is
-    null where the server waits on a live connection.
-    """
-
-    class Mode(models.TextChoices):
-        """How it is answered."""
-
-        FORM = "form", _("by a form")
-        URL = "url", _("on a web page")
-
-    class State(models.TextChoices):
-        """What became of it; only the first three answers are a person's."""
-
-        WAITING = "waiting", _("waits for a person")
-        ACCEPTED = "accept", _("answered")
-        DECLINED = "decline", _("declined")
-        CANCELLED = "cancel", _("dismissed")
-        EXPIRED = "expired", _("expired")
-        WITHDRAWN = "withdrawn", _("withdrawn")
-
-    agent = models.ForeignKey("agents.Agent", on_delete=models.CASCADE, related_name="questions")
-    session = models.ForeignKey(
-        "agents.Session", on_delete=models.CASCADE, related_name="questions"
-    )
-    exchange = models.ForeignKey(
-        Exchange, on_delete=models.CASCADE, null=True, related_name="questions"
-    )
-    round = models.PositiveIntegerField(default=1)
-    key = models.CharField(max_length=255, blank=True, default="")
-    call_id = models.UUIDField(null=True)
-    server_id = models.UUIDField()
-    server_name = models.CharField(_("server"), max_length=255)
-    own_name = models.CharField(_("tool"), max_length=2048, blank=True, default="")
-    mode = models.CharField(_("how"), max_length=4, choices=Mode)
-    message = models.TextField(_("question"))
-    schema = OrderedJSONField(default=dict)
-    url = models.TextField(_("web page"), blank=True, default="")
-    elicitation_id = models.CharField(max_length=255, blank=True, default="")
-    flags = models.JSONField(_("warnings"), default=list)
-    requested_by_kind = models.CharField(max_length=10)
-    requested_by_id = models.CharField(max_length=255)
-    requested_by = models.CharField(_("asked of"), max_length=255)
-
-    state = models.CharField(_("state"), max_length=9, choices=State, default=State.WAITING)
-    content: Any = SealedJSONField(default=dict, blank=True, remembered=False)
-    expires_at = models.DateTimeField(_("expires"))
-    answered_at = models.DateTimeField(_("answered"), null=True)
-    answered_by = models.CharField(_("answered by"), max_length=255, blank=True, default="")
-    completed_at = models.DateTimeField(_("done there"), null=True)
-
-    class Meta:
-        ordering = ("-created_at",)
-        verbose_name = _("question of a server")
-        verbose_name_plural = _("questions of servers")
-        constraints = (
-            models.UniqueConstraint(
-                fields=["exchange", "round", "key"],
-                condition=Q(exchange__isnull=False),
-                name="question_once",
-            ),
-        )
-        indexes = (
-            models.Index(fields=["organization", "state", "-created_at"], name="question_inbox"),
-            models.Index(fields=["state", "expires_at"], name="question_by_expiry"),
-        )
-
-    def __str__(self) -> str:
-        return f"{self.server_name}: {self.get_state_display()}"
 
 
 class Promise(OrganizationModel):

@@ -1,9 +1,8 @@
-"""Skill, SkillVersion and Given: named instructions, and who has them (FEATURES D6, E5)."""
+"""Skill and SkillVersion: named instructions (FEATURES D6)."""
 
 from typing import Any, ClassVar
 
 from django.db import models
-from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
 from agents.models.reach import of_visible_agents, sees_every_agent
@@ -86,46 +85,3 @@ class SkillVersion(OrganizationModel):
 
     def __str__(self) -> str:
         return f"{self.skill} {self.number}"
-
-
-class Given(GovernedModel):
-    """Something that an agent has: a skill, an agent that it may ask, or a workflow as a tool."""
-
-    agent = models.ForeignKey("agents.Agent", on_delete=models.CASCADE, related_name="given")
-    skill = models.ForeignKey(Skill, on_delete=models.CASCADE, null=True, related_name="given")
-    callee = models.ForeignKey(
-        "agents.Agent", on_delete=models.CASCADE, null=True, related_name="given_to"
-    )
-    workflow = models.ForeignKey(
-        "agents.Workflow", on_delete=models.CASCADE, null=True, related_name="given"
-    )
-
-    class Meta:
-        verbose_name = _("given to an agent")
-        verbose_name_plural = _("given to agents")
-        constraints = (
-            models.UniqueConstraint(
-                fields=["agent", "skill"],
-                condition=Q(skill__isnull=False),
-                name="skill_given_once",
-            ),
-            models.UniqueConstraint(
-                fields=["agent", "callee"],
-                condition=Q(callee__isnull=False),
-                name="callee_given_once",
-            ),
-            models.UniqueConstraint(
-                fields=["agent", "workflow"],
-                condition=Q(workflow__isnull=False),
-                name="workflow_given_once",
-            ),
-            models.CheckConstraint(
-                condition=Q(skill__isnull=False, callee__isnull=True, workflow__isnull=True)
-                | Q(skill__isnull=True, callee__isnull=False, workflow__isnull=True)
-                | Q(skill__isnull=True, callee__isnull=True, workflow__isnull=False),
-                name="given_one_thing",
-            ),
-        )
-
-    def __str__(self) -> str:
-        return f"{self.skill or self.callee or self.workflow} → {self.agent}"
