@@ -1,4 +1,9 @@
-"""Create, change, delete agents; attach servers; members."""
+"""Make, change and remove agents: the one way for every surface, audited.
+
+Give servers to agents and take them away: the one way for every surface, audited (D2).
+
+Welcoming: whoever joins as a member gets the agents that their invitation names.
+"""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
@@ -7,21 +12,20 @@ from typing import Any
 
 from django.conf import settings
 from django.core.exceptions import ValidationError
-from django.db import IntegrityError, models, transaction
+from django.db import transaction
 from django.utils.text import slugify
 
 from agents.builtin_tools.services import check_builtin_tools
 from agents.builtin_tools.workspaces import remove_own_folder
-from agents.model_endpoints.services import ModelEndpointSpec, check_endpoint
 from agents.models import Agent, Approval, Binding, ModelEndpoint, Question, ToolPolicy
 from bonobot.accounts.models import Invitation, User
 from agents.sessions.services import end_sessions
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.db.transactions import lock
+from bonobot.core.db.validated_save import save_validated
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Conflict, InvalidInput, NotFound
-from bonobot.core.text.masking import MASK
 from bonobot.ledger.audit.admin_changes import record_change
 from bonobot.ledger.types import Actor
 from mcp_servers.models import Server
@@ -29,11 +33,8 @@ from mcp_servers.services import lock_whole, remove
 
 __all__ = [
     "AgentSpec",
-    "ModelEndpointSpec",
     "add_agent",
     "remove_agent",
-    "remove_endpoint",
-    "save_endpoint",
     "set_agent_members",
     "update_agent",
 ]
@@ -73,7 +74,7 @@ def add_agent(principal: Principal, spec: AgentSpec) -> Agent:
     if agent.model_endpoint_id is None:
         agent.model_endpoint = _default_endpoint(principal)
     with record_change(**_build_audit_fields(principal, agent, "agent_added")):
-        _save(agent)
+        save_validated(agent)
         ToolPolicy.objects.create(organization_id=agent.organization_id, agent=agent)
     return agent
 
@@ -88,7 +89,7 @@ def update_agent(principal: Principal, agent: Agent, spec: AgentSpec) -> Agent:
     with record_change(
         **_build_audit_fields(principal, agent, "agent_changed", {"changed": changed})
     ):
-        _save(agent)
+        save_validated(agent)
     if "enabled" in changed and not agent.enabled:
         end_sessions(principal, agent.sessions.all(), "The agent was switched off.")
     return agent
@@ -142,44 +143,6 @@ def _lock_sessions(agent: Agent) -> None:
     lock(agent.sessions.all(), deleting=True)
 
 
-def save_endpoint(
-    principal: Principal, spec: ModelEndpointSpec, endpoint: ModelEndpoint | None = None
-) -> ModelEndpoint:
-    """Make or change a model endpoint, checked by the rules of its kind.
-
-    Raises `Invalid`, `Conflict` (`name_taken`), `Forbidden`, `EgressDenied`.
-    """
-    principal.require(Action.MANAGE_AGENTS)
-    check_endpoint(principal, spec, endpoint)
-    action = "model_endpoint_changed" if endpoint else "model_endpoint_added"
-    endpoint = endpoint or ModelEndpoint(organization_id=principal.organization_id)
-    for field in fields(spec):
-        value = getattr(spec, field.name)
-        if field.name != "api_key":
-            setattr(endpoint, field.name, value)
-        elif value != MASK:
-            endpoint.api_key = value
-    endpoint.slug = endpoint.slug or slugify(spec.name)[:64]
-    with record_change(**_build_audit_fields(principal, endpoint, action)):
-        _save(endpoint)
-    return endpoint
-
-
-def remove_endpoint(principal: Principal, endpoint: ModelEndpoint) -> None:
-    """Delete a model endpoint; raises `Conflict` (code `in_use`) while something thinks with it."""
-    principal.require(Action.MANAGE_AGENTS)
-    users = [*endpoint.agents.values_list("name", flat=True)[:5]]
-    users += endpoint.fallback_of.values_list("name", flat=True)[:5]
-    if users:
-        raise Conflict(
-            format_message("The model endpoint is used by: {users}.", users=", ".join(users)),
-            code="in_use",
-            remedy="Give these another model endpoint first.",
-        )
-    with record_change(**_build_audit_fields(principal, endpoint, "model_endpoint_removed")):
-        endpoint.delete()
-
-
 def _put(agent: Agent, spec: AgentSpec) -> list[str]:
     """Set what the specification says; return the names of the fields that changed."""
     said = {f.name: getattr(spec, f.name) for f in fields(spec)}
@@ -209,31 +172,6 @@ def _default_endpoint(principal: Principal) -> ModelEndpoint:
         field="model_endpoint",
         remedy="Make a model endpoint first; the kind `offline` needs nothing.",
     )
-
-
-def _save(row: models.Model) -> None:
-    """Validate and save; the first field that doesn't hold is named."""
-    try:
-        row.full_clean()
-    except ValidationError as error:
-        field, messages = next(iter(error.message_dict.items()))
-        taken = "unique" in {e.code for e in error.error_dict.get(field, [])} or field == "__all__"
-        problem = Conflict if taken else InvalidInput
-        raise problem(
-            f"{messages[0]}",
-            code="name_taken" if taken else "invalid",
-            field="name" if field == "__all__" else field,
-            remedy="Change this field.",
-        ) from None
-    try:
-        row.save()
-    except IntegrityError:
-        raise Conflict(
-            "There is one of this name already.",
-            code="name_taken",
-            field="name",
-            remedy="Choose another name.",
-        ) from None
 
 
 def _build_audit_fields(

@@ -30,9 +30,9 @@ from django.apps import apps
 from django.db import connection
 
 from agents.budgets.services import BudgetLine, set_budgets
+from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
 from agents.models import Agent, Session
 from agents.policies.services import PolicySpec, RuleSpec, set_policy
-from agents.services import ModelEndpointSpec, save_endpoint
 from agents.sessions.services import start
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.writer.writer_thread import get_writer

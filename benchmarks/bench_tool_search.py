@@ -28,8 +28,9 @@ from rich.console import Console
 from rich.table import Table
 
 from agents.builtin_tools.toolsets.find_tools import split_words
+from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
 from agents.models import Agent, Session
-from agents.services import AgentSpec, ModelEndpointSpec, save_endpoint, update_agent
+from agents.services import AgentSpec, update_agent
 from agents.sessions.services import start
 from agents.sessions.worker import SessionRunner
 from bonobot.core.runtime import get_runtime

@@ -3,7 +3,7 @@
 from agents.evaluation.services import ReplayOverrides, record, replay
 from agents.images import keep
 from agents.llm.interface import ImageData
-from agents.services import ModelEndpointSpec, save_endpoint
+from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
 from agents.skills.services import SkillSpec, save_skill
 from agents.workflows.services import run_workflow
 from bonobot.accounts.invitations import invite

@@ -11,9 +11,9 @@ from django.utils.html import format_html
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
+from agents.model_endpoints.services import ModelEndpointSpec, remove_endpoint, save_endpoint
 from agents.model_endpoints.try_endpoint import try_endpoint
 from agents.models import ModelEndpoint
-from agents.services import ModelEndpointSpec, remove_endpoint, save_endpoint
 from bonobot.accounts.admin_base import ServiceFormAdmin, render_screen
 from bonobot.accounts.roles import Action
 from bonobot.core.admin.theme import SecretInput, display, register

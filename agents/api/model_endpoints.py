@@ -8,9 +8,9 @@ from rest_framework import serializers
 from rest_framework.response import Response
 
 from agents.llm.interface import ModelError
+from agents.model_endpoints.services import ModelEndpointSpec, remove_endpoint, save_endpoint
 from agents.model_endpoints.try_endpoint import try_endpoint
 from agents.models import ModelEndpoint
-from agents.services import ModelEndpointSpec, remove_endpoint, save_endpoint
 from bonobot.accounts.api.openapi_schema import describe_operation
 from bonobot.accounts.api.resource_view import READ, ResourceView, require_row, set_not_found_field
 from bonobot.accounts.roles import Action

@@ -4,9 +4,9 @@ import argparse
 from dataclasses import fields
 from typing import Any
 
+from agents.model_endpoints.services import ModelEndpointSpec, remove_endpoint, save_endpoint
 from agents.model_endpoints.try_endpoint import try_endpoint
 from agents.models import ModelEndpoint
-from agents.services import ModelEndpointSpec, remove_endpoint, save_endpoint
 from bonobot.core.cli.command_group import CommandContext, CommandVerb, build_table, expand
 from bonobot.core.text.masking import MASK
 

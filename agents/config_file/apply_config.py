@@ -10,20 +10,11 @@ from agents.budgets.services import set_budgets
 from agents.callable_agents import set_callees
 from agents.config_file.plan_changes import ConfigPlan, ConfigPlanStep, build_server_spec, make_plan
 from agents.config_file.read_config import WantedConfig
+from agents.model_endpoints.services import ModelEndpointSpec, remove_endpoint, save_endpoint
 from agents.models import Agent, ModelEndpoint
 from agents.policies.services import set_policy
 from agents.policies.shadow_mode import set_draft
-from agents.services import (
-    AgentSpec,
-    ModelEndpointSpec,
-    add_agent,
-    bind,
-    remove_agent,
-    remove_endpoint,
-    save_endpoint,
-    unbind,
-    update_agent,
-)
+from agents.services import AgentSpec, add_agent, bind, remove_agent, unbind, update_agent
 from agents.skills.services import remove_skill, save_skill
 from agents.workflows.services import remove_workflow, save_workflow
 from agents.workflows.triggers import set_triggers

@@ -1,10 +1,12 @@
-"""Validate, save, remove model endpoints; fallback chain."""
+"""Save and remove model endpoints, checked by what an endpoint of each kind needs."""
 
 import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, cast
+
+from django.utils.text import slugify
 
 from agents.llm.interface import HOMES, ModelEndpointConfig
 from agents.llm.interface import Kind as EndpointKind
@@ -13,10 +15,12 @@ from agents.models import ModelEndpoint
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.crypto.stored_secrets import keep_with_addresses, origin_of
+from bonobot.core.db.validated_save import save_validated
 from bonobot.core.http.egress import EgressDenied, check_url
 from bonobot.core.i18n.messages import format_message
-from bonobot.core.problems import InvalidInput
+from bonobot.core.problems import Conflict, InvalidInput
 from bonobot.core.text.masking import MASK
+from bonobot.ledger.audit.admin_changes import record_change
 
 Kind = ModelEndpoint.Kind
 
@@ -51,6 +55,58 @@ class ModelEndpointSpec:
     retries: int = 2
     fallback: ModelEndpoint | None = None
     falls_over: str = ModelEndpoint.FallsOver.UNAVAILABLE
+
+
+def save_endpoint(
+    principal: Principal, spec: ModelEndpointSpec, endpoint: ModelEndpoint | None = None
+) -> ModelEndpoint:
+    """Make or change a model endpoint, checked by the rules of its kind.
+
+    Raises `Invalid`, `Conflict` (`name_taken`), `Forbidden`, `EgressDenied`.
+    """
+    principal.require(Action.MANAGE_AGENTS)
+    check_endpoint(principal, spec, endpoint)
+    action = "model_endpoint_changed" if endpoint else "model_endpoint_added"
+    endpoint = endpoint or ModelEndpoint(organization_id=principal.organization_id)
+    for field in fields(spec):
+        value = getattr(spec, field.name)
+        if field.name != "api_key":
+            setattr(endpoint, field.name, value)
+        elif value != MASK:
+            endpoint.api_key = value
+    endpoint.slug = endpoint.slug or slugify(spec.name)[:64]
+    with record_change(**_build_audit_fields(principal, endpoint, action)):
+        save_validated(endpoint)
+    return endpoint
+
+
+def remove_endpoint(principal: Principal, endpoint: ModelEndpoint) -> None:
+    """Delete a model endpoint; raises `Conflict` (code `in_use`) while something thinks with it."""
+    principal.require(Action.MANAGE_AGENTS)
+    users = [*endpoint.agents.values_list("name", flat=True)[:5]]
+    users += endpoint.fallback_of.values_list("name", flat=True)[:5]
+    if users:
+        raise Conflict(
+            format_message("The model endpoint is used by: {users}.", users=", ".join(users)),
+            code="in_use",
+            remedy="Give these another model endpoint first.",
+        )
+    with record_change(**_build_audit_fields(principal, endpoint, "model_endpoint_removed")):
+        endpoint.delete()
+
+
+def _build_audit_fields(
+    principal: Principal, endpoint: ModelEndpoint, action: str
+) -> dict[str, Any]:
+    return {
+        "organization_id": endpoint.organization_id,
+        "actor": principal.actor,
+        "action": action,
+        "resource_type": endpoint._meta.model_name,
+        "resource_id": str(endpoint.pk),
+        "resource_name": endpoint.name,
+        "details": {},
+    }
 
 
 def check_endpoint(

@@ -10,9 +10,10 @@ from django.utils import timezone
 
 from agents.elicitations.forms import read
 from agents.elicitations.services import ElicitationOrigin, ask
+from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
 from agents.models import Agent, Approval, ModelEndpoint, Question, Session, Step, Trigger, Workflow
 from agents.policies.services import PolicySpec, set_policy
-from agents.services import AgentSpec, ModelEndpointSpec, add_agent, bind, save_endpoint
+from agents.services import AgentSpec, add_agent, bind
 from agents.sessions.services import start
 from agents.workflows.services import WorkflowSpec, save_workflow
 from agents.workflows.triggers import TriggerSpec, save_trigger

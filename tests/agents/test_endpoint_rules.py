@@ -5,7 +5,14 @@ from typing import Any
 import pytest
 
 from agents.llm.providers import registry as provider_registry
-from agents.model_endpoints.services import LONGEST_CHAIN, build_endpoint, build_fallback_chain
+from agents.model_endpoints.services import (
+    LONGEST_CHAIN,
+    ModelEndpointSpec,
+    build_endpoint,
+    build_fallback_chain,
+    remove_endpoint,
+    save_endpoint,
+)
 from agents.models import ModelEndpoint
 from agents.services import ModelEndpointSpec, remove_endpoint, save_endpoint
 from bonobot.accounts.models import Organization

@@ -9,9 +9,10 @@ from agents.kill_switch import (
     resume,
 )
 from agents.model_endpoints import request_budget
+from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
 from agents.models import Approval, Session, Step
 from agents.policies.services import PolicySpec, set_policy
-from agents.services import AgentSpec, ModelEndpointSpec, save_endpoint, update_agent
+from agents.services import AgentSpec, update_agent
 from agents.sessions import services as sessions
 from bonobot.accounts.roles import Role
 from bonobot.core.problems import Problem

@@ -16,8 +16,8 @@ from agents.images import (
     load_message_images,
 )
 from agents.llm.interface import ImageData, build_user_message
+from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
 from agents.models import Blob, ModelEndpoint, Session, Step
-from agents.services import ModelEndpointSpec, save_endpoint
 from agents.sessions.events import build_step_data
 from bonobot.core.problems import NotFound
 from bonobot.core.runtime import get_runtime

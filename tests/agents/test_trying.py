@@ -3,6 +3,7 @@
 import pytest
 
 from agents.budgets.services import BudgetLine, set_budgets
+from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
 from agents.model_endpoints.try_endpoint import try_endpoint
 from agents.models import ModelEndpoint
 from agents.services import ModelEndpointSpec, save_endpoint

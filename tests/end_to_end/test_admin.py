@@ -19,10 +19,10 @@ from django.db.models import QuerySet
 from django.utils import timezone
 from playwright.sync_api import ConsoleMessage, Locator, Page, expect
 
+from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
 from agents.models import Agent, Approval, Session, Step
 from agents.models.recordings import Replay
 from agents.policies.services import PolicySpec, set_policy
-from agents.services import ModelEndpointSpec, save_endpoint
 from agents.sessions.export import report
 from agents.sessions.services import start
 from bonobot.accounts.models import Membership, Organization, User

@@ -24,10 +24,11 @@ from agents.console.onboarding import (
     load_onboarding_progress,
     skip,
 )
+from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
 from agents.model_endpoints.try_endpoint import EndpointTestResult, try_endpoint
 from agents.models import Agent, ModelEndpoint
 from agents.policies.services import PolicySpec, set_policy
-from agents.services import AgentSpec, ModelEndpointSpec, add_agent, bind, save_endpoint
+from agents.services import AgentSpec, add_agent, bind
 from bonobot.accounts.admin_base.responses import View, add_problem_to_form, render_screen
 from bonobot.accounts.current_organization import resolve_principal
 from bonobot.accounts.principals import Principal

@@ -10,9 +10,10 @@ from agents.evaluation import replay_runner
 from agents.evaluation import services as evaluation
 from agents.evaluation.services import ReplayOverrides, record, remove, replay
 from agents.evaluation.transcripts import Transcript
+from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
 from agents.models import ModelEndpoint, Recording, Replay, Runner, Session
 from agents.policies.services import PolicySpec, set_policy
-from agents.services import AgentSpec, ModelEndpointSpec, save_endpoint, update_agent
+from agents.services import AgentSpec, update_agent
 from agents.sessions import leases
 from agents.sessions import services as sessions
 from agents.tasks import sweep

@@ -4,8 +4,9 @@ import asyncio
 
 import pytest
 
+from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
 from agents.models import Session, Step
-from agents.services import ModelEndpointSpec, bind, save_endpoint, set_attachment_enabled
+from agents.services import bind, set_attachment_enabled
 from agents.sessions import services as sessions
 from agents.sessions.run_context import compare_servers
 from bonobot.core.runtime import get_runtime

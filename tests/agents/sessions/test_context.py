@@ -7,8 +7,8 @@ import pytest
 
 from agents.builtin_tools.toolsets.default_tools import CHUNK
 from agents.llm.pricing import estimate_tokens
+from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
 from agents.models import ModelEndpoint, Session, Step
-from agents.services import ModelEndpointSpec, save_endpoint
 from agents.sessions import services as sessions
 from agents.sessions.history import load_history
 from agents.sessions.worker import SessionRunner

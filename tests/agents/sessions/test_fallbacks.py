@@ -5,8 +5,8 @@ from contextlib import AsyncExitStack
 
 import pytest
 
+from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
 from agents.models import Agent, ModelEndpoint, Session, Step
-from agents.services import ModelEndpointSpec, save_endpoint
 from agents.sessions import model_fallback
 from agents.sessions import services as sessions
 from agents.sessions.export import report

@@ -18,8 +18,8 @@ from agents.model_endpoints.request_budget import (
     compute_fitting_tokens,
     correct_estimate,
 )
+from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
 from agents.models import Budget, ModelEndpoint, Session, Step
-from agents.services import ModelEndpointSpec, save_endpoint
 from agents.sessions import services as sessions
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.budgets import BudgetBalance, parse_unit

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from agents.approvals.services import answer
+from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
 from agents.models import Approval, Session, SessionGrant, Step
-from agents.services import ModelEndpointSpec, save_endpoint
 from agents.sessions import services as sessions
 from agents.sessions.sampling_messages import read
 from bonobot.core.problems import InvalidInput

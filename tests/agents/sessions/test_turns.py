@@ -6,8 +6,8 @@ from weakref import WeakKeyDictionary
 
 import pytest
 
+from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
 from agents.models import Budget, ModelEndpoint, Session, Step
-from agents.services import ModelEndpointSpec, save_endpoint
 from agents.sessions import services as sessions
 from agents.sessions.export import report
 from bonobot.core.redis_bus import get_bus

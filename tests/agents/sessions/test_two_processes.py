@@ -8,8 +8,8 @@ from weakref import WeakKeyDictionary
 
 import pytest
 
+from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
 from agents.models import Session, Step
-from agents.services import ModelEndpointSpec, save_endpoint
 from agents.sessions.events import read_events
 from agents.sessions.export import report
 from bonobot.core import redis_bus

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from agents.evaluation.services import record
+from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
 from agents.models import Agent
 from agents.notes import NoteSpec, save_note
-from agents.services import ModelEndpointSpec, save_endpoint
 from agents.sessions.services import end, start
 from agents.skills.services import SkillSpec, save_skill
 from agents.workflows.services import run_workflow
