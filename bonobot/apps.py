@@ -46,7 +46,7 @@ class BonobotConfig(AppConfig):
     verbose_name = "Bonobot"
 
     def ready(self) -> None:
-        """Register the system checks; begin to trace, where that is wanted.
+        """Register the system checks and command groups; begin to trace, where that is wanted.
 
         The Celery application is created here, so that `@shared_task` finds its broker in every
         process of Django, and children that need neither don't load it.
@@ -55,6 +55,9 @@ class BonobotConfig(AppConfig):
 
         from bonobot import __version__, celery, checks  # noqa: F401 - importing registers
         from bonobot.core.telemetry import tracing
+        from bonobot.management.command_groups import register_command_groups
+
+        register_command_groups()
 
         if settings.BONOBOT_TRACES:
             tracing.begin(settings.BONOBOT_TRACES, __version__)

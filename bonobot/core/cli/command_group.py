@@ -14,7 +14,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import cached_property
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, ClassVar
 
 from django.core.management.base import BaseCommand, CommandParser
@@ -162,10 +164,18 @@ class CommandContext:
 
 
 class CommandGroup(BaseCommand):
-    """A Django command whose first argument is a verb."""
+    """A Django command whose first argument is a verb.
 
-    verbs: ClassVar[Sequence[CommandVerb]] = ()
+    `verb_sources` are tuples of verbs as `module:TUPLE`, which are imported when they are needed.
+    """
+
+    verb_sources: ClassVar[Sequence[str]] = ()
     requires_system_checks: list[str] = []
+
+    @cached_property
+    def verbs(self) -> tuple[CommandVerb, ...]:
+        """The verbs, in the order of their sources."""
+        return tuple(verb for source in self.verb_sources for verb in resolve_name(source))
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Declare a subparser for each verb."""
