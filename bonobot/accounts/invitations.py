@@ -17,6 +17,7 @@ from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.core.validators import validate_email
 from django.db import IntegrityError, transaction
+from django.http import HttpRequest
 from django.urls import reverse
 from django.utils import timezone, translation
 from django.utils.formats import date_format
@@ -33,6 +34,8 @@ from bonobot.core.problems import Conflict, InvalidInput, NotFound, Problem
 from bonobot.ledger.audit.admin_changes import record_change
 from bonobot.ledger.types import Actor
 
+# The session's key for the link of an invitation, until it is accepted.
+PENDING_INVITATION = "invitation"
 MOST_AGENTS = 100
 # Called in the transaction in which a person joins; `AgentsConfig.ready` registers one.
 _JOINED_HOOKS: list[Callable[[Invitation, User], None]] = []
@@ -128,6 +131,15 @@ def get_invitation_by_link(text: str) -> Invitation:
             remedy="Ask whoever invited you for a new one.",
         )
     return found
+
+
+def has_pending_invitation(request: HttpRequest) -> bool:
+    """Tell whether the browser came with an invitation that can be accepted."""
+    try:
+        get_invitation_by_link(str(request.session.get(PENDING_INVITATION, "")))
+    except Problem:
+        return False
+    return True
 
 
 def accept(text: str, user: User) -> Membership:

@@ -6,8 +6,6 @@ from typing import Any
 from django.conf import settings
 from django.contrib.admin import site
 from django.contrib.auth.decorators import login_not_required
-from django.contrib.auth.models import AbstractBaseUser
-from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 from django.template.response import TemplateResponse
@@ -18,6 +16,7 @@ from django.utils.translation import gettext_lazy as _
 from django.views.decorators.cache import never_cache
 
 from agents.console.admin import settings_check
+from agents.console.admin.navigation import NAVIGATION, PROGRAMS, Entry, may_open
 from agents.console.command_palette import search_palette
 from agents.console.dashboard import build_dashboard
 from agents.console.pending_counts import count_pending
@@ -39,14 +38,15 @@ from bonobot.accounts.current_organization import (
 )
 from bonobot.accounts.models import Membership, Organization
 from bonobot.accounts.principals import Principal
+from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Action
-from bonobot.accounts.second_factor import SecondFactorRequired, has_second_factor
+from bonobot.accounts.second_factor import SecondFactorRequired
 from bonobot.accounts.sso.services import list_announced_providers
 from bonobot.accounts.templatetags.display import counted
 from bonobot.accounts.views import profile
-from bonobot.accounts.views.join_organization import is_founding, is_invited
-from bonobot.accounts.views.login import SignInView, count_attempt
-from bonobot.core.admin.theme import AdminSite, AuthenticationForm
+from bonobot.accounts.views.join_organization import is_founding
+from bonobot.accounts.views.login import SignInForm, SignInView
+from bonobot.core.admin.theme import AdminSite
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import NotFound, Problem
 from bonobot.ledger.admin.usage import show_usage
@@ -60,96 +60,11 @@ LEFT_OUT = frozenset(
 )
 ORGANIZATIONS_SHOWN = 50
 
-PROVIDERS = "tenancy_provider_changelist"
-ORGANIZATION = "tenancy_organization_changelist"
-WORKFLOWS = "agents_workflow_changelist"
-PROGRAMS = "programs"
-SCHEDULES = "django_celery_beat_periodictask_changelist"
-
-# Group, then (title, icon, address, action that shows it, platform administrators only).
-Entry = tuple[Any, str, str, Action, bool]
-NAVIGATION: tuple[tuple[Any, tuple[Entry, ...]], ...] = (
-    ("", ((_("Dashboard"), "monitoring", "index", Action.VIEW, False),)),
-    (
-        _("Connect"),
-        (
-            (_("Servers"), "dns", "mcp_servers_server_changelist", Action.VIEW, False),
-            (_("Presets"), "extension", "mcp_servers_preset_changelist", Action.VIEW, False),
-        ),
-    ),
-    (
-        _("Work"),
-        (
-            (_("Agents"), "smart_toy", "agents_agent_changelist", Action.RUN_AGENTS, False),
-            (_("Sessions"), "forum", "agents_session_changelist", Action.RUN_AGENTS, False),
-            (_("Workflows"), "account_tree", WORKFLOWS, Action.RUN_AGENTS, False),
-            (_("Skills"), "school", "agents_skill_changelist", Action.RUN_AGENTS, False),
-            (_("Models"), "psychology", "agents_modelendpoint_changelist", Action.VIEW, False),
-        ),
-    ),
-    (
-        _("Govern"),
-        (
-            (_("Rules"), "rule", "organization_policy", Action.VIEW, False),
-            (_("Kill switch"), "emergency_home", "organization_halt", Action.VIEW, False),
-            (_("Approvals"), "how_to_reg", "agents_approval_changelist", Action.VIEW, False),
-            (_("Questions"), "contact_support", "agents_question_changelist", Action.VIEW, False),
-            (_("Budgets"), "savings", "agents_budget_changelist", Action.VIEW, False),
-            (_("Usage"), "bar_chart", "usage", Action.VIEW_AUDIT, False),
-            (_("Audit"), "receipt_long", "ledger_auditrow_changelist", Action.VIEW_AUDIT, False),
-            (_("Notices"), "outgoing_mail", "notices_notice_changelist", Action.VIEW_AUDIT, False),
-            (_("Channels"), "campaign", "notices_channel_changelist", Action.VIEW_AUDIT, False),
-            (_("Members"), "group", "tenancy_membership_changelist", Action.VIEW, False),
-            (_("Tokens"), "key", "tenancy_token_changelist", Action.MANAGE_TOKENS, False),
-            (_("Programs let in"), "apps", PROGRAMS, Action.MANAGE_TOKENS, False),
-            (_("Sign-in"), "login", PROVIDERS, Action.MANAGE_ORGANIZATION, False),
-            (_("Organization"), "domain", ORGANIZATION, Action.MANAGE_ORGANIZATION, False),
-        ),
-    ),
-    (
-        _("Platform"),
-        (
-            (_("Users"), "badge", "tenancy_user_changelist", Action.VIEW, True),
-            (_("Issuers of tokens"), "passkey", "tenancy_issuer_changelist", Action.VIEW, True),
-            (_("Launchers"), "terminal", "mcp_servers_launcher_changelist", Action.VIEW, True),
-            (_("Schedules"), "schedule", SCHEDULES, Action.VIEW, True),
-            (_("Settings check"), "troubleshoot", settings_check.ADDRESS, Action.VIEW, True),
-        ),
-    ),
-)
-
-
-class AdminLoginForm(AuthenticationForm):
-    """Let in whoever belongs to an organization, or is about to; `is_staff` plays no part."""
-
-    def clean(self) -> dict[str, Any]:
-        """Count the try before the password is looked at.
-
-        While the account is tried from many addresses, the password is looked at all the same, and
-        the answer is one, unless it is right and a second factor comes next.
-        """
-        refusal = count_attempt(self.request, self.cleaned_data.get("username", ""))
-        try:
-            found: dict[str, Any] = super().clean()
-        except ValidationError as error:
-            raise refusal or error from None
-        if refusal and not has_second_factor(self.get_user()):
-            raise refusal
-        return found
-
-    def confirm_login_allowed(self, user: AbstractBaseUser) -> None:
-        """Raise `ValidationError` for somebody without an organization."""
-        if not (_is_member(user) or (user.is_active and is_invited(self.request))):
-            raise ValidationError(
-                _("You belong to no organization yet. Ask an owner for an invitation."),
-                code="no_organization",
-            )
-
 
 class BonobotAdminSite(AdminSite):
     """The admin of Bonobot."""
 
-    login_form = AdminLoginForm
+    login_form = SignInForm
     logout_template = "people/signed_out.html"
     site_header = "Bonobot"
     site_title = "Bonobot"
@@ -340,7 +255,7 @@ class BonobotAdminSite(AdminSite):
             items = [
                 _build_sidebar_item(request, entry, badges)
                 for entry in entries
-                if _may(principal, entry)
+                if may_open(principal, entry)
             ]
             if items:
                 groups.append({"title": title, "items": items, "separator": False})
@@ -349,11 +264,6 @@ class BonobotAdminSite(AdminSite):
 
 def _list_organizations(request: HttpRequest) -> Any:
     return list_reachable_organizations(request)
-
-
-def _is_member(user: Any) -> bool:
-    member = Membership.objects.filter(user=user)
-    return user.is_active and (user.is_superuser or member.exists())
 
 
 def _build_oauth_urls(wrap: Callable[[View], View]) -> list[URLPattern]:
@@ -380,16 +290,6 @@ def _list_account_links(request: HttpRequest) -> list[dict[str, Any]]:
     if settings.BONOBOT_OAUTH:
         links.append(("admin:let_in", _("Programs that you let in")))
     return [{"title": title, "link": reverse(name)} for name, title in links]
-
-
-def _may(principal: Principal, entry: Entry) -> bool:
-    _title, _icon, address, action, platform = entry
-    if address == PROGRAMS and not settings.BONOBOT_OAUTH:
-        return False
-    if platform:
-        return principal.platform_admin
-    # An auditor or reviewer doesn't run agents, but sees them.
-    return principal.may(action) or (action == Action.RUN_AGENTS and principal.may(Action.VIEW))
 
 
 def _build_sidebar_item(

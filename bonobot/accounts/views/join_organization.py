@@ -36,8 +36,6 @@ from bonobot.core.admin.theme import PasswordInput, TextInput
 from bonobot.core.i18n.localization import localize_text
 from bonobot.core.problems import Problem
 
-PENDING = "invitation"
-
 
 class AcceptInvitationForm(forms.ModelForm):
     """An account: a name to sign in with, who it is, and a password."""
@@ -80,7 +78,7 @@ class AcceptInvitationForm(forms.ModelForm):
 @never_cache
 def open_invitation(request: HttpRequest, text: str) -> HttpResponseBase:
     """Take the secret out of the address and go on."""
-    request.session[PENDING] = text
+    request.session[invitations.PENDING_INVITATION] = text
     answer = HttpResponseRedirect(reverse("account_join"))
     answer["Referrer-Policy"] = "no-referrer"
     return answer
@@ -90,7 +88,7 @@ def open_invitation(request: HttpRequest, text: str) -> HttpResponseBase:
 @never_cache
 def join(request: HttpRequest) -> HttpResponseBase:
     """Show what somebody is invited to, or let them join."""
-    text = str(request.session.get(PENDING, ""))
+    text = str(request.session.get(invitations.PENDING_INVITATION, ""))
     try:
         charge_attempt(JOIN_ADDRESS, request.META.get("REMOTE_ADDR", ""))
         invitation = invitations.get_invitation_by_link(text)
@@ -115,15 +113,6 @@ def join(request: HttpRequest) -> HttpResponseBase:
     )
 
 
-def is_invited(request: HttpRequest) -> bool:
-    """Tell whether the browser came with an invitation that can be accepted."""
-    try:
-        invitations.get_invitation_by_link(str(request.session.get(PENDING, "")))
-    except Problem:
-        return False
-    return True
-
-
 def _accept_invitation(
     request: HttpRequest, text: str, form: AcceptInvitationForm
 ) -> HttpResponseBase | None:
@@ -143,7 +132,7 @@ def _accept_invitation(
             return HttpResponseRedirect(reverse("admin:index"))
         add_problem_to_form(form, problem)
         return None
-    request.session.pop(PENDING, None)
+    request.session.pop(invitations.PENDING_INVITATION, None)
     request.session[SESSION_KEY] = member.organization.slug
     messages.success(request, _t("Welcome to %(where)s.") % {"where": member.organization})
     if user is not request.user:

@@ -16,6 +16,7 @@ from django.contrib import messages
 from django.contrib.auth import logout
 from django.contrib.auth.decorators import login_not_required
 from django.contrib.auth.forms import AuthenticationForm, PasswordResetForm
+from django.contrib.auth.models import AbstractBaseUser
 from django.contrib.auth.views import LoginView, PasswordResetConfirmView, PasswordResetView
 from django.core.exceptions import ValidationError
 from django.db import transaction
@@ -39,11 +40,14 @@ from bonobot.accounts.attempt_limits import (
     charge_attempt,
 )
 from bonobot.accounts.current_organization import MARK, PROOF
+from bonobot.accounts.invitations import has_pending_invitation
 from bonobot.accounts.known_devices import find_device, remember_device
 from bonobot.accounts.models import User
+from bonobot.accounts.models import Membership, User
 from bonobot.accounts.password_reset import list_reset_accounts
-from bonobot.accounts.second_factor import end_sessions, record_own
+from bonobot.accounts.second_factor import end_sessions, has_second_factor, record_own
 from bonobot.accounts.tasks import send_password_resets
+from bonobot.core.admin import theme
 from bonobot.core.admin.theme import site
 from bonobot.core.i18n.localization import localize_problem
 
@@ -73,6 +77,33 @@ class AccountAdapter(DefaultAccountAdapter):
             request.session.flush()
             raise ImmediateHttpResponse(HttpResponseRedirect(reverse("admin:login")))
         super().login(request, user)
+
+
+class SignInForm(theme.AuthenticationForm):
+    """Let in whoever belongs to an organization, or is about to; `is_staff` plays no part."""
+
+    def clean(self) -> dict[str, Any]:
+        """Count the try before the password is looked at.
+
+        While the account is tried from many addresses, the password is looked at all the same, and
+        the answer is one, unless it is right and a second factor comes next.
+        """
+        refusal = count_attempt(self.request, self.cleaned_data.get("username", ""))
+        try:
+            found: dict[str, Any] = super().clean()
+        except ValidationError as error:
+            raise refusal or error from None
+        if refusal and not has_second_factor(self.get_user()):
+            raise refusal
+        return found
+
+    def confirm_login_allowed(self, user: AbstractBaseUser) -> None:
+        """Raise `ValidationError` for somebody without an organization."""
+        if not (_is_member(user) or (user.is_active and has_pending_invitation(self.request))):
+            raise ValidationError(
+                _("You belong to no organization yet. Ask an owner for an invitation."),
+                code="no_organization",
+            )
 
 
 class SignInView(LoginView):
@@ -209,3 +240,8 @@ def cancel(request: HttpRequest) -> HttpResponseBase:
     """Forget who was about to sign in, or was signed in."""
     logout(request)
     return HttpResponseRedirect(reverse("admin:login"))
+
+
+def _is_member(user: Any) -> bool:
+    member = Membership.objects.filter(user=user)
+    return user.is_active and (user.is_superuser or member.exists())

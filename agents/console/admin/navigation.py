@@ -1,0 +1,79 @@
+"""The navigation of the admin: its groups and entries, and who may open them."""
+
+from typing import Any
+
+from django.conf import settings
+from django.utils.translation import gettext_lazy as _
+
+from agents.console.admin import settings_check
+from bonobot.accounts.principals import Principal
+from bonobot.accounts.roles import Action
+
+PROVIDERS = "tenancy_provider_changelist"
+ORGANIZATION = "tenancy_organization_changelist"
+WORKFLOWS = "agents_workflow_changelist"
+PROGRAMS = "programs"
+SCHEDULES = "django_celery_beat_periodictask_changelist"
+
+# Group, then (title, icon, address, action that shows it, platform administrators only).
+Entry = tuple[Any, str, str, Action, bool]
+NAVIGATION: tuple[tuple[Any, tuple[Entry, ...]], ...] = (
+    ("", ((_("Dashboard"), "monitoring", "index", Action.VIEW, False),)),
+    (
+        _("Connect"),
+        (
+            (_("Servers"), "dns", "mcp_servers_server_changelist", Action.VIEW, False),
+            (_("Presets"), "extension", "mcp_servers_preset_changelist", Action.VIEW, False),
+        ),
+    ),
+    (
+        _("Work"),
+        (
+            (_("Agents"), "smart_toy", "agents_agent_changelist", Action.RUN_AGENTS, False),
+            (_("Sessions"), "forum", "agents_session_changelist", Action.RUN_AGENTS, False),
+            (_("Workflows"), "account_tree", WORKFLOWS, Action.RUN_AGENTS, False),
+            (_("Skills"), "school", "agents_skill_changelist", Action.RUN_AGENTS, False),
+            (_("Models"), "psychology", "agents_modelendpoint_changelist", Action.VIEW, False),
+        ),
+    ),
+    (
+        _("Govern"),
+        (
+            (_("Rules"), "rule", "organization_policy", Action.VIEW, False),
+            (_("Kill switch"), "emergency_home", "organization_halt", Action.VIEW, False),
+            (_("Approvals"), "how_to_reg", "agents_approval_changelist", Action.VIEW, False),
+            (_("Questions"), "contact_support", "agents_question_changelist", Action.VIEW, False),
+            (_("Budgets"), "savings", "agents_budget_changelist", Action.VIEW, False),
+            (_("Usage"), "bar_chart", "usage", Action.VIEW_AUDIT, False),
+            (_("Audit"), "receipt_long", "ledger_auditrow_changelist", Action.VIEW_AUDIT, False),
+            (_("Notices"), "outgoing_mail", "notices_notice_changelist", Action.VIEW_AUDIT, False),
+            (_("Channels"), "campaign", "notices_channel_changelist", Action.VIEW_AUDIT, False),
+            (_("Members"), "group", "tenancy_membership_changelist", Action.VIEW, False),
+            (_("Tokens"), "key", "tenancy_token_changelist", Action.MANAGE_TOKENS, False),
+            (_("Programs let in"), "apps", PROGRAMS, Action.MANAGE_TOKENS, False),
+            (_("Sign-in"), "login", PROVIDERS, Action.MANAGE_ORGANIZATION, False),
+            (_("Organization"), "domain", ORGANIZATION, Action.MANAGE_ORGANIZATION, False),
+        ),
+    ),
+    (
+        _("Platform"),
+        (
+            (_("Users"), "badge", "tenancy_user_changelist", Action.VIEW, True),
+            (_("Issuers of tokens"), "passkey", "tenancy_issuer_changelist", Action.VIEW, True),
+            (_("Launchers"), "terminal", "mcp_servers_launcher_changelist", Action.VIEW, True),
+            (_("Schedules"), "schedule", SCHEDULES, Action.VIEW, True),
+            (_("Settings check"), "troubleshoot", settings_check.ADDRESS, Action.VIEW, True),
+        ),
+    ),
+)
+
+
+def may_open(principal: Principal, entry: Entry) -> bool:
+    """Tell whether the navigation shows an entry to somebody."""
+    _title, _icon, address, action, platform = entry
+    if address == PROGRAMS and not settings.BONOBOT_OAUTH:
+        return False
+    if platform:
+        return principal.platform_admin
+    # An auditor or reviewer doesn't run agents, but sees them.
+    return principal.may(action) or (action == Action.RUN_AGENTS and principal.may(Action.VIEW))
