@@ -1,9 +1,13 @@
 """The door: every governed call goes through `call`, whoever makes it (DESIGN section 2).
 
-1. Resolve, check, decide and admit: `check_and_admit`. No audit entry, no call.
-2. Forward: `forward_call`.
-3. Inspect the result: `inspect_result`.
-4. Settle: `settle_call`. An admitted call is always settled.
+The way of a call:
+1. `resolve`: which attached server, server and definition the name means.
+2. `check_and_admit`: check the arguments, decide by the policy (allow, deny or ask), and admit the
+   call with its audit entry (`admit`), or ask a person for it (`require_approval`). No audit entry,
+   no call.
+3. `forward`: send it to its server, or run the built-in tool.
+4. `inspect_result`: mask secrets, scan and bound the text.
+5. `settle_call`: close the audit entry and settle the budgets. An admitted call is always settled.
 
 A governed call is a span, by OpenTelemetry's GenAI conventions (`execute_tool`).
 """

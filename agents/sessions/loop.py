@@ -31,7 +31,13 @@ from agents.sessions.run_context import (
     load_run_context,
 )
 from agents.sessions.system_prompt import build_instructions, build_tool_specs
-from agents.sessions.tool_calls import SessionCaller, build_holder_key, call
+from agents.sessions.tool_calls import (
+    SessionCaller,
+    SessionHandedOff,
+    SessionSuspended,
+    build_holder_key,
+    make_calls,
+)
 from agents.sessions.turns import SessionTurn
 from bonobot.core.db.transactions import get_transaction_batcher
 from bonobot.core.i18n.messages import format_message
@@ -85,14 +91,6 @@ def register_workflow_executor(execute: WorkflowExecutor) -> None:
     _WORKFLOW_EXECUTORS[:] = [execute]
 
 
-class SessionSuspended(Exception):
-    """A call waits for a person: the session lets go of its worker until somebody answers."""
-
-
-class SessionHandedOff(Exception):
-    """This process is told to stop: another one goes on from here."""
-
-
 async def run(hold: SessionLease) -> None:
     """Run a held session until it rests; the outcome is in its rows."""
     orm = get_runtime().orm
@@ -104,7 +102,7 @@ async def run(hold: SessionLease) -> None:
         found = await recover(hold, setting.agent.pk)
         await _append_notices(hold, setting)
         async with asyncio.timeout(setting.max_run_s):
-            await _call_all(hold, setting, found.calls)
+            await make_calls(_build_caller(hold, setting), found.calls)
             if found.waits:
                 raise SessionSuspended
             answer = await _execute_session(hold, setting)
@@ -188,7 +186,7 @@ async def _execute_session(hold: SessionLease, setting: RunContext) -> str | Non
     """Follow the workflow, or converse; return the answer."""
     if setting.follows:
         (execute,) = _WORKFLOW_EXECUTORS
-        return await execute(hold, partial(_call_all, hold, setting))
+        return await execute(hold, partial(make_calls, _build_caller(hold, setting)))
     return await _run_turns(hold, setting)
 
 
@@ -209,7 +207,7 @@ async def _run_turns(hold: SessionLease, setting: RunContext) -> str | None:
                 await _wait_for_next_request(hold, setting, problem, past)
         else:
             if reply.calls:
-                await _call_all(hold, setting, begun)
+                await make_calls(_build_caller(hold, setting), begun)
             elif not await do(step_store.take_messages, hold):
                 return reply.text
             # What a server told during the turn counts in the next one.
@@ -306,19 +304,5 @@ def _cut(max_tokens: int | None) -> dict[str, str]:
     }
 
 
-async def _call_all(hold: SessionLease, setting: RunContext, begun: Sequence[Step]) -> None:
-    """Make the calls of one turn beside each other; one that fails doesn't disturb the rest.
-
-    Raises `Parked` where one waits for a person, once the others are done.
-    """
-    caller = SessionCaller(hold, setting.session, setting.principal, setting.host, setting.root)
-    with hold.presence.calling():
-        made = await asyncio.gather(*(call(caller, step) for step in begun), return_exceptions=True)
-    for one in made:
-        # What isn't a call's own failure ends the run, once the other calls have come back.
-        if isinstance(one, BaseException):
-            raise one
-    if hold.presence.leaving:
-        raise SessionHandedOff
-    if not all(made):
-        raise SessionSuspended
+def _build_caller(hold: SessionLease, setting: RunContext) -> SessionCaller:
+    return SessionCaller(hold, setting.session, setting.principal, setting.host, setting.root)

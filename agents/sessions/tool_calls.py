@@ -4,9 +4,10 @@ Between two parts of a call everything is in its `Exchange`, so a session may re
 worker. A dead holder's call that stood there goes on; so does a look at a task, which does nothing.
 """
 
+import asyncio
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -49,6 +50,14 @@ logger = logging.getLogger(__name__)
 LEAST_REST = timedelta(seconds=10)
 # Of what a tool gave as values, kept for the later steps of a workflow.
 LARGEST_OUTPUT = 256 * 1024
+
+
+class SessionSuspended(Exception):
+    """A call waits for a person: the session lets go of its worker until somebody answers."""
+
+
+class SessionHandedOff(Exception):
+    """This process is told to stop: another one goes on from here."""
 
 
 async def find_pending_call(step: Step) -> Exchange | None:
@@ -175,7 +184,28 @@ def build_holder_key(hold: SessionLease) -> str:
     return f"session:{hold.session_id}"
 
 
-async def call(caller: SessionCaller, step: Step) -> bool:
+async def make_calls(caller: SessionCaller, begun: Sequence[Step]) -> None:
+    """Make the calls of one turn beside each other; one that fails doesn't disturb the rest.
+
+    Raises, once the others are done, `SessionSuspended` where one waits for a person and
+    `SessionHandedOff` where the process is told to stop.
+    """
+    presence = caller.hold.presence
+    with presence.calling():
+        made = await asyncio.gather(
+            *(_make_call(caller, step) for step in begun), return_exceptions=True
+        )
+    for one in made:
+        # What isn't a call's own failure ends the run, once the other calls have come back.
+        if isinstance(one, BaseException):
+            raise one
+    if presence.leaving:
+        raise SessionHandedOff
+    if not all(made):
+        raise SessionSuspended
+
+
+async def _make_call(caller: SessionCaller, step: Step) -> bool:
     """Make one call and write what came of it; False where it waits for a person, or a task.
 
     A call whose server asks for something first goes on by further parts, each with its own id.
