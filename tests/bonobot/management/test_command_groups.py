@@ -14,7 +14,7 @@ import sys
 from bonobot.__main__ import format_overview
 text = format_overview("bonobot")
 assert "Register, read, approve, try and switch MCP servers." in text, text
-print(sorted(name for name in sys.modules if name.startswith(("agents.cli", "mcp_servers.cli"))))
+print(sorted(name for name in sys.modules if name.startswith(("agents.cli.", "mcp_servers.cli."))))
 """
 
 
