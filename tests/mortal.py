@@ -103,7 +103,7 @@ def _is_async(plain: Callable[..., Any]) -> bool:
 
 def watch(moments: Moments) -> None:
     """Make moments of every write and every send."""
-    from agents.calls import pending_calls, pipeline
+    from agents.calls import forward, pending_calls
     from agents.elicitations import services as elicitations
     from agents.evaluation import services as evaluation
     from agents.llm.offline.model import OfflineModel
@@ -112,18 +112,26 @@ def watch(moments: Moments) -> None:
     from bonobot.ledger.writer.writer_thread import LedgerWriter
     from mcp_servers.client.pool import ConnectionPool
 
-    for name in ("append", "close", "finish", "finish_turn", "park", "renew", "take_messages"):
+    for name in (
+        "append",
+        "close",
+        "finish",
+        "finish_turn",
+        "suspend_session",
+        "replace_call_id",
+        "take_messages",
+    ):
         moments.around(step_store, name)
     for owner, *names in (
         (step_store, "keep_exchange", "show_questions"),
         (leases, "claim"),
         (LedgerWriter, "admit_async", "settle_async"),
         (OfflineModel, "request"),
-        (pipeline, "_forward"),
+        (forward, "_send"),
         (ConnectionPool, "request"),
         (child_sessions, "begin"),
-        (executor, "_ended"),
-        (pending_calls, "note", "answered", "told", "look_again"),
+        (executor, "_save_outputs"),
+        (pending_calls, "note", "save_responses", "mark_delivered", "schedule_check"),
         (elicitations, "ask"),
         (evaluation, "claim", "end"),
     ):
