@@ -27,8 +27,9 @@ from agents.workflows.triggers import (
 from agents.workflows.webhooks import WebhookCredentials, authenticate_delivery, receive
 from bonobot.accounts.api.idempotency_keys import HEADER
 from bonobot.accounts.api.openapi_schema import ResourceViewSchema, describe_operation
-from bonobot.accounts.api.resource_view import READ, JSONContentNegotiation, set_not_found_field
+from bonobot.accounts.api.resource_view import READ, set_not_found_field
 from bonobot.accounts.roles import Action
+from bonobot.core.api.content_negotiation import JSONContentNegotiation
 from bonobot.core.api.parsers import BodyTooLarge, parse_json
 from bonobot.core.api.serializers import StrictSerializer, VersionedBody, VersionedShape
 from bonobot.core.crypto.signatures import SIGNATURE, TIMESTAMP

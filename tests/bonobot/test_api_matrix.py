@@ -19,9 +19,9 @@ from agents.models import Agent, Approval, ModelEndpoint, Session, SessionGrant
 from bonobot.accounts.api.resource_view import ResourceView, list_required_actions
 from bonobot.accounts.models import Organization, Token, User
 from bonobot.accounts.roles import Role, may
-from bonobot.core.api import exception_handler
 from bonobot.ledger.models import AuditRow
 from bonobot.notifications.models import Channel, Notice
+from bonobot.urls import api_urlpatterns
 from mcp_servers.models import Definition, Server
 from tests import desk, rest
 from tests.agents import casting
@@ -33,7 +33,7 @@ ASKED = (Role.OWNER, Role.OPERATOR, Role.REVIEWER, Role.AUDITOR, Role.MEMBER)
 
 
 def routes(
-    patterns: Any = exception_handler.urlpatterns,
+    patterns: Any = api_urlpatterns,
 ) -> Iterator[tuple[str, type[ResourceView]]]:
     """Yield every address below /api/ with its view."""
     for pattern in patterns:

@@ -15,7 +15,6 @@ from uuid import UUID
 from django.db import DatabaseError
 from django.db.models import Model
 from rest_framework.generics import GenericAPIView
-from rest_framework.negotiation import BaseContentNegotiation
 from rest_framework.permissions import SAFE_METHODS
 from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
@@ -28,6 +27,7 @@ from bonobot.accounts.models import KeptAnswer, Organization
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import WHO_MAY, Action, TokenScope
 from bonobot.core.api import serializers as api_serializers
+from bonobot.core.api.content_negotiation import PROBLEM_JSON, JSONContentNegotiation
 from bonobot.core.api.pagination import StableCursorPagination
 from bonobot.core.api.parsers import BoundedJSONParser
 from bonobot.core.api.serializers import StrictSerializer, VersionedShape
@@ -37,28 +37,12 @@ from bonobot.core.problems import Forbidden, InvalidInput, NotFound
 
 logger = logging.getLogger(__name__)
 
-PROBLEM_JSON = "application/problem+json"
 # Any one of these actions opens a method.
 Rule = Action | tuple[Action, ...]
 READ: Rule = Action.VIEW
 READ_OR_RUN: Rule = (Action.VIEW, Action.RUN_AGENTS)
 
 Row = TypeVar("Row")
-
-
-class JSONContentNegotiation(BaseContentNegotiation):
-    """Answers are JSON, whatever `Accept` says (problems and event streams name themselves)."""
-
-    def select_parser(self, request: Request, parsers: Any) -> Any:
-        """Return the parser of the body's content type."""
-        given = request.content_type.partition(";")[0].strip().lower()
-        return next((parser for parser in parsers if parser.media_type == given), None)
-
-    def select_renderer(
-        self, request: Request, renderers: Any, format_suffix: str | None = None
-    ) -> tuple[Any, str]:
-        """Return the one renderer."""
-        return renderers[0], renderers[0].media_type
 
 
 class ResourceView(GenericAPIView):

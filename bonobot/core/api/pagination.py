@@ -1,19 +1,17 @@
 """Cursor pages of lists."""
 
 from collections.abc import Callable, Sequence
-from datetime import datetime
 from typing import Any, ClassVar, TypeVar
 
 from django.core.exceptions import ValidationError
 from rest_framework.exceptions import NotFound
-from rest_framework.pagination import Cursor, CursorPagination
+from rest_framework.pagination import CursorPagination
 from rest_framework.response import Response
 from rest_framework.utils.urls import replace_query_param
 
 from bonobot.core.api.serializers import build_list_pattern
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput
-from bonobot.ledger.audit.search import LOOKED_AT, AuditSearch
 
 T = TypeVar("T")
 ORDERING = "ordering"
@@ -124,68 +122,6 @@ class StableCursorPagination(CursorPagination):
                 },
             },
         }
-
-
-class SearchCursorPagination(StableCursorPagination):
-    """Pages of what may have to be found by reading rows: such a page stops before it is full.
-
-    Its view has `search` (a `Search`), and sorts by the time of rows.
-    """
-
-    nothing_more: ClassVar[dict[str, None]] = {"next": None, "looked_to": None}
-    looked_to: datetime | None = None
-
-    def bounded(self, queryset: Any, request: Any, view: Any) -> Any:
-        """Return the rows up to where this page looks."""
-        search: AuditSearch = view.search
-        if not search.asked.needs_reading:
-            return queryset
-        by = self.get_ordering(request, queryset, view)[0]
-        if by.removeprefix("-") != "opened_at":
-            raise InvalidInput(
-                "These rows must be looked for by their time.",
-                code="unknown_ordering",
-                field=ORDERING,
-                remedy=format_message(
-                    "Order them by `{by}`, or narrow them by less.", by="opened_at"
-                ),
-            )
-        cursor = self.decode_cursor(request)
-        if cursor is not None and cursor.reverse:
-            raise NotFound  # none of ours goes back
-        back = by.startswith("-")
-        place: Any = cursor.position if cursor else None  # text, whatever its stub says
-        self.looked_to = search.looks_to(place, back=back)
-        if self.looked_to is None:
-            return queryset
-        return queryset.filter(**{f"opened_at__{'gte' if back else 'lte'}": self.looked_to})
-
-    def get_next_link(self) -> str | None:
-        """Return the next page's address: more of what was looked at, else what lies behind."""
-        link = super().get_next_link()
-        if link is None and self.looked_to is not None:
-            place: Any = str(self.looked_to)
-            link = self.encode_cursor(Cursor(0, reverse=False, position=place))
-        return link
-
-    def get_paginated_response(self, data: Any) -> Response:
-        """Return the page and up to when it looked."""
-        answer = super().get_paginated_response(data)
-        answer.data["looked_to"] = self.looked_to
-        return answer
-
-    def get_paginated_response_schema(self, schema: dict[str, Any]) -> dict[str, Any]:
-        """Describe the same for OpenAPI."""
-        page = super().get_paginated_response_schema(schema)
-        page["required"].append("looked_to")
-        page["properties"]["looked_to"] = {
-            "type": ["string", "null"],
-            "format": "date-time",
-            "description": f"Where rows had to be read to find these: up to when this page looked, "
-            f"at {LOOKED_AT:,} rows at most; `next` goes on from there, also where this page is "
-            "empty. Null: it looked at all that there was.",
-        }
-        return page
 
 
 def parse_ordering(request: Any, names: Sequence[str]) -> tuple[str, ...]:

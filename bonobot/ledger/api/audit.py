@@ -2,7 +2,8 @@
 
 import json
 from collections.abc import AsyncIterator, Mapping
-from typing import Any
+from datetime import datetime
+from typing import Any, ClassVar
 from uuid import UUID
 
 import django_filters
@@ -13,16 +14,20 @@ from django.utils import timezone
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
+from rest_framework.exceptions import NotFound
+from rest_framework.pagination import Cursor
 from rest_framework.response import Response
 
 from bonobot.accounts.api.openapi_schema import describe_operation
 from bonobot.accounts.api.resource_view import ResourceView, require_row
 from bonobot.accounts.roles import Action
 from bonobot.core.api.filters import StrictFilterSet
-from bonobot.core.api.pagination import SearchCursorPagination
+from bonobot.core.api.pagination import ORDERING, StableCursorPagination
 from bonobot.core.api.serializers import StrictSerializer
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import InvalidInput
 from bonobot.ledger.audit.export import MEDIA, Form, export_pages
-from bonobot.ledger.audit.search import AuditSearch, SearchCriteria, build_text_filter
+from bonobot.ledger.audit.search import LOOKED_AT, AuditSearch, SearchCriteria, build_text_filter
 from bonobot.ledger.models import AuditQuerySet, AuditRow
 from bonobot.ledger.types import EVENT_TYPES
 
@@ -45,6 +50,68 @@ async def _read(rows: QuerySet[AuditRow], form: Form) -> AsyncIterator[str]:
 
     while page := await sync_to_async(read)():
         yield page
+
+
+class SearchCursorPagination(StableCursorPagination):
+    """Pages of what may have to be found by reading rows: such a page stops before it is full.
+
+    Its view has `search` (a `Search`), and sorts by the time of rows.
+    """
+
+    nothing_more: ClassVar[dict[str, None]] = {"next": None, "looked_to": None}
+    looked_to: datetime | None = None
+
+    def bounded(self, queryset: Any, request: Any, view: Any) -> Any:
+        """Return the rows up to where this page looks."""
+        search: AuditSearch = view.search
+        if not search.asked.needs_reading:
+            return queryset
+        by = self.get_ordering(request, queryset, view)[0]
+        if by.removeprefix("-") != "opened_at":
+            raise InvalidInput(
+                "These rows must be looked for by their time.",
+                code="unknown_ordering",
+                field=ORDERING,
+                remedy=format_message(
+                    "Order them by `{by}`, or narrow them by less.", by="opened_at"
+                ),
+            )
+        cursor = self.decode_cursor(request)
+        if cursor is not None and cursor.reverse:
+            raise NotFound  # none of ours goes back
+        back = by.startswith("-")
+        place: Any = cursor.position if cursor else None  # text, whatever its stub says
+        self.looked_to = search.looks_to(place, back=back)
+        if self.looked_to is None:
+            return queryset
+        return queryset.filter(**{f"opened_at__{'gte' if back else 'lte'}": self.looked_to})
+
+    def get_next_link(self) -> str | None:
+        """Return the next page's address: more of what was looked at, else what lies behind."""
+        link = super().get_next_link()
+        if link is None and self.looked_to is not None:
+            place: Any = str(self.looked_to)
+            link = self.encode_cursor(Cursor(0, reverse=False, position=place))
+        return link
+
+    def get_paginated_response(self, data: Any) -> Response:
+        """Return the page and up to when it looked."""
+        answer = super().get_paginated_response(data)
+        answer.data["looked_to"] = self.looked_to
+        return answer
+
+    def get_paginated_response_schema(self, schema: dict[str, Any]) -> dict[str, Any]:
+        """Describe the same for OpenAPI."""
+        page = super().get_paginated_response_schema(schema)
+        page["required"].append("looked_to")
+        page["properties"]["looked_to"] = {
+            "type": ["string", "null"],
+            "format": "date-time",
+            "description": f"Where rows had to be read to find these: up to when this page looked, "
+            f"at {LOOKED_AT:,} rows at most; `next` goes on from there, also where this page is "
+            "empty. Null: it looked at all that there was.",
+        }
+        return page
 
 
 class AuditFilter(StrictFilterSet):
