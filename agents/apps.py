@@ -13,15 +13,25 @@ class AgentsConfig(AppConfig):
 
     def ready(self) -> None:
         """Register what lower layers call: agents of new members, tools, workflows of sessions."""
+        from agents.agent_directory import ModelAgentDirectory, ModelAttachedAgents
         from agents.builtin_tools.registry import register_tool_source
         from agents.services import grant_invited_agents
         from agents.sessions.ask_agent_tool import build_ask_tool
         from agents.sessions.loop import register_workflow_executor
         from agents.workflows.executor import execute_workflow
         from agents.workflows.workflow_tool import build_workflow_tool
+        from bonobot.accounts.agent_directory import register_agent_directory
         from bonobot.accounts.invitations import register_joined_hook
+        from bonobot.accounts.tokens.client_snippets import register_token_snippets
+        from bonobot.core.extension_points import LazyFunction
+        from mcp_servers.attached_agents import register_attached_agents
+        from mcp_servers.server_panels import register_server_panel
 
+        register_agent_directory(ModelAgentDirectory())
+        register_attached_agents(ModelAttachedAgents())
         register_joined_hook(grant_invited_agents)
+        register_server_panel(LazyFunction("agents.admin.agents.build_agents_panel"))
+        register_token_snippets(LazyFunction("agents.gateway.admin.build_token_snippets"))
         register_tool_source("agent", build_ask_tool)
         register_tool_source("workflow", build_workflow_tool)
         register_workflow_executor(execute_workflow)

@@ -1,4 +1,13 @@
-"""List, create, configuration, metrics; panels below."""
+"""The list of agents, and making one.
+
+Who sees what agents have and do: readers of the organization, and members who run agents.
+
+An agent's configuration: instructions, model, bounds, budgets with their use, members.
+
+An agent's metrics: calls, errors, durations and spend over a time, each leading to its rows.
+
+What agents add to a server's overview: who has it.
+"""
 
 from typing import Any
 
@@ -30,9 +39,6 @@ from agents.model_endpoints.services import build_endpoint
 from agents.models import Agent, Binding, Budget, ModelEndpoint, Session
 from agents.services import AgentSpec, add_agent, remove_agent, set_agent_members, update_agent
 from agents.sessions.system_prompt import build_instructions, build_tool_specs
-from bonobot.accounts.admin.external_issuers import IssuerAdmin
-from bonobot.accounts.admin.invitations import InvitationAdmin
-from bonobot.accounts.admin.tokens import TokenAdmin
 from bonobot.accounts.admin_base import (
     ObjectRequest,
     TabbedAdmin,
@@ -56,7 +62,6 @@ from bonobot.core.admin.theme import (
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput, Problem
 from bonobot.core.text.untrusted_text import make_visible
-from mcp_servers.admin.server_details import PANELS
 from mcp_servers.models import Server
 
 # Members see only what is theirs: `visible_to` of each model says what that is.
@@ -427,15 +432,3 @@ def build_agents_panel(visit: ObjectRequest) -> tuple[str, dict[str, Any]]:
     """Return the panel of the agents that have a server."""
     bindings = Binding.objects.filter(server=visit.object).select_related("agent")
     return "admin/agents/having.html", {"bindings": bindings.order_by("agent__name")[:SHOWN]}
-
-
-def list_agent_choices(principal: Principal) -> list[tuple[str, str]]:
-    """Return the organization's agents, for tokens, issuers and invitations that name some."""
-    rows = Agent.objects.for_organization(principal.organization_id).order_by("name")
-    return [(str(pk), name) for pk, name in rows.values_list("pk", "name")]
-
-
-PANELS.append(build_agents_panel)
-TokenAdmin.agents_of = staticmethod(list_agent_choices)
-InvitationAdmin.agents_of = staticmethod(list_agent_choices)
-IssuerAdmin.agents_of = staticmethod(list_agent_choices)

@@ -1,6 +1,7 @@
-"""`mcp test-tool|resources|prompts|read|prompt` through the call pipeline."""
+"""`bonobot mcp test-tool|resources|prompts|read|prompt`: calls of what servers offer."""
 
 import argparse
+import json
 from collections.abc import Iterable
 from typing import Any
 
@@ -16,12 +17,48 @@ from bonobot.core.cli.command_group import (
     build_table,
     parse_pairs,
 )
+from bonobot.core.problems import InvalidInput
 from bonobot.core.runtime import get_runtime
 from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers.cli.servers import find
 from mcp_servers.models import Server
 
 TEXT_SHOWN = 100
+
+
+def _test_tool(cli: CommandContext, options: argparse.Namespace) -> None:
+    server = find(cli, options.server)
+    request = pipeline.CallRequest(
+        principal=cli.principal,
+        tool=options.tool,
+        arguments=_parse_arguments(options.arguments),
+        via="cli",
+        client=CLIENT,
+        holder=f"server:{server.pk}:cli",
+        server_id=server.pk,
+        unapproved=options.unapproved,
+    )
+    with cli.waiting(f"Calling {options.tool} …"):
+        outcome = get_runtime().call(pipeline.call, request)
+    cli.emit(outcome.as_dict())
+    cli.say(make_visible(outcome.text))
+    if outcome.is_error:
+        raise CommandFailed
+
+
+def _parse_arguments(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InvalidInput(
+            f"The arguments are not JSON: {error.msg} at character {error.pos}.",
+            code="broken_json",
+            field="ARGUMENTS",
+            remedy="""Quote them for the shell: '{"timezone": "Europe/Berlin"}'""",
+        ) from None
+    if not isinstance(found, dict):
+        raise InvalidInput("The arguments must be a JSON object.", field="ARGUMENTS")
+    return found
 
 
 def _list_resources(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -164,7 +201,23 @@ def _add_prompt_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("arguments", metavar="K=V", nargs="*", help="the prompt's arguments")
 
 
+def _test_tool_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("server", metavar="SERVER", help="slug, name or id")
+    parser.add_argument("tool", metavar="TOOL", help="the server's own name of the tool")
+    parser.add_argument("arguments", metavar="ARGUMENTS", nargs="?", default="{}", help="JSON")
+    parser.add_argument(
+        "--unapproved", action="store_true", help="try a definition that waits for approval"
+    )
+
+
 VERBS = (
+    CommandVerb(
+        "test-tool",
+        "Call a tool through the door, without an agent.",
+        _test_tool,
+        _test_tool_arguments,
+        ("""mcp test-tool time get_current_time '{"timezone": "Asia/Tokyo"}'""",),
+    ),
     CommandVerb(
         "resources",
         "List a server's resources and templates, and what can be read of them.",

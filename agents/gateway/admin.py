@@ -20,7 +20,6 @@ from agents.gateway.client_config_snippets import (
     build_target,
 )
 from agents.models import Agent
-from bonobot.accounts.admin.tokens import TokenAdmin
 from bonobot.accounts.admin_base import ObjectRequest
 from bonobot.accounts.models import Token
 from bonobot.accounts.roles import Action
@@ -60,6 +59,3 @@ def _build_panel(about: SnippetTarget) -> dict[str, Any]:
 
 def _build_target_without_token(path: str) -> SnippetTarget:
     return build_target(settings.BONOBOT_URL, path, signs_in=settings.BONOBOT_OAUTH)
-
-
-TokenAdmin.programs_of = staticmethod(build_token_snippets)

@@ -1,6 +1,6 @@
 """Overview, configuration, credentials, sign-in, operations of one server."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,6 +45,7 @@ from mcp_servers.openapi.services import (
     update_operation,
 )
 from mcp_servers.server_config import build_changed_spec, mask_auth_config, mask_endpoint_config
+from mcp_servers.server_panels import Panel, build_registered_panels
 from mcp_servers.subscriptions.queries import load_change_notification_status
 
 
@@ -146,10 +147,6 @@ PACKAGE_STATES = {
     "failed": _("could not be installed"),
 }
 
-# Rooms above add panels: a function from the visit to (template, context), or None for nothing.
-Panel = tuple[str, dict[str, Any]]
-PANELS: list[Callable[[ObjectRequest], Panel | None]] = []
-
 
 @ServerAdmin.add_page("change", _("Overview"), order=10)
 def show_overview(visit: ObjectRequest) -> HttpResponseBase:
@@ -172,8 +169,14 @@ def show_overview(visit: ObjectRequest) -> HttpResponseBase:
         package=_package(server) if visit.principal.may(Action.MANAGE_SERVERS) else None,
         connecting="connect" in visit.request.GET,
         notices=load_change_notification_status(server),
-        panels=[panel for make in PANELS if (panel := make(visit))],
+        panels=list(_build_panels(visit)),
     )
+
+
+def _build_panels(visit: ObjectRequest) -> Iterator[Panel]:
+    if panel := build_sign_in_panel(visit):
+        yield panel
+    yield from build_registered_panels(visit)
 
 
 def _package(server: Server) -> dict[str, Any] | None:
@@ -233,9 +236,6 @@ def sign_out(visit: ObjectRequest) -> None:
     authorization_code.forget(visit.principal, visit.object)
     text = _t("Signed out of %(server)s.")
     messages.success(visit.request, text % {"server": make_visible(visit.object.name)})
-
-
-PANELS.append(build_sign_in_panel)
 
 
 # Where each place of a secret stands in the configuration.

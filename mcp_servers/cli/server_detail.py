@@ -9,9 +9,9 @@ from typing import Any
 
 from django.utils import timezone
 
-from agents.models import Binding
 from bonobot.core.cli.command_group import CommandContext, CommandVerb, build_table
 from bonobot.core.text.untrusted_text import make_visible
+from mcp_servers.attached_agents import get_attached_agents
 from mcp_servers.cli.servers import as_json, find
 from mcp_servers.health.queries import (
     build_connection_status,
@@ -68,10 +68,9 @@ def _load_status(cli: CommandContext, server: Server) -> dict[str, Any]:
 def _load_definitions(server: Server) -> dict[str, Any]:
     """Return what a server offers, by state, and which agents have it."""
     definitions = [_serialize_definition(row) for row in server.definitions.all()]
-    bound = Binding.objects.filter(server=server).select_related("agent").order_by("agent__slug")
     return {
         "states": dict(Counter(one["state"] for one in definitions)),
-        "bindings": [_serialize_agent_server(row) for row in bound],
+        "bindings": [asdict(one) for one in get_attached_agents().list_attached_agents(server)],
         "definitions": definitions,
     }
 
@@ -87,13 +86,6 @@ def _serialize_definition(row: Definition) -> dict[str, Any]:
         "fault": row.fault,
         "findings": row.findings,
         "description": row.description.split("\n", 1)[0][:100],
-    }
-
-
-def _serialize_agent_server(row: Binding) -> dict[str, Any]:
-    lists = ("allowed_tools", "denied_tools", "allowed_resources", "allowed_prompts")
-    return {"agent": row.agent.slug, "enabled": row.enabled} | {
-        name: getattr(row, name) for name in lists
     }
 
 

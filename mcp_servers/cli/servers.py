@@ -1,7 +1,13 @@
-"""`mcp add|list|approve|test|refresh|enable|remove|price|status`."""
+"""`bonobot mcp …`: registering, reading and approving MCP servers (FEATURES D8).
+
+`bonobot mcp add --openapi`: a REST API as a server, its operations chosen (FEATURES X12).
+
+Prices and rate of a server as options; money is written in dollars.
+
+What a server may ask back of whoever calls it, as options.
+"""
 
 import argparse
-import json
 import shlex
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,12 +18,9 @@ from uuid import UUID
 
 from django.conf import settings
 
-from agents.calls import pipeline
-from agents.models import Agent
-from agents.services import bind
+from bonobot.accounts.agent_directory import get_agent_directory
 from bonobot.core.cli import command_group
 from bonobot.core.cli.command_group import (
-    CLIENT,
     CommandContext,
     CommandFailed,
     CommandVerb,
@@ -28,6 +31,7 @@ from bonobot.core.cli.command_group import (
 from bonobot.core.problems import InvalidInput, NotFound, Problem
 from bonobot.core.runtime import get_runtime
 from bonobot.core.text.untrusted_text import make_visible
+from mcp_servers.attached_agents import get_attached_agents
 from mcp_servers.cli.discovery import show_review_findings, show_review_result
 from mcp_servers.client_capabilities import ASKED_BACK
 from mcp_servers.definition_reviews import approve
@@ -248,11 +252,15 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add(cli: CommandContext, options: argparse.Namespace) -> None:
-    agent = _find_agent(cli, options.agent)
+    agent_id = None
+    if options.agent is not None:
+        agent_id = get_agent_directory().find_id_by_slug(
+            cli.principal.organization_id, options.agent
+        )
     spec, preset = _build_server_spec(cli, options)
-    server = add(cli.principal, spec, scope_id=agent.pk if agent else None, preset=preset)
-    if agent:
-        bind(cli.principal, agent, server)
+    server = add(cli.principal, spec, scope_id=agent_id, preset=preset)
+    if agent_id:
+        get_attached_agents().attach(cli.principal, agent_id, server)
     if server.interactive:  # nothing can be asked before a person has signed in
         _show_login(cli, server)
         return
@@ -329,13 +337,6 @@ def _from_preset(
     return build_server_spec(
         cli.principal, preset, parse_pairs(options.set, "--set"), **common
     ), preset
-
-
-def _find_agent(cli: CommandContext, slug: str | None) -> Agent | None:
-    if slug is None:
-        return None
-    found: Agent = Agent.objects.get_or_404(cli.principal.organization_id, slug=slug)
-    return found
 
 
 def _discover(
@@ -440,41 +441,6 @@ def _approve(cli: CommandContext, options: argparse.Namespace) -> None:
     show_review_result(cli, server, done)
 
 
-def _test_tool(cli: CommandContext, options: argparse.Namespace) -> None:
-    server = find(cli, options.server)
-    request = pipeline.CallRequest(
-        principal=cli.principal,
-        tool=options.tool,
-        arguments=_parse_arguments(options.arguments),
-        via="cli",
-        client=CLIENT,
-        holder=f"server:{server.pk}:cli",
-        server_id=server.pk,
-        unapproved=options.unapproved,
-    )
-    with cli.waiting(f"Calling {options.tool} …"):
-        outcome = get_runtime().call(pipeline.call, request)
-    cli.emit(outcome.as_dict())
-    cli.say(make_visible(outcome.text))
-    if outcome.is_error:
-        raise CommandFailed
-
-
-def _parse_arguments(text: str) -> dict[str, Any]:
-    try:
-        found = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise InvalidInput(
-            f"The arguments are not JSON: {error.msg} at character {error.pos}.",
-            code="broken_json",
-            field="ARGUMENTS",
-            remedy="""Quote them for the shell: '{"timezone": "Europe/Berlin"}'""",
-        ) from None
-    if not isinstance(found, dict):
-        raise InvalidInput("The arguments must be a JSON object.", field="ARGUMENTS")
-    return found
-
-
 def _remove(cli: CommandContext, options: argparse.Namespace) -> None:
     server = find(cli, options.server)
     remove(cli.principal, server)
@@ -499,15 +465,6 @@ def _add_server_argument(parser: argparse.ArgumentParser) -> None:
 def _approve_arguments(parser: argparse.ArgumentParser) -> None:
     _add_server_argument(parser)
     parser.add_argument("names", metavar="NAME", nargs="*", help="only these (default: all)")
-
-
-def _test_tool_arguments(parser: argparse.ArgumentParser) -> None:
-    _add_server_argument(parser)
-    parser.add_argument("tool", metavar="TOOL", help="the server's own name of the tool")
-    parser.add_argument("arguments", metavar="ARGUMENTS", nargs="?", default="{}", help="JSON")
-    parser.add_argument(
-        "--unapproved", action="store_true", help="try a definition that waits for approval"
-    )
 
 
 VERBS = (
@@ -547,13 +504,6 @@ VERBS = (
         _approve,
         _approve_arguments,
         ("mcp approve time", "mcp approve git git_log git_status"),
-    ),
-    CommandVerb(
-        "test-tool",
-        "Call a tool through the door, without an agent.",
-        _test_tool,
-        _test_tool_arguments,
-        ("""mcp test-tool time get_current_time '{"timezone": "Asia/Tokyo"}'""",),
     ),
     CommandVerb(
         "install",

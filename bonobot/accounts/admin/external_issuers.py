@@ -1,7 +1,6 @@
 """External issuers of tokens."""
 
-from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 from django import forms
 from django.contrib import messages
@@ -14,6 +13,7 @@ from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
 from bonobot.accounts.admin_base.scoped_admin import ServiceFormAdmin
+from bonobot.accounts.agent_directory import get_agent_directory
 from bonobot.accounts.external_issuers import services as external_issuers
 from bonobot.accounts.external_issuers.jwt_validation import OF_GATEWAY
 from bonobot.accounts.models import Issuer
@@ -87,12 +87,11 @@ class IssuerForm(forms.ModelForm):
 
 @register(Issuer)
 class IssuerAdmin(ServiceFormAdmin):
-    """The active organization's issuers; `agents_of` is filled by the room of agents."""
+    """The active organization's issuers."""
 
     needs_to_view = (Action.MANAGE_ISSUERS,)
     needs_to_change = Action.MANAGE_ISSUERS
     removing = _("Its tokens open nothing here any more.")
-    agents_of: ClassVar[Callable[[Principal], list[tuple[str, str]]]] = staticmethod(lambda _: [])
     form = IssuerForm
     list_display = ("name", "url", "role", "state")
     search_fields = ("name", "url")
@@ -116,7 +115,7 @@ class IssuerAdmin(ServiceFormAdmin):
         """Offer the organization's agents, and those that the issuer names but that are gone."""
         form: Any = super().get_form(request, obj, change=change, **kwargs)
         if "agents" in form.base_fields:
-            agents = type(self).agents_of(self.principal(request))
+            agents = get_agent_directory().list_choices(self.principal(request).organization_id)
             gone = set(getattr(obj, "agent_ids", ())) - {pk for pk, _name in agents}
             removed = [(pk, _t("removed: %s") % pk) for pk in sorted(gone)]
             form.base_fields["agents"].choices = [*agents, *removed]

@@ -1,7 +1,6 @@
 """Invitations."""
 
-from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 from django import forms
 from django.contrib import messages
@@ -18,6 +17,7 @@ from django.views.decorators.http import require_POST
 from bonobot.accounts import invitations
 from bonobot.accounts.admin_base.responses import format_problem, render_screen
 from bonobot.accounts.admin_base.scoped_admin import ServiceFormAdmin
+from bonobot.accounts.agent_directory import get_agent_directory
 from bonobot.accounts.invitations import SentInvitation
 from bonobot.accounts.models import Invitation
 from bonobot.accounts.principals import Principal
@@ -46,14 +46,10 @@ class InvitationForm(forms.ModelForm):
 
 @register(Invitation)
 class InvitationAdmin(ServiceFormAdmin):
-    """Who was asked to join the active organization.
-
-    `agents_of` is filled by the room of agents, which lies above: it lists (id, name).
-    """
+    """Who was asked to join the active organization."""
 
     needs_to_view = (Action.MANAGE_MEMBERS,)
     needs_to_change = Action.MANAGE_MEMBERS
-    agents_of: ClassVar[Callable[[Principal], list[tuple[str, str]]]] = staticmethod(lambda _: [])
     form = InvitationForm
     fields = ("email", "role", "agents")
     list_display = ("email", "role", "state", "invited_by", "until", "made_at")
@@ -69,8 +65,9 @@ class InvitationAdmin(ServiceFormAdmin):
         """Offer the organization's agents."""
         form: Any = super().get_form(request, obj, change=change, **kwargs)
         if "agents" in form.base_fields:
-            offered = type(self).agents_of(self.principal(request))
-            form.base_fields["agents"].choices = offered
+            form.base_fields["agents"].choices = get_agent_directory().list_choices(
+                self.principal(request).organization_id
+            )
         return form
 
     def get_fields(self, request: HttpRequest, obj: Model | None = None) -> Any:

@@ -1,8 +1,7 @@
 """Tokens."""
 
-from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import Any, ClassVar
+from typing import Any
 
 from django import forms
 from django.contrib import messages
@@ -20,10 +19,12 @@ from bonobot.accounts.admin_base.responses import render_screen
 from bonobot.accounts.admin_base.scoped_admin import ServiceFormAdmin
 from bonobot.accounts.models import Token
 from bonobot.accounts.principals import Principal
+from bonobot.accounts.agent_directory import get_agent_directory
 from bonobot.accounts.role_labels import SCOPE_MEANS
 from bonobot.accounts.roles import Action, Role, TokenScope
 from bonobot.accounts.templatetags.display import ago, badge_html
 from bonobot.accounts.tokens import services as tokens
+from bonobot.accounts.tokens.client_snippets import build_token_snippets
 from bonobot.core.admin.theme import Select, Textarea, TextInput, action, display, register
 
 KEPT = "kept"
@@ -99,16 +100,10 @@ class TokenForm(forms.ModelForm):
 
 @register(Token)
 class TokenAdmin(ServiceFormAdmin):
-    """The active organization's tokens.
-
-    `agents_of` is filled by the room of agents, which lies above: it lists (id, name). So is
-    `programs_of` by the gateway: what programs are told to come with a new token.
-    """
+    """The active organization's tokens."""
 
     needs_to_view = (Action.MANAGE_TOKENS,)
     needs_to_change = Action.MANAGE_TOKENS
-    agents_of: ClassVar[Callable[[Principal], list[tuple[str, str]]]] = staticmethod(lambda _: [])
-    programs_of: ClassVar[Callable[[Token, str], dict[str, Any]]] = staticmethod(lambda *_: {})
     form = TokenForm
     list_display = ("name", "key", "role", "giver", "state", "used", "until", "made_at")
     list_filter = ("role", ("user", EmptyFieldListFilter))
@@ -157,7 +152,7 @@ class TokenAdmin(ServiceFormAdmin):
         """Offer the organization's agents, and those that the token names but that are gone."""
         form: Any = super().get_form(request, obj, change=change, **kwargs)
         if "agents" in form.base_fields:
-            agents = type(self).agents_of(self.principal(request))
+            agents = get_agent_directory().list_choices(self.principal(request).organization_id)
             gone = set(getattr(obj, "agent_ids", ())) - {pk for pk, _name in agents}
             removed = [(pk, _t("removed: %s") % pk) for pk in sorted(gone)]
             form.base_fields["agents"].choices = [*agents, *removed]
@@ -233,7 +228,7 @@ class TokenAdmin(ServiceFormAdmin):
             object=obj,
             opts=self.opts,
             text=request.token_text,  # type: ignore[attr-defined]
-            panel=type(self).programs_of(obj, request.token_text),  # type: ignore[attr-defined]
+            panel=build_token_snippets(obj, request.token_text),  # type: ignore[attr-defined]
         )
 
     @action(description=_("Revoke"), permissions=["change"])

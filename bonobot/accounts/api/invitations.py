@@ -1,4 +1,4 @@
-"""Invitations."""
+"""Invitations: sent, listed, sent again, revoked."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from drf_spectacular.utils import OpenApiExample, extend_schema_serializer
 from rest_framework import serializers
 from rest_framework.response import Response
 
-from agents.models import Agent
+from bonobot.accounts.agent_directory import find_visible_agent_ids
 from bonobot.accounts.api.openapi_schema import describe_operation
 from bonobot.accounts.api.resource_view import ResourceView, set_not_found_field
 from bonobot.accounts.invitations import MOST_AGENTS, SentInvitation, invite, revoke, send_again
@@ -109,7 +109,7 @@ class InvitationListView(InvitationView):
         """Ask somebody to join: by mail, or by a link that you hand over."""
         said = self.read(InvitationBody)
         with set_not_found_field("agents"):
-            agents = [Agent.objects.named(self.principal, one).pk for one in said.get("agents", ())]
+            agents = find_visible_agent_ids(self.principal, said.get("agents", ()))
         role = Role(said["role"])
         return self.posted(
             invite(self.principal, said["email"], role, agent_ids=agents), status=201

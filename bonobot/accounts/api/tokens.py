@@ -1,4 +1,4 @@
-"""Tokens, authorized apps."""
+"""Tokens: made, listed, changed, revoked; they may be narrowed to agents."""
 
 from datetime import datetime
 from typing import Any
@@ -9,7 +9,7 @@ from drf_spectacular.utils import OpenApiExample, extend_schema_serializer
 from rest_framework import serializers
 from rest_framework.response import Response
 
-from agents.models import Agent
+from bonobot.accounts.agent_directory import find_visible_agent_ids
 from bonobot.accounts.api.openapi_schema import describe_operation
 from bonobot.accounts.api.resource_view import READ_OR_RUN, ResourceView, set_not_found_field
 from bonobot.accounts.models import Token, TokenQuerySet
@@ -177,7 +177,7 @@ def build_terms(principal: Principal, body: dict[str, Any]) -> dict[str, Any]:
         if field in body:
             named = [body[field]] if field == "agent" else body[field]
             with set_not_found_field(field):
-                terms["agent_ids"] = [Agent.objects.named(principal, one).pk for one in named]
+                terms["agent_ids"] = find_visible_agent_ids(principal, named)
     return terms
 
 

@@ -1,10 +1,9 @@
 """`issuers`."""
 
 import argparse
-from functools import partial
 from typing import Any
 
-from agents.models import Agent
+from bonobot.accounts.agent_directory import find_agent_ids
 from bonobot.accounts.external_issuers import services as external_issuers
 from bonobot.accounts.external_issuers.jwt_validation import OF_GATEWAY
 from bonobot.accounts.models import Issuer
@@ -75,8 +74,7 @@ def _collect_issuer_options(cli: CommandContext, options: argparse.Namespace) ->
     if options.scope is not None:
         said["scopes"] = options.scope
     if options.agent is not None:
-        mine = partial(Agent.objects.get_or_404, cli.principal.organization_id)
-        said["agent_ids"] = [mine(slug=slug).pk for slug in options.agent]
+        said["agent_ids"] = find_agent_ids(cli.principal.organization_id, options.agent)
     if options.calls_per_minute is not None:
         said["calls_per_minute"] = options.calls_per_minute or None
     return said

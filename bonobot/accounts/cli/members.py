@@ -5,8 +5,8 @@ from typing import Any
 
 from django.utils import timezone
 
-from agents.models import Agent
 from bonobot.accounts import profiles
+from bonobot.accounts.agent_directory import find_agent_ids
 from bonobot.accounts.invitations import SentInvitation, invite, revoke, send_again
 from bonobot.accounts.models import Invitation, Membership
 from bonobot.accounts.password_reset import send_reset_link
@@ -66,8 +66,7 @@ def _invite_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _invite(cli: CommandContext, options: argparse.Namespace) -> None:
-    here = cli.principal.organization_id
-    agents = [Agent.objects.get_or_404(here, slug=slug).pk for slug in options.agent or ()]
+    agents = find_agent_ids(cli.principal.organization_id, options.agent or ())
     _show_invitation(
         cli, invite(cli.principal, options.email, Role(options.role), agent_ids=agents)
     )

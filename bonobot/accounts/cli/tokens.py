@@ -2,13 +2,13 @@
 
 import argparse
 from datetime import datetime
-from functools import partial
 from typing import Any
 
 from django.utils import timezone
 
 from agents.models import Agent
 from bonobot.accounts.models import Token
+from bonobot.accounts.agent_directory import find_agent_ids
 from bonobot.accounts.roles import Role, TokenScope
 from bonobot.accounts.tokens.services import issue, revoke, update_token
 from bonobot.core.cli.command_group import CommandContext, CommandVerb, build_table, parse_time
@@ -56,8 +56,7 @@ def _collect_terms(cli: CommandContext, options: argparse.Namespace) -> dict[str
     if options.scope is not None:
         terms["scopes"] = options.scope
     if options.agent is not None:
-        mine = partial(Agent.objects.get_or_404, cli.principal.organization_id)
-        terms["agent_ids"] = [mine(slug=slug).pk for slug in options.agent]
+        terms["agent_ids"] = find_agent_ids(cli.principal.organization_id, options.agent)
     if options.network is not None:
         terms["networks"] = options.network
     if options.client is not None:

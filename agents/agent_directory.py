@@ -1,0 +1,76 @@
+"""What packages below ask about agents: who there is, and which have a server attached."""
+
+from collections.abc import Iterable
+from uuid import UUID
+
+from agents.models import Agent, Binding
+from agents.models.agents import AgentQuerySet
+from agents.services import bind
+from bonobot.accounts.principals import Principal
+from mcp_servers.attached_agents import AttachedAgent
+from mcp_servers.models import Server
+
+
+class ModelAgentDirectory:
+    """The directory of agents that `bonobot.accounts.agent_directory` declares."""
+
+    def find_visible_id(self, principal: Principal, name: str) -> UUID:
+        """Return the id of the agent with this id or slug; raises `NotFound` for unseen ones."""
+        return Agent.objects.named(principal, name).pk
+
+    def find_id_by_slug(self, organization_id: UUID, slug: str) -> UUID:
+        """Return the id of an organization's agent; raises `NotFound`."""
+        agent: Agent = Agent.objects.get_or_404(organization_id, slug=slug)
+        return agent.pk
+
+    def list_choices(self, organization_id: UUID) -> list[tuple[str, str]]:
+        """Return an organization's agents."""
+        return _list_choices(Agent.objects.for_organization(organization_id))
+
+    def list_enabled_choices_of_user(
+        self, organization_id: UUID, user_id: UUID, *, most: int
+    ) -> list[tuple[str, str]]:
+        """Return at most so many enabled agents of an organization that a user may use."""
+        return _list_choices(_filter_enabled_for_user(organization_id, user_id), most)
+
+    def is_enabled_for_user(self, organization_id: UUID, user_id: UUID, agent_id: UUID) -> bool:
+        """Tell whether an organization's agent is enabled, and one that a user may use."""
+        return _filter_enabled_for_user(organization_id, user_id).filter(pk=agent_id).exists()
+
+    def load_names(self, agent_ids: Iterable[UUID | str]) -> dict[str, str]:
+        """Return the names of agents by id; those that are gone are missing."""
+        rows = Agent.objects.filter(pk__in={str(pk) for pk in agent_ids})
+        return {str(pk): name for pk, name in rows.values_list("pk", "name")}
+
+
+class ModelAttachedAgents:
+    """The agents that have a server, as `mcp_servers.attached_agents` declares them."""
+
+    def attach(self, principal: Principal, agent_id: UUID, server: Server) -> None:
+        """Attach a server to an agent; raises `NotFound` and `Forbidden`."""
+        agent: Agent = Agent.objects.get_or_404(principal.organization_id, pk=agent_id)
+        bind(principal, agent, server)
+
+    def list_attached_agents(self, server: Server) -> list[AttachedAgent]:
+        """Return the agents that have a server, by slug."""
+        rows = Binding.objects.filter(server=server).select_related("agent")
+        return [
+            AttachedAgent(
+                agent=row.agent.slug,
+                enabled=row.enabled,
+                allowed_tools=row.allowed_tools,
+                denied_tools=row.denied_tools,
+                allowed_resources=row.allowed_resources,
+                allowed_prompts=row.allowed_prompts,
+            )
+            for row in rows.order_by("agent__slug")
+        ]
+
+
+def _list_choices(agents: AgentQuerySet, most: int | None = None) -> list[tuple[str, str]]:
+    rows = agents.order_by("name").values_list("pk", "name")[:most]
+    return [(str(pk), name) for pk, name in rows]
+
+
+def _filter_enabled_for_user(organization_id: UUID, user_id: UUID) -> AgentQuerySet:
+    return Agent.objects.for_organization(organization_id).enabled().in_reach_of(user_id)

@@ -1,0 +1,48 @@
+"""The agents that a server is attached to, which lie above: the registered hook knows them."""
+
+from dataclasses import dataclass
+from typing import Protocol
+from uuid import UUID
+
+from bonobot.accounts.principals import Principal
+from bonobot.core.extension_points import ExtensionPoint
+from mcp_servers.models import Server
+
+
+@dataclass(frozen=True, slots=True)
+class AttachedAgent:
+    """An agent that has a server, by its slug, and how much of the server it has."""
+
+    agent: str
+    enabled: bool
+    allowed_tools: list[str]
+    denied_tools: list[str]
+    allowed_resources: list[str]
+    allowed_prompts: list[str]
+
+
+class AttachedAgents(Protocol):
+    """What is asked about the agents of a server."""
+
+    def attach(self, principal: Principal, agent_id: UUID, server: Server) -> None:
+        """Attach a server to an agent; raises `NotFound` and `Forbidden`."""
+        ...
+
+    def list_attached_agents(self, server: Server) -> list[AttachedAgent]:
+        """Return the agents that have a server, by slug."""
+        ...
+
+
+_attached_agents: ExtensionPoint[AttachedAgents] = ExtensionPoint(
+    "hook for attached agents", registered_by="agents"
+)
+
+
+def register_attached_agents(attached_agents: AttachedAgents) -> None:
+    """Set what knows the agents of servers."""
+    _attached_agents.register(attached_agents)
+
+
+def get_attached_agents() -> AttachedAgents:
+    """Return what knows them; raises `ImproperlyConfigured` where nothing is registered."""
+    return _attached_agents.get()
