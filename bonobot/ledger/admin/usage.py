@@ -13,6 +13,7 @@ from django.utils.translation import gettext_lazy as _
 
 from bonobot.accounts.admin_base.responses import add_problem_to_form, render_screen
 from bonobot.accounts.current_organization import resolve_principal
+from bonobot.accounts.usage_reports import load_usage_report
 from bonobot.core.problems import Problem
 from bonobot.ledger.api.usage import as_file
 from bonobot.ledger.usage import query_rollups
@@ -21,7 +22,6 @@ from bonobot.ledger.usage.report import (
     UsageQuery,
     UsageReport,
     UsageReportEntry,
-    build_usage_report,
 )
 
 SHOWN = 200  # lines; a table of all has its own way, and takes several times as long
@@ -75,10 +75,10 @@ def show_usage(request: HttpRequest) -> HttpResponseBase:
     report, as_csv = None, "csv" in request.GET
     most = query_rollups.MOST_LINES if as_csv or request.GET.get("by") == "day" else SHOWN
     if not form.is_bound:
-        report = build_usage_report(principal, UsageQuery(), most=most)
+        report = load_usage_report(principal, UsageQuery(), most=most)
     elif form.is_valid():
         try:
-            report = build_usage_report(principal, form.asked(), most=most)
+            report = load_usage_report(principal, form.asked(), most=most)
         except Problem as problem:
             if problem.code == "forbidden":
                 raise

@@ -14,11 +14,12 @@ from rest_framework.response import Response
 from bonobot.accounts.api.openapi_schema import describe_operation
 from bonobot.accounts.api.resource_view import ResourceView
 from bonobot.accounts.roles import Action
+from bonobot.accounts.usage_reports import load_usage_report
 from bonobot.core.api.filters import StrictFilterSet
 from bonobot.core.api.serializers import StrictSerializer
 from bonobot.ledger.audit.export import MEDIA
 from bonobot.ledger.models import Rollup
-from bonobot.ledger.usage.report import GROUPS, UsageQuery, UsageReport, build_usage_report
+from bonobot.ledger.usage.report import GROUPS, UsageQuery, UsageReport
 
 
 class UsageFilter(StrictFilterSet):
@@ -105,7 +106,7 @@ class UsageView(ResourceView):
         if not found.is_valid():
             raise translate_validation(found.errors)
         said = {name: value for name, value in found.form.cleaned_data.items() if value}
-        return build_usage_report(self.principal, UsageQuery(**said))
+        return load_usage_report(self.principal, UsageQuery(**said))
 
 
 class UsageExportView(UsageView):

@@ -7,7 +7,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import IO, Any
 
-from agents.cli.policy_simulations import REPLAY
 from bonobot.core.cli.command_group import (
     CommandContext,
     CommandFailed,
@@ -331,7 +330,6 @@ VERBS = (
         _export_arguments,
         ("audit export --output audit.jsonl", "audit export --format csv --since 7d"),
     ),
-    REPLAY,
     CommandVerb(
         "prune",
         "Remove old rows, leaving a signed checkpoint that the rest is verified from.",

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bonobot.accounts.templatetags.display import dollars, milliseconds, thousands
+from bonobot.accounts.usage_reports import load_usage_report
 from bonobot.core.cli.command_group import CommandContext, CommandVerb, build_table, parse_time
 from bonobot.core.problems import InvalidInput
 from bonobot.ledger.usage import build_rollups
@@ -13,7 +14,6 @@ from bonobot.ledger.usage.report import (
     UsageQuery,
     UsageReport,
     UsageReportEntry,
-    build_usage_report,
 )
 
 EMPTY = "Nothing was called in this time, or nothing matches."
@@ -44,7 +44,7 @@ def _report(cli: CommandContext, options: argparse.Namespace) -> UsageReport:
         tool=options.tool or "",
         model=options.model or "",
     )
-    return build_usage_report(cli.principal, asked)
+    return load_usage_report(cli.principal, asked)
 
 
 def _show(cli: CommandContext, options: argparse.Namespace) -> None:

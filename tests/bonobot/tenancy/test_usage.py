@@ -13,11 +13,12 @@ from pytest_django import DjangoAssertNumQueries
 
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
+from bonobot.accounts.usage_reports import load_usage_report
 from bonobot.core.problems import InvalidInput, Problem
 from bonobot.ledger.admin import usage as admin_usage
 from bonobot.ledger.models import TOOK, Counted, Rollup
 from bonobot.ledger.usage import build_rollups
-from bonobot.ledger.usage.report import GROUPS, UsageQuery, build_usage_report
+from bonobot.ledger.usage.report import GROUPS, UsageQuery
 from tests import crowd, desk, rest
 from tests.agents import casting
 
@@ -53,7 +54,7 @@ def acme() -> Organization:
 def test_every_grouping_comes_to_the_same_total(acme: Organization) -> None:
     boss = casting.administrator(acme)
     for by in ("organization", "agent", "day"):
-        report = build_usage_report(boss, UsageQuery(by=by))
+        report = load_usage_report(boss, UsageQuery(by=by))
         assert (report.total.calls, report.total.turns, report.total.cost_microusd) == (
             40,
             3,
@@ -61,30 +62,28 @@ def test_every_grouping_comes_to_the_same_total(acme: Organization) -> None:
         )
         assert sum(entry.line.calls for entry in report.entries) == 40
     assert (
-        sum(one.line.calls for one in build_usage_report(boss, UsageQuery(by="tool")).entries) == 40
+        sum(one.line.calls for one in load_usage_report(boss, UsageQuery(by="tool")).entries) == 40
     )
-    assert [one.name for one in build_usage_report(boss, UsageQuery(by="server")).entries] == [
-        "web"
+    assert [one.name for one in load_usage_report(boss, UsageQuery(by="server")).entries] == ["web"]
+    assert [one.line.tokens for one in load_usage_report(boss, UsageQuery(by="model")).entries] == [
+        90
     ]
-    assert [
-        one.line.tokens for one in build_usage_report(boss, UsageQuery(by="model")).entries
-    ] == [90]
 
 
 def test_a_report_is_narrowed_and_looks_at_whole_days(acme: Organization) -> None:
     boss, now = casting.administrator(acme), timezone.now()
-    assert build_usage_report(boss, UsageQuery(server="web")).total.turns == 0
-    assert build_usage_report(boss, UsageQuery(server="other")).total.calls == 0
-    some = build_usage_report(boss, UsageQuery(by="tool", tool="search_issues_0"))
+    assert load_usage_report(boss, UsageQuery(server="web")).total.turns == 0
+    assert load_usage_report(boss, UsageQuery(server="other")).total.calls == 0
+    some = load_usage_report(boss, UsageQuery(by="tool", tool="search_issues_0"))
     assert [one.name for one in some.entries] == ["search_issues_0"]
-    old = build_usage_report(
+    old = load_usage_report(
         boss, UsageQuery(since=now - timedelta(days=9), until=now - timedelta(days=8))
     )
     assert (old.total.calls, old.since.hour, old.until.hour) == (0, 0, 0)
-    hour = build_usage_report(boss, UsageQuery(since=now - timedelta(hours=2)))
+    hour = load_usage_report(boss, UsageQuery(since=now - timedelta(hours=2)))
     assert 0 < hour.total.calls < 40
     with pytest.raises(InvalidInput):
-        build_usage_report(boss, UsageQuery(since=now, until=now - timedelta(days=1)))
+        load_usage_report(boss, UsageQuery(since=now, until=now - timedelta(days=1)))
 
 
 def test_a_report_takes_few_queries(
@@ -93,7 +92,7 @@ def test_a_report_takes_few_queries(
     boss = casting.administrator(acme)
     for by in GROUPS:
         with django_assert_max_num_queries(6):
-            build_usage_report(boss, UsageQuery(by=by))
+            load_usage_report(boss, UsageQuery(by=by))
 
 
 def test_only_a_platform_administrator_sees_other_organizations(acme: Organization) -> None:
@@ -101,12 +100,12 @@ def test_only_a_platform_administrator_sees_other_organizations(acme: Organizati
     crowd.call(other, casting.agent(other), [desk.web_server(other)], 10)
     build_rollups.count(other.pk)
     boss, owner = casting.administrator(acme), casting.person(acme, Role.OWNER)
-    assert len(build_usage_report(boss, UsageQuery(by="organization")).entries) == 2
+    assert len(load_usage_report(boss, UsageQuery(by="organization")).entries) == 2
     assert [
-        one.name for one in build_usage_report(owner, UsageQuery(by="organization")).entries
+        one.name for one in load_usage_report(owner, UsageQuery(by="organization")).entries
     ] == [acme.name]
     with pytest.raises(Problem, match="may not"):
-        build_usage_report(casting.person(acme, Role.MEMBER), UsageQuery())
+        load_usage_report(casting.person(acme, Role.MEMBER), UsageQuery())
 
 
 def test_the_three_twins_say_the_same(acme: Organization, capsys: Any) -> None:

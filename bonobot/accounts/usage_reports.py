@@ -1,0 +1,32 @@
+"""Usage reports as a principal may see them, for every surface."""
+
+from datetime import datetime
+
+from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.principals import Principal
+from bonobot.accounts.roles import Action
+from bonobot.ledger.usage import query_rollups
+from bonobot.ledger.usage.report import UsageQuery, UsageReport, build_usage_report
+
+
+def load_usage_report(
+    principal: Principal,
+    asked: UsageQuery,
+    now: datetime | None = None,
+    *,
+    most: int = query_rollups.MOST_LINES,
+) -> UsageReport:
+    """Return a report of the principal's organization; raises `Forbidden`, `InvalidInput`.
+
+    It has `most` lines, those with the most calls. By organization a platform administrator sees
+    all of them, others their own.
+    """
+    principal.require(Action.VIEW_AUDIT)
+    return build_usage_report(
+        principal.organization_id,
+        asked,
+        now,
+        everywhere=principal.platform_admin,
+        load_organization_names=lambda: dict(Organization.objects.values_list("pk", "name")),
+        most=most,
+    )
