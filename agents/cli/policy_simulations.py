@@ -258,15 +258,18 @@ def _summarize_simulation(found: PolicySimulation) -> list[str]:
     return lines
 
 
-REPLAY = CommandVerb(
-    "replay",
-    "Say what another policy would have decided about past calls.",
-    _replay,
-    _add_simulation_arguments,
-    (
-        "audit replay --agent demo --deny 'mcp_git_*'",
-        "audit replay --agent demo --days 30 --policy stricter.yaml --json",
-        "audit replay --agent demo --shadow",
-        "audit replay --organization --deny 'mcp_shell_*'",
+# Added to the verbs of `audit`, which lie below.
+AUDIT_VERBS = (
+    CommandVerb(
+        "replay",
+        "Say what another policy would have decided about past calls.",
+        _replay,
+        _add_simulation_arguments,
+        (
+            "audit replay --agent demo --deny 'mcp_git_*'",
+            "audit replay --agent demo --days 30 --policy stricter.yaml --json",
+            "audit replay --agent demo --shadow",
+            "audit replay --organization --deny 'mcp_shell_*'",
+        ),
     ),
 )

@@ -65,7 +65,7 @@ COMMAND_GROUPS = {
     ),
     "audit": GroupEntry(
         "What happened, and whether the record is whole.",
-        ("bonobot.ledger.cli.audit:VERBS",),
+        ("bonobot.ledger.cli.audit:VERBS", "agents.cli.policy_simulations:AUDIT_VERBS"),
     ),
     "budgets": GroupEntry(
         "Show and set what organizations, agents, sessions and servers may spend.",
