@@ -1,14 +1,5 @@
-"""The wiring's own table: who alone does something in an installation."""
+"""The app's tables, where Django looks for them; each is declared where it is used."""
 
-from django.db import models
+from bonobot.jobs.models import Lease
 
-
-class Lease(models.Model):
-    """What one process at a time may do, who it is, and until when; see `leading`."""
-
-    name = models.CharField(primary_key=True, max_length=32)
-    holder = models.UUIDField()
-    until = models.DateTimeField()
-
-    def __str__(self) -> str:
-        return f"{self.name}: {self.holder}"
+__all__ = ["Lease"]

@@ -3,6 +3,7 @@
 from functools import cache
 from typing import Any
 
+from celery import current_app
 from django import forms
 from django.db.models import Model
 from django.http import HttpRequest
@@ -15,7 +16,6 @@ from django_celery_beat.models import PeriodicTask
 from bonobot.accounts.admin_base import ServiceFormAdmin
 from bonobot.accounts.roles import Action
 from bonobot.accounts.templatetags.display import ago, thousands
-from bonobot.celery import app
 from bonobot.core.admin.theme import Checkbox, IntegerInput, display, register
 from bonobot.core.i18n.localization import localize_text
 from bonobot.core.text.syntax_highlighting import render_sentence
@@ -143,7 +143,7 @@ def _format_period(seconds: int) -> str:
 
 @cache
 def _get_task_summary(name: str) -> str:
-    app.loader.import_default_modules()  # the web process has no other use for tasks
-    task = app.tasks.get(name)
+    current_app.loader.import_default_modules()  # the web process has no other use for tasks
+    task = current_app.tasks.get(name)
     first = str(task.__doc__ or "").strip().partition("\n")[0] if task else ""
     return first.partition(";")[0].rstrip(".") or name

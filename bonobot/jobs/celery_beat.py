@@ -18,8 +18,8 @@ from django.utils import timezone
 from django_celery_beat.models import PeriodicTask
 from django_celery_beat.schedulers import DatabaseScheduler, ModelEntry
 
+from bonobot.jobs.models import Lease
 from bonobot.jobs.schedules import sync
-from bonobot.models import Lease
 
 logger = logging.getLogger(__name__)
 
