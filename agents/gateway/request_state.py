@@ -27,7 +27,6 @@ from bonobot.core.problems import Problem
 from bonobot.core.text.canonical_json import compute_digest, to_canonical_json
 
 LONGEST = 256 * 1024
-LIFETIME = timedelta(hours=24)
 
 
 def seal(
@@ -35,7 +34,7 @@ def seal(
     subject: Any,
     held: Mapping[str, Any],
     *,
-    lifetime: timedelta = LIFETIME,
+    lifetime: timedelta = key_ring.SEALED_STATE_LIFETIME,
 ) -> str:
     """Return `held` as a text that only `visitor` can give back, about the same `subject`."""
     until = timezone.now() + lifetime

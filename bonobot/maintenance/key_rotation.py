@@ -95,7 +95,11 @@ def drop_old(*, now: bool = False) -> int:
             code="keys_in_use",
             remedy="Run `bonobot keys rotate`: it goes on where it was.",
         )
-    until = (found.changed_at or datetime.now(UTC)) + LIFETIME + timedelta(seconds=NOTICED_S)
+    until = (
+        (found.changed_at or datetime.now(UTC))
+        + key_ring.SEALED_STATE_LIFETIME
+        + timedelta(seconds=NOTICED_S)
+    )
     if not now and found.keys > 1 and until > datetime.now(UTC):
         raise Conflict(
             format_message(

@@ -10,6 +10,7 @@ import logging
 import os
 import threading
 import time
+from datetime import timedelta
 from pathlib import Path
 
 from cryptography.fernet import Fernet, InvalidToken, MultiFernet
@@ -24,6 +25,8 @@ logger = logging.getLogger(__name__)
 # How long a process may go on sealing with the old first key.
 LOOK_S = 5.0
 NAME = "BONOBOT_FIELD_KEYS"
+# How long clients of the gateway may hold a sealed state: old keys must open it until then.
+SEALED_STATE_LIFETIME = timedelta(hours=24)
 
 
 class _KeyFileState:
