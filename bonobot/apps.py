@@ -54,10 +54,14 @@ class BonobotConfig(AppConfig):
         from django.conf import settings
 
         from bonobot import __version__, celery, checks  # noqa: F401 - importing registers
+        from bonobot.core.cli.command_environment import register_readiness_check
+        from bonobot.core.extension_points import LazyFunction
         from bonobot.core.telemetry import tracing
         from bonobot.management.command_groups import register_command_groups
 
         register_command_groups()
+
+        register_readiness_check(LazyFunction("bonobot.monitoring.health.find_readiness_problem"))
 
         if settings.BONOBOT_TRACES:
             tracing.begin(settings.BONOBOT_TRACES, __version__)

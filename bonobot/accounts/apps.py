@@ -13,11 +13,16 @@ class AccountsConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Hear from the library what people do to their second factors."""
+        """Register who acts on the command line; hear what people do to their second factors."""
         from allauth.mfa import signals  # models, which need the apps
 
         from bonobot.accounts import second_factor
+        from bonobot.core.cli.command_environment import register_command_principal
+        from bonobot.core.extension_points import LazyFunction
 
+        register_command_principal(
+            LazyFunction("bonobot.accounts.cli.principals.build_command_principal")
+        )
         signals.authenticator_added.connect(second_factor.handle_factor_added)
         signals.authenticator_reset.connect(second_factor.handle_factor_added)
         signals.authenticator_removed.connect(second_factor.handle_factor_removed)

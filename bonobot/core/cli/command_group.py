@@ -33,16 +33,16 @@ from bonobot import __version__
 from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import Principal, build_cli_principal
 from bonobot.core.problems import InvalidInput, NotFound, Problem, ServiceUnavailable
+from bonobot.core.cli.command_environment import build_command_principal, find_readiness_problem
+from bonobot.core.problems import InvalidInput, Problem, ServiceUnavailable
 from bonobot.core.text import placeholders
 from bonobot.core.text.untrusted_text import make_visible
-from bonobot.monitoring import health
 
 # What the audit calls this program.
 CLIENT = f"bonobot-cli/{__version__}"
 
 # Output that goes to a file or a pipe is not wrapped at a terminal's width.
 WIDTH_OF_FILES = 200
-SLUGS_SHOWN = 20
 
 Declare = Callable[[argparse.ArgumentParser], object]
 
@@ -68,16 +68,16 @@ class CommandContext:
     def __init__(self, *, org: str | None, as_json: bool, stdout: Any, stderr: Any) -> None:
         self.as_json = as_json
         self._org = org
-        self._principal: Principal | None = None
+        self._principal: Any = None
         self._stdout = stdout
         self.out = _build_console(stdout, width=None if stdout.isatty() else WIDTH_OF_FILES)
         self.err = _build_console(stderr)
 
     @property
-    def principal(self) -> Principal:
+    def principal(self) -> Any:
         """The platform administrator in the chosen organization; raises `NotFound`, `Invalid`."""
         if self._principal is None:
-            self._principal = build_cli_principal(_get_organization(self._org))
+            self._principal = build_command_principal(self._org)
         return self._principal
 
     def emit(self, value: Any, drawn: Any = None) -> None:
@@ -219,7 +219,7 @@ class CommandGroup(BaseCommand):
 
 def _find_database_problem() -> ServiceUnavailable | None:
     """Return what a database that can't be worked with lacks; None where it lacks nothing."""
-    fault = health.find_readiness_problem()
+    fault = find_readiness_problem()
     if not fault:
         return None
     remedy = "`bonobot up` applies them, too." if "migrate" in fault else "See `bonobot doctor`."
@@ -282,28 +282,6 @@ def _build_console(stream: Any, *, width: int | None = None) -> Console:
             file=stream, highlight=False, width=width, color_system=None, force_terminal=False
         )
     return Console(file=stream, highlight=False, width=width)
-
-
-def _get_organization(slug: str | None) -> Organization:
-    if slug:
-        if found := Organization.objects.filter(slug=slug).first():
-            return found
-        slugs = Organization.objects.order_by("slug").values_list("slug", flat=True)
-        raise NotFound(
-            f"There is no organization {slug!r}.",
-            field="--org",
-            remedy=f"Choose one of: {', '.join(slugs[:SLUGS_SHOWN])}.",
-        )
-    several = list(Organization.objects.order_by("slug")[:2])
-    if len(several) == 1:
-        return several[0]
-    if several:
-        raise InvalidInput(
-            "There are several organizations.", field="--org", remedy="Add --org SLUG."
-        )
-    raise NotFound(
-        "There is no organization yet.", field="--org", remedy="Start with `bonobot up`."
-    )
 
 
 def _format_examples(lines: Sequence[str]) -> str:

@@ -1,0 +1,37 @@
+"""Who acts on the command line: the platform administrator of this host, in one organization."""
+
+from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.principals import Principal, build_cli_principal
+from bonobot.core.problems import InvalidInput, NotFound
+
+SLUGS_SHOWN = 20
+
+
+def build_command_principal(organization_slug: str | None) -> Principal:
+    """Return the principal in an organization, None for the only one.
+
+    Raises `NotFound` for an unknown one, and `InvalidInput` where none is named of several.
+    """
+    return build_cli_principal(_get_organization(organization_slug))
+
+
+def _get_organization(slug: str | None) -> Organization:
+    if slug:
+        if found := Organization.objects.filter(slug=slug).first():
+            return found
+        slugs = Organization.objects.order_by("slug").values_list("slug", flat=True)
+        raise NotFound(
+            f"There is no organization {slug!r}.",
+            field="--org",
+            remedy=f"Choose one of: {', '.join(slugs[:SLUGS_SHOWN])}.",
+        )
+    several = list(Organization.objects.order_by("slug")[:2])
+    if len(several) == 1:
+        return several[0]
+    if several:
+        raise InvalidInput(
+            "There are several organizations.", field="--org", remedy="Add --org SLUG."
+        )
+    raise NotFound(
+        "There is no organization yet.", field="--org", remedy="Start with `bonobot up`."
+    )
