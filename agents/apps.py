@@ -12,7 +12,7 @@ class AgentsConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Register what lower layers call: agents of new members, tools, workflows of sessions."""
+        """Register what packages below call: who agents are, their gauges, tools, panels."""
         from agents.agent_directory import ModelAgentDirectory, ModelAttachedAgents
         from agents.builtin_tools.registry import register_tool_source
         from agents.services import grant_invited_agents
@@ -24,12 +24,26 @@ class AgentsConfig(AppConfig):
         from bonobot.accounts.invitations import register_joined_hook
         from bonobot.accounts.tokens.client_snippets import register_token_snippets
         from bonobot.core.extension_points import LazyFunction
+        from bonobot.monitoring.readiness_parts import register_readiness_part
+        from bonobot.monitoring.row_gauges import register_row_gauges
+        from bonobot.oauth_server.protected_resources import (
+            ProtectedResources,
+            register_protected_resources,
+        )
         from mcp_servers.attached_agents import register_attached_agents
         from mcp_servers.server_panels import register_server_panel
 
         register_agent_directory(ModelAgentDirectory())
         register_attached_agents(ModelAttachedAgents())
         register_joined_hook(grant_invited_agents)
+        register_protected_resources(
+            ProtectedResources(
+                parse=LazyFunction("agents.gateway.routes.read"),
+                find=LazyFunction("agents.gateway.routes.find"),
+            )
+        )
+        register_readiness_part(LazyFunction("agents.row_gauges.probe_workers"))
+        register_row_gauges(LazyFunction("agents.row_gauges.build_row_gauges"))
         register_server_panel(LazyFunction("agents.admin.agents.build_agents_panel"))
         register_token_snippets(LazyFunction("agents.gateway.admin.build_token_snippets"))
         register_tool_source("agent", build_ask_tool)

@@ -14,6 +14,8 @@ class McpServersConfig(AppConfig):
 
     def ready(self) -> None:
         """Load the catalogue wherever `migrate` runs; keep stderr; hear servers; stop them."""
+        from bonobot.core.extension_points import LazyFunction
+        from bonobot.monitoring.row_gauges import register_row_gauges
         from mcp_servers import installed_packages, refresh_definitions, stderr_log
         from mcp_servers.client import change_notifications
         from mcp_servers.client.child_process import keep_with
@@ -23,6 +25,7 @@ class McpServersConfig(AppConfig):
         from mcp_servers.presets.services import load_after_migrate  # needs the models
         from mcp_servers.subscriptions import resource_updated
 
+        register_row_gauges(LazyFunction("mcp_servers.row_gauges.build_row_gauges"))
         post_migrate.connect(load_after_migrate, sender=self)
         keep_with(stderr_log.keep)
         change_notifications.set_notification_listeners(

@@ -20,7 +20,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from django.conf import settings
 from django.contrib.auth.decorators import login_not_required
@@ -38,6 +38,7 @@ from bonobot.core.crypto.sealed_values import can_unseal
 from bonobot.core.runtime import get_runtime
 from bonobot.jobs import broker, schedules
 from bonobot.jobs.celery_beat import WRITTEN_EVERY_S
+from bonobot.monitoring.readiness_parts import ReadinessPart, probe_registered_parts
 
 LIVENESS_PATH = "/healthz"
 _ready = threading.Event()
@@ -107,17 +108,6 @@ STUCK_S = 5.0
 # Without these no request can be answered.
 NEEDED = frozenset({"database", "migrations", "keys", "loop"})
 
-State = Literal["ok", "failed"]
-
-
-@dataclass(frozen=True)
-class ReadinessPart:
-    """One part and its verdict."""
-
-    name: str
-    state: State
-    detail: str
-
 
 @dataclass(frozen=True)
 class ReadinessReport:
@@ -152,7 +142,7 @@ def measure() -> ReadinessReport:
     try:
         parts = [*_probe_database(), _probe_broker(), _probe_loop()]
         if all(part.state == "ok" for part in parts[:2]):  # else the rows can't be read
-            parts[2:2] = [_probe_keys(), _probe_beat(), _probe_worker()]
+            parts[2:2] = [_probe_keys(), _probe_beat(), *probe_registered_parts()]
     except DatabaseError:
         parts = [
             ReadinessPart("database", "failed", "the database doesn't answer"),
@@ -234,13 +224,6 @@ def _probe_beat() -> ReadinessPart:
         return ReadinessPart("beat", "failed", "has never run here")
     late = age > compute_beat_deadline_s(row)
     return ReadinessPart("beat", "failed" if late else "ok", f"wrote {age:.0f} s ago")
-
-
-def _probe_worker() -> ReadinessPart:
-    alive = Runner.objects.filter(
-        stopped_at=None, beat_at__gt=leases.get_heartbeat_deadline()
-    ).count()
-    return ReadinessPart("worker", "ok" if alive else "failed", f"{alive} alive")
 
 
 def _probe_loop() -> ReadinessPart:

@@ -10,33 +10,34 @@ import hmac
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from itertools import islice
 from typing import Any
 
 from django.conf import settings
 from django.db import DatabaseError
-from django.db.models import Count, Min, Q, QuerySet
-from django.utils import timezone
+from django.db.models import Min
 from prometheus_client import Info
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
-from agents.budgets.services import load_budget_use
-from agents.models import Approval, Budget, Inbox, Runner, Session
-from agents.sessions import leases as session_leases
 from bonobot import __version__
 from bonobot.accounts.tokens.constraints import is_in_networks
 from bonobot.core.runtime import get_runtime
 from bonobot.core.telemetry import metrics
 from bonobot.jobs import broker
+from bonobot.monitoring.row_gauges import (
+    LEASES,
+    WAITING,
+    WAITING_SECONDS,
+    GaugeFamily,
+    GaugeSample,
+    build_backlog_samples,
+    load_registered_gauges,
+)
 from bonobot.notifications.models import Notice
-from mcp_servers.models import Server
-from mcp_servers.subscriptions import leases as subscription_leases
 
 PATH = "/metrics"
 ROWS_READ_EVERY_S = 10.0
-BATCH = 500
 
 build = Info("bonobot_build", "The version.", registry=metrics.registry)
 build.info({"version": __version__})
@@ -87,7 +88,7 @@ class RowMetricsCollector(Collector):
 
     def describe(self) -> Iterable[GaugeMetricFamily]:
         """Return the names without asking the database."""
-        return [build_family(name) for name in FAMILIES]
+        return [build_family(one) for one in list_families()]
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
         """Return what is so; without a database that answers, nothing but that it doesn't.
@@ -102,7 +103,7 @@ class RowMetricsCollector(Collector):
             return self._read
 
     def _looked(self) -> list[GaugeMetricFamily]:
-        up = build_family("bonobot_rows_readable")
+        up = build_family(ROWS_READABLE)
         try:
             found = list(collect_row_metrics())
         except DatabaseError:
@@ -112,27 +113,34 @@ class RowMetricsCollector(Collector):
         return [up, *found, *collect_queue_metrics()]
 
 
-FAMILIES = {
-    "bonobot_rows_readable": ("1 while beat can read them.", ()),
-    "bonobot_waiting": ("What waits for its turn.", ("queue",)),
-    "bonobot_waiting_seconds": ("How long the oldest of them waits beyond its time.", ("queue",)),
-    "bonobot_queue_messages": ("Messages that no worker has taken yet.", ("queue",)),
-    "bonobot_queue_seconds": ("How long the oldest of them has waited.", ("queue",)),
-    "bonobot_sessions": ("Sessions that aren't over.", ("status",)),
-    "bonobot_runners": (
-        "Workers: alive, or lapsed (neither heard of nor stopped).",
-        ("state",),
-    ),
-    "bonobot_leases": ("Leases of sessions and of listening to servers.", ("kind", "state")),
-    "bonobot_servers": ("Servers that are switched on.", ("status",)),
-    "bonobot_budgets": ("Budgets by how much is spent: below, warned, spent.", ("state",)),
-}
+ROWS_READABLE = GaugeFamily("bonobot_rows_readable", "1 while beat can read them.")
+QUEUE_MESSAGES = GaugeFamily(
+    "bonobot_queue_messages", "Messages that no worker has taken yet.", ("queue",)
+)
+QUEUE_SECONDS = GaugeFamily(
+    "bonobot_queue_seconds", "How long the oldest of them has waited.", ("queue",)
+)
+# Gauges that packages above add samples to, beside those of their own.
+SHARED_FAMILIES = (
+    GaugeFamily(WAITING, "What waits for its turn.", ("queue",)),
+    GaugeFamily(WAITING_SECONDS, "How long the oldest of them waits beyond its time.", ("queue",)),
+    GaugeFamily(LEASES, "Leases of sessions and of listening to servers.", ("kind", "state")),
+)
 
 
-def build_family(name: str) -> GaugeMetricFamily:
-    """Return an empty family of one of the names."""
-    text, labels = FAMILIES[name]
-    return GaugeMetricFamily(name, text, labels=labels)
+def list_families() -> list[GaugeFamily]:
+    """Return all gauges that beat adds to the counters of its process."""
+    return [ROWS_READABLE, *_list_row_families(), QUEUE_MESSAGES, QUEUE_SECONDS]
+
+
+def _list_row_families() -> list[GaugeFamily]:
+    registered = (family for one in load_registered_gauges() for family in one.families)
+    return [*SHARED_FAMILIES, *registered]
+
+
+def build_family(family: GaugeFamily) -> GaugeMetricFamily:
+    """Return a family without samples."""
+    return GaugeMetricFamily(family.name, family.text, labels=family.labels)
 
 
 def begin_rows(leads: Callable[[], bool]) -> None:
@@ -142,30 +150,23 @@ def begin_rows(leads: Callable[[], bool]) -> None:
 
 def collect_row_metrics() -> Iterator[GaugeMetricFamily]:
     """Yield what the rows say; some ten queries, whatever their number."""
-    yield from _collect_waiting()
-    sessions, leases = build_family("bonobot_sessions"), build_family("bonobot_leases")
-    open_ = ("queued", "running", "waiting")
-    counted = _count_by_column(Session.objects.filter(status__in=open_), "status")
-    for status in open_:
-        sessions.add_metric((status,), counted.get(status, 0))
-    yield sessions
-    yield _collect_runners()
-    lapsed = Q(runner=None) | Q(runner__beat_at__lt=session_leases.get_heartbeat_deadline())
-    running = Session.objects.filter(status=Session.Status.RUNNING)
-    _split(leases, "session", running.count(), running.filter(lapsed).count())
-    heard = subscription_leases.list_wanted_subscriptions().count()
-    _split(leases, "watch", heard, subscription_leases.list_unclaimed_subscriptions().count())
-    yield leases
-    servers = build_family("bonobot_servers")
-    for status, number in _count_by_column(Server.objects.enabled(), "status").items():
-        servers.add_metric((status,), number)
-    yield servers
-    yield _collect_budgets()
+    families = {one.name: build_family(one) for one in _list_row_families()}
+    for sample in _collect_samples():
+        families[sample.name].add_metric(sample.labels, sample.value)
+    yield from families.values()
+
+
+def _collect_samples() -> Iterator[GaugeSample]:
+    notices = Notice.objects.due()
+    oldest = notices.aggregate(at=Min("next_attempt_at"))
+    yield from build_backlog_samples("notices", notices.count(), oldest["at"])
+    for one in load_registered_gauges():
+        yield from one.collect()
 
 
 def collect_queue_metrics() -> Iterator[GaugeMetricFamily]:
     """Yield what waits in the broker's queues; nothing where it doesn't answer."""
-    many, long = build_family("bonobot_queue_messages"), build_family("bonobot_queue_seconds")
+    many, long = build_family(QUEUE_MESSAGES), build_family(QUEUE_SECONDS)
     try:
         found = broker.list_queue_backlogs()
     except broker.BrokerUnreachable:
@@ -175,52 +176,3 @@ def collect_queue_metrics() -> Iterator[GaugeMetricFamily]:
         long.add_metric((one.queue,), one.oldest_s)
     yield many
     yield long
-
-
-def _count_by_column(found: QuerySet[Any], column: str) -> dict[str, int]:
-    return dict(found.order_by().values_list(column).annotate(number=Count("pk")))
-
-
-def _collect_waiting() -> Iterator[GaugeMetricFamily]:
-    many, long = build_family("bonobot_waiting"), build_family("bonobot_waiting_seconds")
-    now = timezone.now()
-    queued = Session.objects.filter(status=Session.Status.QUEUED)
-    said = Inbox.objects.filter(taken_at=None, session__in=queued)
-    asked = Approval.objects.filter(state=Approval.State.WAITING)
-    checks, notices = Server.objects.due(), Notice.objects.due()
-    for name, found, oldest in (
-        ("sessions", queued, said.aggregate(at=Min("created_at"))),
-        ("checks", checks, checks.aggregate(at=Min("next_check_at"))),
-        ("notices", notices, notices.aggregate(at=Min("next_attempt_at"))),
-        ("approvals", asked, asked.aggregate(at=Min("created_at"))),
-    ):
-        many.add_metric((name,), found.count())
-        long.add_metric((name,), max((now - (oldest["at"] or now)).total_seconds(), 0))
-    yield many
-    yield long
-
-
-def _collect_runners() -> GaugeMetricFamily:
-    found = build_family("bonobot_runners")
-    unstopped = Runner.objects.filter(stopped_at=None)
-    alive = unstopped.filter(beat_at__gt=session_leases.get_heartbeat_deadline()).count()
-    found.add_metric(("alive",), alive)
-    found.add_metric(("lapsed",), unstopped.count() - alive)
-    return found
-
-
-def _split(found: GaugeMetricFamily, kind: str, all_: int, lapsed: int) -> None:
-    found.add_metric((kind, "held"), all_ - lapsed)
-    found.add_metric((kind, "lapsed"), lapsed)
-
-
-def _collect_budgets() -> GaugeMetricFamily:
-    states = dict.fromkeys(("below", "warned", "spent"), 0)
-    wanted = Budget.objects.filter(each_session=False).iterator(BATCH)
-    while batch := list(islice(wanted, BATCH)):
-        for use in load_budget_use(batch):
-            states[{"good": "below", "warn": "warned", "bad": "spent"}[use.tone]] += 1
-    found = build_family("bonobot_budgets")
-    for state, number in states.items():
-        found.add_metric((state,), number)
-    return found

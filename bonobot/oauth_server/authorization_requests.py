@@ -29,12 +29,15 @@ from bonobot.oauth_server.client_registration import (
     is_named,
     parse_redirect_uri,
 )
+from bonobot.oauth_server.protected_resources import ResourceAddress, parse_resource_path
 
 
-def parse_resource_address(resource: str) -> GatewayAddress | None:
+def parse_resource_address(resource: str) -> ResourceAddress | None:
     """Return the gateway's address that a resource is; None for another resource."""
     begin = settings.BONOBOT_URL
-    return read(resource.removeprefix(begin)) if resource.startswith(f"{begin}/") else None
+    if not resource.startswith(f"{begin}/"):
+        return None
+    return parse_resource_path(resource.removeprefix(begin))
 
 
 def normalize_resource(resource: str) -> str:
@@ -72,7 +75,7 @@ class AuthorizationRequest:
     program: Application
     redirect_uri: str
     destination: RedirectDestination
-    address: GatewayAddress
+    address: ResourceAddress
     scopes: tuple[str, ...]
     state: str
     credentials: dict[str, Any]
@@ -151,7 +154,7 @@ def read_authorization_request(request: HttpRequest) -> AuthorizationRequest:
     )
 
 
-def _find_address(request: HttpRequest) -> GatewayAddress | None:
+def _find_address(request: HttpRequest) -> ResourceAddress | None:
     resources = request.GET.getlist("resource")
     return parse_resource_address(resources[0]) if len(resources) == 1 else None
 

@@ -3,7 +3,7 @@
 Programs register with the installation; an organization knows those that one of its people let in.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
@@ -14,6 +14,7 @@ from oauth2_provider.models import Application
 from agents.gateway.routes import GatewayAddress, find
 from agents.models import Agent
 from bonobot.accounts.models import Organization, Token, User
+from bonobot.accounts.agent_directory import get_agent_directory
 from bonobot.accounts.principals import Principal, build_user_principal
 from bonobot.accounts.roles import Action, Role, TokenScope, list_roles_within, may
 from bonobot.accounts.tokens import services as tokens
@@ -21,6 +22,7 @@ from bonobot.accounts.tokens.services import list_user_grants, revoke
 from bonobot.core.problems import InvalidInput, NotFound, Problem
 from bonobot.ledger.audit.admin_changes import record_change
 from bonobot.oauth_server.authorization_requests import AuthorizationRequest
+from bonobot.oauth_server.protected_resources import ResourceAddress, find_resource_target
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,16 +129,12 @@ def _list_user_grants(user: User, reached: QuerySet[Organization]) -> list[Token
 
 
 def _add_agent_names(grants: Sequence[Token]) -> list[ClientGrant]:
-    names = _load_agent_names(pk for one in grants for pk in one.agent_ids)
+    wanted = [pk for one in grants for pk in one.agent_ids]
+    names = get_agent_directory().load_names(wanted)
     return [
         ClientGrant(one, tuple(sorted(names.get(str(pk), str(pk)) for pk in one.agent_ids)))
         for one in grants
     ]
-
-
-def _load_agent_names(wanted: Iterable[UUID | str]) -> dict[str, str]:
-    rows = Agent.objects.filter(pk__in={str(pk) for pk in wanted})
-    return {str(pk): name for pk, name in rows.values_list("pk", "name")}
 
 
 MOST_ORGANIZATIONS = 50
@@ -172,7 +170,7 @@ class ConsentChoice:
 
 
 def list_consent_options(
-    user: User, reached: QuerySet[Organization], address: GatewayAddress
+    user: User, reached: QuerySet[Organization], address: ResourceAddress
 ) -> list[ConsentOption]:
     """Return what a person can give at an address; nothing where they have no business there.
 
@@ -219,11 +217,11 @@ def grant_consent(
 
 
 def _build_consent_option(
-    user: User, organization: Organization, address: GatewayAddress
+    user: User, organization: Organization, address: ResourceAddress
 ) -> ConsentOption | None:
     try:
         principal = build_user_principal(user, organization)
-        place = find(address, principal)
+        place = find_resource_target(address, principal)
     except Problem:
         return None
     uses = USES[address.kind]
@@ -234,9 +232,9 @@ def _build_consent_option(
     )
     # Of roles that may as much, the one that reads nothing comes first.
     roles = tuple(sorted(roles, key=lambda role: may(role, Action.VIEW)))
-    mine = Agent.objects.for_organization(organization.pk).enabled().in_reach_of(user.pk)
+    directory = get_agent_directory()
     if address.kind == "agent":
-        reached = mine.filter(pk=place.id).exists()
+        reached = directory.is_enabled_for_user(organization.pk, user.pk, place.id)
         return (
             ConsentOption(organization, place.name, roles, fixed=(place.id,)) if reached else None
         )
@@ -244,7 +242,5 @@ def _build_consent_option(
         return None
     if address.kind == "server":
         return ConsentOption(organization, place.name, roles)
-    listed = mine.order_by("name").values_list("pk", "name")[:MOST_AGENTS]
-    return ConsentOption(
-        organization, place.name, roles, tuple((str(pk), name) for pk, name in listed)
-    )
+    listed = directory.list_enabled_choices_of_user(organization.pk, user.pk, most=MOST_AGENTS)
+    return ConsentOption(organization, place.name, roles, tuple(listed))

@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 from django.conf import settings
+from django.contrib import admin
 from django.contrib.auth.decorators import login_not_required
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
@@ -16,7 +17,6 @@ from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 from oauth2_provider.oauth2_backends import get_oauthlib_core
 
-from agents.console.admin.site import site
 from bonobot.accounts.current_organization import SESSION_KEY, list_usable_organizations
 from bonobot.accounts.role_labels import ROLE_CHOICES, SCOPE_MEANS
 from bonobot.accounts.roles import Role
@@ -238,6 +238,6 @@ def _render_page(
     request: HttpRequest, template: str, sources: str, *, status: int, **context: Any
 ) -> HttpResponse:
     """Render a page of the admin's look that leads to nothing but the program."""
-    found = render(request, template, site.each_context(request) | context, status=status)
+    found = render(request, template, admin.site.each_context(request) | context, status=status)
     found[HEADER] = build_content_security_policy(STRICT | {"form-action": sources})
     return found

@@ -109,7 +109,7 @@ def _verbs(name: str, command: object) -> Iterator[str]:
 def metrics() -> str:
     """Return what Prometheus reads, and the alerts made of it."""
     from bonobot.core.telemetry.metrics import registry
-    from bonobot.monitoring.metrics_endpoint import FAMILIES
+    from bonobot.monitoring.metrics_endpoint import list_families
 
     counted = [
         (
@@ -120,7 +120,7 @@ def metrics() -> str:
         for one in registry.collect()
         if one.name.startswith("bonobot_")
     ]
-    read = [(code(name), "gauge, of beat", about) for name, (about, *_) in FAMILIES.items()]
+    read = [(code(one.name), "gauge, of beat", one.text) for one in list_families()]
     rules = yaml.safe_load((ROOT / "deploy/prometheus/alerts.yaml").read_text(encoding="utf-8"))
     alerts = (
         (

@@ -1,0 +1,82 @@
+"""What monitoring knows of agents: gauges that beat reads from rows, and live workers."""
+
+from collections.abc import Iterator
+from itertools import islice
+
+from django.db.models import Count, Min, Q
+
+from agents.budgets.services import load_budget_use
+from agents.models import Approval, Budget, Inbox, Runner, Session
+from agents.sessions import leases
+from bonobot.monitoring.readiness_parts import ReadinessPart
+from bonobot.monitoring.row_gauges import (
+    GaugeFamily,
+    GaugeSample,
+    RowGauges,
+    build_backlog_samples,
+    build_lease_samples,
+)
+
+SESSIONS = GaugeFamily("bonobot_sessions", "Sessions that aren't over.", ("status",))
+RUNNERS = GaugeFamily(
+    "bonobot_runners", "Workers: alive, or lapsed (neither heard of nor stopped).", ("state",)
+)
+BUDGETS = GaugeFamily(
+    "bonobot_budgets", "Budgets by how much is spent: below, warned, spent.", ("state",)
+)
+UNFINISHED = ("queued", "running", "waiting")
+STATES_BY_TONE = {"good": "below", "warn": "warned", "bad": "spent"}
+BATCH = 500  # budgets whose use is read at once
+
+
+def build_row_gauges() -> RowGauges:
+    """Return the gauges of sessions, workers and budgets."""
+    return RowGauges((SESSIONS, RUNNERS, BUDGETS), _collect_samples)
+
+
+def probe_workers() -> ReadinessPart:
+    """Return whether any worker is alive."""
+    alive = Runner.objects.filter(
+        stopped_at=None, beat_at__gt=leases.get_heartbeat_deadline()
+    ).count()
+    return ReadinessPart("worker", "ok" if alive else "failed", f"{alive} alive")
+
+
+def _collect_samples() -> Iterator[GaugeSample]:
+    yield from _collect_backlogs()
+    rows = Session.objects.filter(status__in=UNFINISHED).order_by().values_list("status")
+    numbers = dict(rows.annotate(number=Count("pk")))
+    for status in UNFINISHED:
+        yield GaugeSample(SESSIONS.name, (status,), numbers.get(status, 0))
+    yield from _collect_workers()
+    lapsed = Q(runner=None) | Q(runner__beat_at__lt=leases.get_heartbeat_deadline())
+    running = Session.objects.filter(status=Session.Status.RUNNING)
+    yield from build_lease_samples("session", running.count(), running.filter(lapsed).count())
+    yield from _collect_budgets()
+
+
+def _collect_backlogs() -> Iterator[GaugeSample]:
+    queued = Session.objects.filter(status=Session.Status.QUEUED)
+    unread = Inbox.objects.filter(taken_at=None, session__in=queued)
+    oldest = unread.aggregate(at=Min("created_at"))
+    yield from build_backlog_samples("sessions", queued.count(), oldest["at"])
+    approvals = Approval.objects.filter(state=Approval.State.WAITING)
+    oldest = approvals.aggregate(at=Min("created_at"))
+    yield from build_backlog_samples("approvals", approvals.count(), oldest["at"])
+
+
+def _collect_workers() -> Iterator[GaugeSample]:
+    unstopped = Runner.objects.filter(stopped_at=None)
+    alive = unstopped.filter(beat_at__gt=leases.get_heartbeat_deadline()).count()
+    yield GaugeSample(RUNNERS.name, ("alive",), alive)
+    yield GaugeSample(RUNNERS.name, ("lapsed",), unstopped.count() - alive)
+
+
+def _collect_budgets() -> Iterator[GaugeSample]:
+    numbers = dict.fromkeys(STATES_BY_TONE.values(), 0)
+    wanted = Budget.objects.filter(each_session=False).iterator(BATCH)
+    while batch := list(islice(wanted, BATCH)):
+        for use in load_budget_use(batch):
+            numbers[STATES_BY_TONE[use.tone]] += 1
+    for state, number in numbers.items():
+        yield GaugeSample(BUDGETS.name, (state,), number)

@@ -1,0 +1,67 @@
+"""Gauges that are read from rows: what packages above add to `/metrics` of beat."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.utils import timezone
+
+from bonobot.core.extension_points import ExtensionList
+
+WAITING, WAITING_SECONDS = "bonobot_waiting", "bonobot_waiting_seconds"
+LEASES = "bonobot_leases"
+
+
+@dataclass(frozen=True, slots=True)
+class GaugeFamily:
+    """A gauge: its name, what it says, and the names of its labels."""
+
+    name: str
+    text: str
+    labels: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GaugeSample:
+    """A value of the gauge with that name, and its labels' values."""
+
+    name: str
+    labels: tuple[str, ...]
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class RowGauges:
+    """What one package adds: gauges of its own, and what reads all its samples from rows."""
+
+    families: tuple[GaugeFamily, ...]
+    collect: Callable[[], Iterable[GaugeSample]]
+
+
+_builders: ExtensionList[Callable[[], RowGauges]] = ExtensionList()
+
+
+def register_row_gauges(build: Callable[[], RowGauges]) -> None:
+    """Add the gauges of a package."""
+    _builders.register(build)
+
+
+def load_registered_gauges() -> list[RowGauges]:
+    """Return the gauges of packages above."""
+    return [build() for build in _builders]
+
+
+def build_backlog_samples(
+    queue: str, number: int, oldest_at: datetime | None
+) -> Iterator[GaugeSample]:
+    """Yield how many wait in a queue, and how many seconds the oldest has waited."""
+    now = timezone.now()
+    yield GaugeSample(WAITING, (queue,), number)
+    waited = max((now - (oldest_at or now)).total_seconds(), 0)
+    yield GaugeSample(WAITING_SECONDS, (queue,), waited)
+
+
+def build_lease_samples(kind: str, number: int, lapsed: int) -> Iterator[GaugeSample]:
+    """Yield how many leases of a kind are held, and how many of all of them have lapsed."""
+    yield GaugeSample(LEASES, (kind, "held"), number - lapsed)
+    yield GaugeSample(LEASES, (kind, "lapsed"), lapsed)

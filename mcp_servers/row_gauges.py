@@ -1,0 +1,36 @@
+"""Gauges of servers that beat reads from rows: their status, due checks, listening to them."""
+
+from collections.abc import Iterator
+
+from django.db.models import Count, Min
+
+from bonobot.monitoring.row_gauges import (
+    GaugeFamily,
+    GaugeSample,
+    RowGauges,
+    build_backlog_samples,
+    build_lease_samples,
+)
+from mcp_servers.models import Server
+from mcp_servers.subscriptions import leases
+
+SERVERS = GaugeFamily("bonobot_servers", "Servers that are switched on.", ("status",))
+
+
+def build_row_gauges() -> RowGauges:
+    """Return the gauges of servers."""
+    return RowGauges((SERVERS,), _collect_samples)
+
+
+def _collect_samples() -> Iterator[GaugeSample]:
+    due = Server.objects.due()
+    oldest = due.aggregate(at=Min("next_check_at"))
+    yield from build_backlog_samples("checks", due.count(), oldest["at"])
+    yield from build_lease_samples(
+        "watch",
+        leases.list_wanted_subscriptions().count(),
+        leases.list_unclaimed_subscriptions().count(),
+    )
+    enabled = Server.objects.enabled().order_by().values_list("status")
+    for status, number in enabled.annotate(number=Count("pk")):
+        yield GaugeSample(SERVERS.name, (status,), number)
