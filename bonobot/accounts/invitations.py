@@ -29,6 +29,7 @@ from bonobot.accounts.models import Invitation, Membership, User
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action, Role
 from bonobot.accounts.tokens.services import generate_token_key, hash_secret, is_matching_secret
+from bonobot.core.extension_points import ExtensionList
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Conflict, InvalidInput, NotFound, Problem
 from bonobot.ledger.audit.admin_changes import record_change
@@ -38,12 +39,12 @@ from bonobot.ledger.types import Actor
 PENDING_INVITATION = "invitation"
 MOST_AGENTS = 100
 # Called in the transaction in which a person joins; `AgentsConfig.ready` registers one.
-_JOINED_HOOKS: list[Callable[[Invitation, User], None]] = []
+_joined_hooks: ExtensionList[Callable[[Invitation, User], None]] = ExtensionList()
 
 
 def register_joined_hook(hook: Callable[[Invitation, User], None]) -> None:
     """Register what is done for a person who joins an organization."""
-    _JOINED_HOOKS.append(hook)
+    _joined_hooks.register(hook)
 
 
 @dataclass(frozen=True)
@@ -161,7 +162,7 @@ def accept(text: str, user: User) -> Membership:
                 member.save()
         except IntegrityError:
             raise _build_already_member_error() from None
-        for hook in _JOINED_HOOKS:
+        for hook in _joined_hooks:
             hook(invitation, user)
     return member
 
