@@ -110,7 +110,7 @@ fmt: $(INSTALLED) ## Format, sort imports and apply the safe fixes
 	"$(PY)" -m ruff format .
 
 messages: $(INSTALLED) ## Bring the German texts up to date with the sources; names what waits for a translation
-	"$(PY)" -m tests.catalogue
+	"$(PY)" -m tests.translation_catalog
 
 docs: $(INSTALLED) ## Build the documentation's site into site/, strictly; ARGS=serve serves it
 	@$(IN_SCRATCH) NO_MKDOCS_2_WARNING=1 "$(PY)" -m mkdocs $(or $(ARGS),build)
@@ -123,7 +123,7 @@ bench: $(INSTALLED) ## Measure what the documentation promises
 
 fuzz: $(INSTALLED) ## Search for new failing examples: of properties, and of REST with Schemathesis; takes long
 	@TEST_FUZZING=whole $(PYTEST) --timeout 0 -m hypothesis $(ARGS)
-	@TEST_FUZZING=whole "$(PY)" -m pytest -n0 tests/bonobot/test_api_fuzzed.py $(ARGS)
+	@TEST_FUZZING=whole "$(PY)" -m pytest -n0 tests/bonobot/test_api_schemathesis.py $(ARGS)
 
 drill: $(INSTALLED) ## Kill one part of a fleet after the other, under load (root, ip, nginx, PostgreSQL, Redis)
 	@"$(PY)" -m tests.drill

@@ -5,7 +5,7 @@ import sys
 import time
 
 from mcp_servers.client.child_process import choose_containment
-from tests.mcp_servers.connections.leaks import PER_WORKER, open_many
+from tests.mcp_servers.client.process_leaks import PER_WORKER, open_many
 
 OPENS = 900
 KILLED_WORKERS = 100 // PER_WORKER

@@ -32,7 +32,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.databases import ROOT, on_each
-from benchmarks.upstream import arguments
+from benchmarks.upstream_server import arguments
 
 CONNECTIONS = (1, 8, 32)
 CALLS = int(os.environ.get("BENCH_CALLS", "200"))
@@ -92,7 +92,7 @@ def measure() -> None:
 
     django.setup()
     call_command("migrate", verbosity=0)
-    from benchmarks.door import NEVER, furnished
+    from benchmarks.governed_call import NEVER, furnished
     from bonobot.accounts.roles import Role
     from bonobot.accounts.tokens.services import issue
     from bonobot.core import runtime

@@ -1,16 +1,16 @@
 """What grows with an organization: a small one beside one a thousand times as large.
 
-    DATABASE_URL=postgresql://…/small python -m benchmarks.county
-    DATABASE_URL=postgresql://…/large python -m benchmarks.county --agents 10000 --servers 5000 \\
-        --rows 10000000
+    DATABASE_URL=postgresql://…/small python -m benchmarks.grown_organization
+    DATABASE_URL=postgresql://…/large python -m benchmarks.grown_organization --agents 10000 \\
+        --servers 5000 --rows 10000000
     python -m benchmarks.bench_growth postgresql://…/small postgresql://…/large
 
 Any number of databases can be named, one alone, too; each is migrated first, and can be measured as
 often as one likes. Each page is opened three times by a signed-in administrator within the process
-(`tests.crowd`): how long the first took, and the faster of the others. A query that takes longer
-than twenty seconds is given up. Calls are admitted and settled by the ledger's writer, a hundred of
-them one after the other. `verify` reads the first 200,000 rows; its memory is the process's peak.
-What `benchmarks.grown_upkeep` and `benchmarks.grown_gateway` measure comes last.
+(`tests.large_organization`): how long the first took, and the faster of the others. A query that
+takes longer than twenty seconds is given up. Calls are admitted and settled by the ledger's writer,
+a hundred of them one after the other. `verify` reads the first 200,000 rows; its memory is the
+process's peak. What `benchmarks.grown_upkeep` and `benchmarks.grown_gateway` measure comes last.
 """
 
 import gc
@@ -52,7 +52,7 @@ def measure() -> None:
     from benchmarks import grown_gateway, grown_upkeep
     from bonobot.accounts.models import Organization, User
     from mcp_servers.models import Server
-    from tests.crowd import Town
+    from tests.large_organization import Town
 
     with connection.cursor() as cursor:
         cursor.execute(f"SET statement_timeout = {LIMIT_MS}")

@@ -34,10 +34,10 @@ def measure() -> None:
     from django.db import connection
     from django.test.utils import CaptureQueriesContext
 
-    from tests import crowd
+    from tests import large_organization
 
     began = time.perf_counter()
-    town = crowd.town(servers=SERVERS, each=EACH, calls=CALLS)
+    town = large_organization.town(servers=SERVERS, each=EACH, calls=CALLS)
     if connection.vendor == "postgresql":
         with connection.cursor() as cursor:
             cursor.execute("ANALYZE")

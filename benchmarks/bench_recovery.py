@@ -23,11 +23,10 @@ from mcp_servers.flow_labels import FlowLabel
 from mcp_servers.flow_labels.services import set_labels
 from mcp_servers.server_config import ServerSpec
 from mcp_servers.services import add
-from tests import processes
-from tests.agents import casting
+from tests import factories, processes
 from tests.agents.conftest import WORKSHOP
-from tests.eventually import eventually
 from tests.processes import Process
+from tests.wait import eventually
 
 KILLS = 8
 BAR_S = 30.0
@@ -42,12 +41,12 @@ def beat(folder: Path) -> Process:
 
 def begun() -> Session:
     """Start a session whose call stays out, and may be made again."""
-    acme = casting.organization()
-    boss = casting.administrator(acme)
-    agent = casting.agent(acme)
+    acme = factories.organization()
+    boss = factories.administrator(acme)
+    agent = factories.agent(acme)
     config = {"command": sys.executable, "args": [str(WORKSHOP), "stdio"]}
     spec = ServerSpec(name="workshop", transport_type="stdio", endpoint_config=config)
-    server = casting.ready(acme, add(boss, spec), agent)
+    server = factories.ready(acme, add(boss, spec), agent)
     set_labels(boss, server, list(server.definitions.all()), [FlowLabel.REPEATABLE])
     return sessions.start(boss, agent, '/mcp_workshop_wait {"seconds": 3600}')
 

@@ -36,11 +36,10 @@ from agents.policies.services import PolicySpec, RuleSpec, set_policy
 from agents.sessions.services import start
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.writer.writer_thread import get_writer
-from tests import processes
-from tests.agents import casting
-from tests.eventually import eventually
-from tests.servers import raw_http
-from tests.servers.raw_http import Asked, RawHttp
+from tests import factories, processes
+from tests.servers import raw_http_server
+from tests.servers.raw_http_server import Asked, RawHttp
+from tests.wait import eventually
 
 SESSIONS = int(os.environ.get("BENCH_SESSIONS", "200"))
 MODEL_S = 1.0
@@ -84,7 +83,7 @@ class Stage:
 
     def started(self, count: int) -> list[Session]:
         """Start sessions while the worker stands still, so that all wait for it at once."""
-        boss = casting.administrator(self.agent.organization)
+        boss = factories.administrator(self.agent.organization)
         os.kill(self.worker.pid, signal.SIGSTOP)
         try:
             return [start(boss, self.agent, f"How is the weather? {n}") for n in range(count)]
@@ -165,8 +164,8 @@ OURS = ("agents", "bonobot", "mcp_servers")
 
 
 def _agent(model_port: int, server_url: str) -> Agent:
-    acme = casting.organization()
-    boss = casting.administrator(acme)
+    acme = factories.organization()
+    boss = factories.administrator(acme)
     save_endpoint(
         boss,
         ModelEndpointSpec(
@@ -177,8 +176,8 @@ def _agent(model_port: int, server_url: str) -> Agent:
             allow_private=True,
         ),
     )
-    agent = casting.agent(acme, calls_per_minute=NEVER // 1000, instructions="Answer briefly.")
-    casting.ready(acme, casting.http_server(acme, server_url), agent)
+    agent = factories.agent(acme, calls_per_minute=NEVER // 1000, instructions="Answer briefly.")
+    factories.ready(acme, factories.http_server(acme, server_url), agent)
     never = RuleSpec("mcp_web_look_up", {"properties": {"text": {"const": "never"}}})
     set_policy(boss, agent, PolicySpec("all", deny=(never,)))
     lines = [BudgetLine("tokens", "month", NEVER), BudgetLine("calls", "month", NEVER)]
@@ -188,10 +187,10 @@ def _agent(model_port: int, server_url: str) -> Agent:
 
 def _served(asked: Asked) -> bytes:
     if asked.method == "server/discover":
-        return raw_http.discovery(asked)
+        return raw_http_server.discovery(asked)
     if asked.method == "tools/list":
-        return raw_http.result(asked, {"tools": [TICKET]})
-    return raw_http.text(asked, WORDS)
+        return raw_http_server.result(asked, {"tools": [TICKET]})
+    return raw_http_server.text(asked, WORDS)
 
 
 def _streamed(asked: Asked, turns_with_calls: int = 0) -> bytes:
@@ -204,7 +203,9 @@ def _streamed(asked: Asked, turns_with_calls: int = 0) -> bytes:
         deltas, finish = [{"role": "assistant", "content": word} for word in WORDS.split()], "stop"
     usage = {"prompt_tokens": 400, "completion_tokens": 40, "total_tokens": 440}
     chunks = [*(_chunk(delta) for delta in deltas), _chunk({}, finish), _chunk(None, usage=usage)]
-    return raw_http.response(200, b"".join(chunks) + b"data: [DONE]\n\n", "text/event-stream")
+    return raw_http_server.response(
+        200, b"".join(chunks) + b"data: [DONE]\n\n", "text/event-stream"
+    )
 
 
 def _call(index: int, turn: int) -> dict[str, Any]:

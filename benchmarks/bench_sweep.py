@@ -24,11 +24,10 @@ from bonobot.core.runtime import get_runtime
 from bonobot.ledger.writer.writer_thread import get_writer
 from mcp_servers.models import Server
 from mcp_servers.tasks import check_due
-from tests import processes
-from tests.agents import casting
-from tests.eventually import eventually
-from tests.servers import raw_http
-from tests.servers.raw_http import Asked, RawHttp
+from tests import factories, processes
+from tests.servers import raw_http_server
+from tests.servers.raw_http_server import Asked, RawHttp
+from tests.wait import eventually
 
 SERVERS = 300
 ANSWER_S = 0.05
@@ -37,25 +36,29 @@ BAR_S = 30.0
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-async def slowly(asked: Asked) -> raw_http.AsyncIterator[bytes]:
+async def slowly(asked: Asked) -> raw_http_server.AsyncIterator[bytes]:
     """Answer after 50 ms, or never at `/hang`."""
     await asyncio.sleep(3_600 if asked.path == "/hang" else ANSWER_S)
     tools = [{"name": "one", "inputSchema": {"type": "object"}}]
-    found = raw_http.discovery(asked)
-    whole = found if asked.method == "server/discover" else raw_http.result(asked, {"tools": tools})
+    found = raw_http_server.discovery(asked)
+    whole = (
+        found
+        if asked.method == "server/discover"
+        else raw_http_server.result(asked, {"tools": tools})
+    )
     yield whole.replace(b"\r\n", b"\r\nConnection: close\r\n", 1)
 
 
 @contextmanager
 def registered() -> Iterator[Server]:
     """Register the servers, which this process's loop plays; yield the one that hangs."""
-    acme = casting.organization()
+    acme = factories.organization()
     listening = RawHttp(slowly).listening()
     server = get_runtime().call(listening.__aenter__)
     url = f"http://127.0.0.1:{server.port}"
     for number in range(SERVERS):
-        casting.http_server(acme, f"{url}/s{number}", name=f"s{number}")
-    yield casting.http_server(acme, f"{url}/hang", name="hang")
+        factories.http_server(acme, f"{url}/s{number}", name=f"s{number}")
+    yield factories.http_server(acme, f"{url}/hang", name="hang")
     get_runtime().close()
     get_writer().close()
 

@@ -35,9 +35,9 @@ from agents.sessions.services import start
 from agents.sessions.worker import SessionRunner
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.writer.writer_thread import get_writer
-from tests.agents import casting
-from tests.servers import raw_http
-from tests.servers.raw_http import Asked, RawHttp
+from tests import factories
+from tests.servers import raw_http_server
+from tests.servers.raw_http_server import Asked, RawHttp
 
 CATALOGUE = Path(__file__).with_name("azure_tools.json.gz")
 PREFIX = "mcp_azure_"
@@ -106,11 +106,11 @@ class Scripted:
 
     def _served(self, asked: Asked) -> bytes:
         if asked.method == "server/discover":
-            return raw_http.discovery(asked)
+            return raw_http_server.discovery(asked)
         if asked.method == "tools/list":
-            return raw_http.result(asked, {"tools": self.tools})
+            return raw_http_server.result(asked, {"tools": self.tools})
         self.called.append(asked.tool)
-        return raw_http.text(asked, "Done.")
+        return raw_http_server.text(asked, "Done.")
 
     def _model(self, asked: Asked) -> bytes:
         said = asked.message
@@ -133,7 +133,7 @@ def test_tokens_per_finished_task() -> None:
         table.add_column(column, justify="left" if column == "tools" else "right")
     found = {}
     with staged() as (scripted, agent, runner):
-        boss = casting.administrator(agent.organization)
+        boss = factories.administrator(agent.organization)
         for name, above in (("all in every request", 0), ("with find_tools", 40)):
             agent = update_agent(boss, agent, AgentSpec(name=agent.name, tool_search_above=above))
             finished, turns, tokens = _run(scripted, agent, runner)
@@ -152,14 +152,14 @@ def staged() -> Iterator[tuple[Scripted, Agent, SessionRunner]]:
     opened = [one.listening() for one in (scripted.provider, scripted.server)]
     for one in opened:
         get_runtime().call(one.__aenter__)
-    acme = casting.organization()
+    acme = factories.organization()
     url = f"http://127.0.0.1:{scripted.provider.port}/v1"
     endpoint = ModelEndpointSpec(
         name="Scripted", kind="openai", base_url=url, model="scripted", allow_private=True
     )
-    save_endpoint(casting.administrator(acme), endpoint)
-    agent = casting.agent(acme, calls_per_minute=100_000)
-    casting.ready(acme, casting.http_server(acme, scripted.server.url, name="azure"), agent)
+    save_endpoint(factories.administrator(acme), endpoint)
+    agent = factories.agent(acme, calls_per_minute=100_000)
+    factories.ready(acme, factories.http_server(acme, scripted.server.url, name="azure"), agent)
     runner = SessionRunner()
     try:
         yield scripted, agent, runner
@@ -174,7 +174,7 @@ def staged() -> Iterator[tuple[Scripted, Agent, SessionRunner]]:
 def _run(scripted: Scripted, agent: Agent, runner: SessionRunner) -> tuple[int, int, int]:
     """Run every task; return how many were finished, and what turns and tokens all took."""
     finished = turns = tokens = 0
-    boss = casting.administrator(agent.organization)
+    boss = factories.administrator(agent.organization)
 
     async def rest(session: Session) -> None:
         task = await runner.take(session.pk)
@@ -241,4 +241,4 @@ def _answer(
     ]
     head = {"id": "1", "object": "chat.completion.chunk", "created": 1, "model": "scripted"}
     lines = [b"data: " + json.dumps(head | one).encode() + b"\n\n" for one in chunks]
-    return raw_http.response(200, b"".join(lines) + b"data: [DONE]\n\n", "text/event-stream")
+    return raw_http_server.response(200, b"".join(lines) + b"data: [DONE]\n\n", "text/event-stream")

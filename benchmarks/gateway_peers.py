@@ -18,8 +18,8 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.server.lowlevel import Server
 from mcp.types import CallToolResult, ListToolsResult
 
-from benchmarks.upstream import answer
-from tests.servers.raw_http import RawHttp
+from benchmarks.upstream_server import answer
+from tests.servers.raw_http_server import RawHttp
 
 
 async def upstream(port: int) -> None:

@@ -17,8 +17,8 @@ from typing import Any
 import httpx2
 
 from benchmarks.bench_gateway import META, MODERN, _free_port, _running
-from benchmarks.upstream import arguments
-from tests.crowd import Town
+from benchmarks.upstream_server import arguments
+from tests.large_organization import Town
 
 CALLS, LISTS = 50, 5
 TOOL = "mcp_bench_echo"
@@ -46,18 +46,18 @@ def figures(town: Town) -> Iterator[tuple[Any, ...]]:
 def _furnished(town: Town, port: int) -> Iterator[tuple[float, str]]:
     """Register the server and bind it; yield how long its discovery took, and a token."""
     from agents.services import bind
-    from benchmarks.door import NEVER
+    from benchmarks.governed_call import NEVER
     from bonobot.accounts.roles import Role
     from bonobot.accounts.tokens.services import issue
     from bonobot.core.runtime import get_runtime
     from mcp_servers.definition_reviews import approve
     from mcp_servers.discovery import discover
     from mcp_servers.services import remove
-    from tests.agents import casting
+    from tests import factories
 
     where = town.organization
-    boss = casting.administrator(where)
-    server = casting.http_server(where, f"http://127.0.0.1:{port}/mcp", "bench")
+    boss = factories.administrator(where)
+    server = factories.http_server(where, f"http://127.0.0.1:{port}/mcp", "bench")
     try:
         began = time.perf_counter()
         get_runtime().call(discover, server.pk, actor=boss.actor)

@@ -30,7 +30,7 @@ from playwright.sync_api import Browser, Page
 
 from bonobot.core import runtime
 from bonobot.ledger.writer import writer_thread
-from tests import database, flushing, processes
+from tests import database, database_flush, processes
 from tests.browser import keep, open_browser, open_context, open_page
 from tests.parts import NODE_SERVERS
 from tests.processes import Process, Web
@@ -80,11 +80,11 @@ def django_db_setup(
 
 @pytest.fixture(scope="session", autouse=True)
 def _quick_flush() -> Iterator[None]:
-    """Empty tables by DELETE, and keep what `migrate` puts into them: see `tests.flushing`."""
+    """Empty tables by DELETE, and keep what `migrate` puts there: see `tests.database_flush`."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(flush, "sql_flush", flushing.statements)
-        patch.setattr(BaseDatabaseOperations, "execute_sql_flush", flushing.execute)
-        patch.setattr(flush, "emit_post_migrate_signal", flushing.restore)
+        patch.setattr(flush, "sql_flush", database_flush.statements)
+        patch.setattr(BaseDatabaseOperations, "execute_sql_flush", database_flush.execute)
+        patch.setattr(flush, "emit_post_migrate_signal", database_flush.restore)
         yield
 
 
@@ -141,7 +141,7 @@ def node_server() -> Callable[[str], str]:
 @pytest.fixture(scope="session")
 def changing_url() -> Iterator[str]:
     """Run the SDK's server whose tools change, over HTTP, for the whole session."""
-    with processes.served("changing.py") as url:
+    with processes.served("list_changed_server.py") as url:
         yield url
 
 

@@ -32,11 +32,11 @@ import httpx2
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
-from tests.eventually import eventually
 from tests.parts import CLIENTS, ROOT
 from tests.processes import Process, start, unused_port
+from tests.wait import eventually
 
-GREETER = ROOT / "tests" / "servers" / "greeter.py"
+GREETER = ROOT / "tests" / "servers" / "minimal_server.py"
 READY_S = 180.0
 ENDS_S = 60.0  # a worker may take 45 of them
 WITHOUT = "none"
@@ -232,7 +232,7 @@ def letting_in(one: Installation) -> Iterator[None]:
     """Let a program in that knows nothing but an address, as the administrator."""
     one.settings["BONOBOT_OAUTH"] = "true"
     yield
-    client = [sys.executable, str(CLIENTS / "let_in.py"), f"{one.url}/mcp/agents/demo"]
+    client = [sys.executable, str(CLIENTS / "oauth_client.py"), f"{one.url}/mcp/agents/demo"]
     with (
         closing(one.person()) as me,
         subprocess.Popen(client, stdout=subprocess.PIPE, text=True) as program,

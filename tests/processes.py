@@ -18,9 +18,9 @@ from bonobot.jobs.queues import NAMES
 from bonobot.processes.programs import PROTOCOL
 from bonobot.processes.supervisor import build_parent_death_hook
 from tests.environment import VAR
-from tests.eventually import eventually
 from tests.fork_server import ForkedProcess, can_fork, fork_module
 from tests.parts import ROOT
+from tests.wait import eventually
 
 # What a child may know of the machine; everything else is given to it on purpose.
 INHERITED = (

@@ -16,7 +16,7 @@ from agents.models import Agent
 from bonobot.accounts.models import Organization, User
 from bonobot.accounts.roles import Role
 from bonobot.accounts.tokens.services import issue
-from tests.agents import casting
+from tests import factories
 
 PROBLEM = "application/problem+json"
 
@@ -89,7 +89,7 @@ class Rest:
 
 def as_role(where: Organization, role: Role, agent: Agent | None = None) -> Rest:
     """Return a client with a new token of this role."""
-    boss = casting.administrator(where)
+    boss = factories.administrator(where)
     _, text = issue(boss, name=f"{role} token", role=role, agent_ids=[agent.pk] if agent else [])
     return Rest(text)
 

@@ -30,8 +30,7 @@ from bonobot.jobs import schedules
 from bonobot.ledger.models import AuditRow
 from mcp_servers.bulk_jobs import begin
 from mcp_servers.models import Check, Launcher, Preset, Round
-from tests import desk
-from tests.agents import casting
+from tests import admin_client, factories
 
 # Addresses that aren't pages of ours: Django's own, and those that end the session.
 NOT_OURS = frozenset({"logout", "jsi18n", "autocomplete", "view_on_site", "app_list", "search"})
@@ -83,26 +82,26 @@ ADDRESSES = sorted(dict(addresses()).items())
 
 def fill(where: Organization, *, many: int = 1) -> dict[str, UUID]:
     """Fill an organization with one (or many) of everything; return an id of each model."""
-    boss = casting.administrator(where)
+    boss = factories.administrator(where)
     for number in range(many):
-        server = desk.web_server(where, f"web{number}")
+        server = admin_client.web_server(where, f"web{number}")
         Check.objects.create(organization=where, server=server, kind="health", ok=False, code="x")
         for tool in range(many):
-            desk.offer(server, f"tool{tool}")
-        agent = casting.agent(where, f"helper{number}")
-        flow = casting.workflow(agent, f"flow{number}", hooks=many)
+            admin_client.offer(server, f"tool{tool}")
+        agent = factories.agent(where, f"helper{number}")
+        flow = factories.workflow(agent, f"flow{number}", hooks=many)
         skill = save_skill(boss, SkillSpec(name=f"skill{number}", text="x", agents=[agent.slug]))
         set_budgets(boss, agent, [BudgetLine("tokens", "month", 10), BudgetLine("calls", "day", 5)])
-        casting.bind(boss, agent, server)
-        session, approval = casting.waiting_session(agent, "hello")
-        question = casting.asked(session, server)
+        factories.bind(boss, agent, server)
+        session, approval = factories.waiting_session(agent, "hello")
+        question = factories.asked(session, server)
         given = [Attachment("a.gif", GIF), Attachment("notes.txt", b"notes")]
         said = {"text": "Look."} | store_attachments(where.pk, given)
         session.steps.create(seq=99, kind="message", state="done", payload=said)
         token, _text = issue(boss, name=f"t{number}", role=Role.MEMBER)
-        issuer = casting.issuer(where, f"https://{where.slug}-{number}.example.com")
-        provider = casting.provider(where, f"https://{where.slug}-{number}.example.com")
-        notice = casting.notice(where, f"Pager{number}")
+        issuer = factories.issuer(where, f"https://{where.slug}-{number}.example.com")
+        provider = factories.provider(where, f"https://{where.slug}-{number}.example.com")
+        notice = factories.notice(where, f"Pager{number}")
         asked = invite(boss, f"{where.slug}-{number}@example.com", Role.MEMBER).invitation
         member = User.objects.create_user(f"{where.slug}-{number}")
         Membership.objects.create(organization=where, user=member, role=Role.MEMBER)

@@ -21,25 +21,25 @@ from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.models import Server
 from mcp_servers.server_config import ServerSpec
 from mcp_servers.services import add
-from tests.agents import casting
+from tests import factories
+from tests.agents.crash_scenarios import Mortals
 from tests.agents.llm.openai_server import FakeOpenAI, openai_server
-from tests.agents.mortals import Mortals
 from tests.processes import served
 
-WORKSHOP = Path(__file__).parents[1] / "servers" / "workshop.py"
-LIBRARY = WORKSHOP.with_name("library.py")
+WORKSHOP = Path(__file__).parents[1] / "servers" / "tool_server.py"
+LIBRARY = WORKSHOP.with_name("resource_server.py")
 
 
 @pytest.fixture
 def acme(transactional_db: None) -> Organization:
     """An organization whose rows every thread sees."""
-    return casting.organization()
+    return factories.organization()
 
 
 @pytest.fixture
 def helper(acme: Organization) -> Agent:
     """An agent with the offline model that may call everything."""
-    return casting.agent(acme)
+    return factories.agent(acme)
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def effects(tmp_path: Path) -> Path:
 def workshop(acme: Organization, helper: Agent, effects: Path) -> Iterator[Server]:
     """A real stdio server, discovered, approved and given to the agent."""
     server = add(
-        casting.administrator(acme),
+        factories.administrator(acme),
         ServerSpec(
             name="workshop",
             transport_type="stdio",
@@ -65,7 +65,7 @@ def workshop(acme: Organization, helper: Agent, effects: Path) -> Iterator[Serve
             },
         ),
     )
-    yield casting.ready(acme, server, helper)
+    yield factories.ready(acme, server, helper)
     get_runtime().call(get_connection_pool().forget, server.pk)
 
 
@@ -78,7 +78,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def counting_url(written: Path) -> Iterator[str]:
     """Run the server that counts its calls, for the whole session."""
-    with served("counting.py", written) as url:
+    with served("call_log_server.py", written) as url:
         yield url
 
 
@@ -88,8 +88,8 @@ def counting(
 ) -> Iterator[Server]:
     """The server that counts its calls, given to the agent; nothing is counted yet."""
     written.write_text("")
-    server = casting.http_server(acme, counting_url, "counting")
-    yield casting.ready(acme, server, helper)
+    server = factories.http_server(acme, counting_url, "counting")
+    yield factories.ready(acme, server, helper)
     get_runtime().call(get_connection_pool().forget, server.pk)
 
 
@@ -127,7 +127,7 @@ def mortals(
 def library(acme: Organization, helper: Agent, effects: Path) -> Iterator[Server]:
     """A real stdio server of resources and prompts, approved and given, nothing of it ticked."""
     server = add(
-        casting.administrator(acme),
+        factories.administrator(acme),
         ServerSpec(
             name="library",
             transport_type="stdio",
@@ -138,7 +138,7 @@ def library(acme: Organization, helper: Agent, effects: Path) -> Iterator[Server
             },
         ),
     )
-    yield casting.ready(acme, server, helper)
+    yield factories.ready(acme, server, helper)
     get_runtime().call(get_connection_pool().forget, server.pk)
 
 
@@ -180,7 +180,7 @@ def run(
     acme: Organization, helper: Agent, take: Callable[[Session], str]
 ) -> Callable[..., Session]:
     """A function that gives the agent a message and runs the session until it rests."""
-    boss = casting.administrator(acme)
+    boss = factories.administrator(acme)
 
     def go(text: str = "hello", session: Session | None = None) -> Session:
         if session is None:
@@ -196,7 +196,7 @@ def run(
 @pytest.fixture
 def call(acme: Organization, helper: Agent) -> Iterator[Callable[..., pipeline.CallOutcome]]:
     """A function that makes one governed call of the agent's tool."""
-    boss = casting.administrator(acme)
+    boss = factories.administrator(acme)
     holder = "server:tests:caller"
 
     def make(

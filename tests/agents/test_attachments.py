@@ -15,7 +15,7 @@ from agents.attachments import (
 from agents.llm import interface as llm_interface
 from agents.models import Blob
 from bonobot.core.problems import InvalidInput
-from tests.agents import casting
+from tests import factories
 
 pytestmark = pytest.mark.django_db
 
@@ -76,5 +76,5 @@ def test_a_model_gets_texts_between_marks_and_images_where_it_sees(acme):
     [blind] = build_model_messages(acme.pk, [message], sees=False)
     assert blind["text"] == seen["text"]
     assert "images" not in blind
-    [foreign] = build_model_messages(casting.organization("other").pk, [message], sees=True)
+    [foreign] = build_model_messages(factories.organization("other").pk, [message], sees=True)
     assert "Now obey" not in foreign["text"]

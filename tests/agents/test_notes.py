@@ -15,8 +15,7 @@ from bonobot.core.problems import InvalidInput, Problem
 from bonobot.ledger.models import AuditRow
 from mcp_servers.flow_labels import FlowLabel, encode_labels
 from mcp_servers.flow_labels.services import set_labels
-from tests import desk, rest
-from tests.agents import casting
+from tests import admin_client, factories, rest
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -24,7 +23,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 @pytest.fixture
 def keeper(acme, helper):
     """The agent with its tools for notes."""
-    boss = casting.administrator(acme)
+    boss = factories.administrator(acme)
     return update_agent(boss, helper, AgentSpec(name=helper.name, builtin_tools=[NOTES]))
 
 
@@ -32,7 +31,7 @@ def test_notes_are_off_until_they_are_switched_on(acme, helper, call):
     with pytest.raises(CallRefused) as missing:
         call("remember", {"title": "a", "text": "b"})
     assert missing.value.code == "builtin_off"
-    boss = casting.administrator(acme)
+    boss = factories.administrator(acme)
     with pytest.raises(InvalidInput) as refused:
         update_agent(boss, helper, AgentSpec(name=helper.name, builtin_tools=["nothing"]))
     assert refused.value.field == "builtin_tools"
@@ -54,10 +53,10 @@ def test_what_is_kept_is_found_replaced_and_forgotten(keeper, call):
 
 
 def test_the_policy_decides_about_notes_as_about_any_tool(acme, keeper, call):
-    casting.set_policy(
-        casting.administrator(acme),
+    factories.set_policy(
+        factories.administrator(acme),
         keeper,
-        casting.PolicySpec("allowlist", allow=("search_notes",)),
+        factories.PolicySpec("allowlist", allow=("search_notes",)),
     )
     assert call("search_notes").text == "No notes yet."
     with pytest.raises(CallRefused) as refused:
@@ -93,12 +92,12 @@ def test_an_agent_has_so_many_notes_and_no_more(acme, keeper, call):
 
 def test_another_agent_has_other_notes(acme, keeper, call):
     call("remember", {"title": "mine", "text": "secretive"})
-    other = casting.agent(acme, "other", builtin_tools=[NOTES])
+    other = factories.agent(acme, "other", builtin_tools=[NOTES])
     assert call("search_notes", agent_id=other.pk).text == "No notes yet."
 
 
 def test_a_note_brings_what_its_writer_had_seen(acme, keeper, workshop, call):
-    boss = casting.administrator(acme)
+    boss = factories.administrator(acme)
     rows = list(workshop.definitions.filter(name="echo"))
     set_labels(boss, workshop, rows, [FlowLabel.UNTRUSTED_CONTENT])
     writing, reading = (sessions.start(boss, keeper, "Hello") for _ in range(2))
@@ -138,7 +137,7 @@ def test_a_note_that_comes_after_the_admission_is_not_shown(acme, keeper, call, 
 
 
 def test_stored_secrets_are_not_kept(acme, keeper, call):
-    workbench = casting.http_server(acme, "http://127.0.0.1:9/mcp")
+    workbench = factories.http_server(acme, "http://127.0.0.1:9/mcp")
     workbench.secrets.create(
         organization=acme, placement="header", name="X", value="hunter2-hunter2-hunter2"
     )
@@ -161,7 +160,7 @@ def test_people_write_change_and_remove_notes_over_rest(acme, helper):
     assert operator.patch(path, {"text": "Monday"}).json["labels"] == ["untrusted_content"]
     assert operator.patch(path, {"labels": []}).json == operator.get(path).json
     assert operator.post("agents/helper/notes", {**said, "labels": ["sends_out"]}).status == 400
-    other = casting.agent(acme, "other")
+    other = factories.agent(acme, "other")
     assert operator.get(f"agents/{other.slug}/notes/{made.json['id']}").status == 404
     assert operator.delete(path).status == 204
     actions = AuditRow.objects.filter(resource_type="note").order_by("seq")
@@ -182,19 +181,19 @@ def test_the_kits_of_an_agent_are_said_over_rest(acme, helper):
 
 
 def test_the_tab_shows_and_changes_notes(acme: object, helper: Agent):
-    seat = desk.sit(helper.organization, Role.OPERATOR)
+    seat = admin_client.sit(helper.organization, Role.OPERATOR)
     page = seat.post(
         "agents_agent_notes", helper.pk, title="Day <b>", text="Tuesday", labels=["private_data"]
     )
     assert "Day &lt;b&gt;" in page
     note = Note.objects.get()
-    page = desk.words(seat.get("agents_agent_notes", helper.pk))
+    page = admin_client.words(seat.get("agents_agent_notes", helper.pk))
     assert "reads private data" in page
     assert "switch them on" in page
     seat.post("agents_agent_remove_note", helper.pk, note=note.pk)
     seat.post("agents_agent_notes", helper.pk, title="a", text="b")
     seat.post("agents_agent_clear_notes", helper.pk)
     assert not Note.objects.exists()
-    reader = desk.sit(helper.organization, Role.AUDITOR)
+    reader = admin_client.sit(helper.organization, Role.AUDITOR)
     reader.post("agents_agent_notes", helper.pk, status=403, title="a", text="b")
     assert not Note.objects.exists()

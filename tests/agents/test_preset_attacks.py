@@ -27,7 +27,7 @@ from mcp_servers.presets.availability import enable
 from mcp_servers.presets.instantiate_preset import build_server_spec, get_preset
 from mcp_servers.presets.services import load_presets
 from mcp_servers.services import add
-from tests.agents import casting
+from tests import factories
 from tests.parts import FIRST_SDK, NODE_SERVERS
 
 pytestmark = [
@@ -70,9 +70,9 @@ def secrets(own: Path) -> Iterator[list[Path]]:
 def start(acme: Organization, helper: Agent, settings: Settings) -> Iterator[Start]:
     """A function that makes a server of a preset, as the organization gets it."""
     settings.BONOBOT_STDIO_CONFINEMENT = "sandbox"
-    casting.organization("others")  # where somebody else is, too, nothing runs without a sandbox
+    factories.organization("others")  # where somebody else is, too, nothing runs without a sandbox
     load_presets()
-    boss = casting.administrator(acme)
+    boss = factories.administrator(acme)
     started: list[Server] = []
 
     def make(slug: str, **values: str) -> Server:
@@ -85,7 +85,7 @@ def start(acme: Organization, helper: Agent, settings: Settings) -> Iterator[Sta
         config = {**spec.endpoint_config, "command": command, "args": args}
         server = add(boss, replace(spec, endpoint_config=config))
         assert (server.confinement, server.network) == ("sandbox", "egress")
-        started.append(casting.ready(acme, server, helper))
+        started.append(factories.ready(acme, server, helper))
         return server
 
     yield make

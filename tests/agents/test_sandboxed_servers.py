@@ -20,7 +20,7 @@ from mcp_servers.models import Server
 from mcp_servers.presets.allowed_folders import get_organization_folder
 from mcp_servers.server_config import ServerSpec
 from mcp_servers.services import add
-from tests.agents import casting
+from tests import factories
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.django_db(transaction=True)]
 
@@ -53,12 +53,12 @@ def git(
 ) -> Iterator[Server]:
     """The git server of PyPI, as an organization gets it: nothing is said of its confinement."""
     settings.BONOBOT_STDIO_CONFINEMENT = "sandbox"
-    casting.organization("others")  # where somebody else is, too, nothing runs without a sandbox
+    factories.organization("others")  # where somebody else is, too, nothing runs without a sandbox
     config = {"command": sys.executable, "args": ["-m", "mcp_server_git", "--repository"]}
     config["args"].append(str(repository))  # type: ignore[attr-defined]
     spec = ServerSpec(name="git", transport_type="stdio", endpoint_config=config)
-    server = add(casting.administrator(acme), spec)
-    yield casting.ready(acme, server, helper)
+    server = add(factories.administrator(acme), spec)
+    yield factories.ready(acme, server, helper)
     get_runtime().call(get_connection_pool().forget, server.pk)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import combinations
 
 from tests.architecture.sources import Source, Violation, within
-from tests.wording import glued
+from tests.problem_texts import glued
 
 # From the bottom up, modules of one line beside each other; the longest prefix decides. Whatever
 # else is in `bonobot` is wiring, on top.

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.pages import PAGES, blocks, instead
-from tests.docs.trying import forbidden, names_in, told
+from tests.docs.run_blocks import forbidden, names_in, told
 
 ROOT = Path(__file__).resolve().parents[2]
 

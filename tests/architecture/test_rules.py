@@ -216,7 +216,10 @@ def test_rows_are_locked_in_one_place() -> None:
     ],
 )
 def test_a_sleeping_test_is_found(text: str, found: bool) -> None:
-    assert bool(texts(rules.sleeping_tests([Source("tests.agents.test_calls", text)]))) is found
+    assert (
+        bool(texts(rules.sleeping_tests([Source("tests.agents.calls.test_pipeline", text)])))
+        is found
+    )
     assert not texts(rules.sleeping_tests([Source("tests.agents.slow_server", text)]))
 
 

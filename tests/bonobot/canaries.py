@@ -25,8 +25,8 @@ from mcp_servers.presets.instantiate_preset import build_server_spec
 from mcp_servers.presets.services import PresetSpec, add_preset
 from mcp_servers.server_config import ServerSpec
 from mcp_servers.services import add
-from tests.agents import casting
-from tests.bonobot.authority.program import REDIRECT, Program
+from tests import factories
+from tests.bonobot.oauth_server.oauth_client import REDIRECT, Program
 
 URL = "https://mcp.example.com/mcp"
 KINDS = (
@@ -55,7 +55,7 @@ def fresh() -> dict[str, str]:
 
 def stock(acme: Organization, canaries: dict[str, str]) -> list[Server]:
     """Make servers, a model, a channel, a token and a person that hold the canaries."""
-    boss = casting.administrator(acme)
+    boss = factories.administrator(acme)
 
     def server(name: str, auth: dict[str, str] | None = None, **config: Any) -> Server:
         asked = {"url": URL, **config}
@@ -129,7 +129,7 @@ def let_in(acme: Organization) -> dict[str, str]:
 
     Beside them a code that waits to be fetched, and the secret of a program that has one.
     """
-    person = User.objects.get(pk=casting.person(acme, Role.OPERATOR, f"olga-{acme.slug}").id)
+    person = User.objects.get(pk=factories.person(acme, Role.OPERATOR, f"olga-{acme.slug}").id)
     program, here = Program(person), {"resource": f"{settings.BONOBOT_URL}/mcp"}
     spent = program.code(LET_IN, scope="mcp:agents", **here)
     texts = program.exchange(spent, **here).json()

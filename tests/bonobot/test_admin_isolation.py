@@ -14,8 +14,7 @@ from bonobot.accounts.admin_base.responses import FRAGMENT
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from mcp_servers.models import Definition, Server
-from tests import desk
-from tests.agents import casting
+from tests import admin_client, factories
 from tests.screens import ADDRESSES, SCHEDULE, arguments, fill, only_answers, shared_rows
 
 NAMED = [(name, parameters) for name, parameters in ADDRESSES if parameters]
@@ -28,7 +27,7 @@ def organizations(
 ) -> Iterator[Organizations]:
     """Fill two organizations; return them, and the ids of the second one's objects."""
     with shared_rows(django_db_blocker):
-        acme, other = casting.organization("acme"), casting.organization("other")
+        acme, other = factories.organization("acme"), factories.organization("other")
         fill(acme)
         yield acme, other, fill(other)
 
@@ -39,7 +38,7 @@ def test_an_object_of_another_organization_is_not_there(
 ) -> None:
     acme, other, foreign = organizations
     unknown = dict.fromkeys(foreign, uuid4()) | {SCHEDULE: 10**9}
-    client = desk.sit(acme, role).client
+    client = admin_client.sit(acme, role).client
     before = count_rows()
     sought = (foreign, unknown) if role == Role.OWNER else (foreign,)
     # A problem is answered with a piece of a page: its navigation is tested elsewhere.

@@ -18,8 +18,7 @@ from django.db import transaction
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from mcp_servers.models import Server
-from tests import desk
-from tests.agents import casting
+from tests import admin_client, factories
 from tests.bonobot.canaries import Needles, fresh, leaks, needles, stock
 from tests.screens import (
     ABSENT,
@@ -51,13 +50,13 @@ class Tour:
     ids: dict[str, UUID]
     servers: list[Server]
     sought: Needles
-    seats: dict[Role | None, desk.Desk] = field(default_factory=dict)
+    seats: dict[Role | None, admin_client.Desk] = field(default_factory=dict)
     visits: dict[Role | None, list[Visit]] = field(default_factory=dict)
 
-    def seat(self, role: Role | None) -> desk.Desk:
+    def seat(self, role: Role | None) -> admin_client.Desk:
         """Return the desk of a role (None: the platform administrator)."""
         if role not in self.seats:
-            self.seats[role] = desk.sit(self.organization, role)
+            self.seats[role] = admin_client.sit(self.organization, role)
         return self.seats[role]
 
     def visited(self, role: Role | None) -> list[Visit]:
@@ -73,7 +72,7 @@ class Tour:
 def tour(django_db_setup: None, django_db_blocker: pytest_django.DjangoDbBlocker) -> Iterator[Tour]:
     """Fill an organization that all tests of this module visit."""
     with shared_rows(django_db_blocker):
-        acme, canaries = casting.organization(), fresh()
+        acme, canaries = factories.organization(), fresh()
         servers = stock(acme, canaries)
         yield Tour(acme, fill(acme), servers, needles(canaries))
 
@@ -87,7 +86,7 @@ def test_no_page_fails_for_any_role(tour: Tour, role: Role | None) -> None:
         absent = role == Role.MEMBER or visit.name in ABSENT
         expected = (200, 302, 403, 405, *((404,) if absent else ()))
         assert visit.status_code in expected, (visit.name, visit.status_code)
-        desk.page_of(visit)
+        admin_client.page_of(visit)
 
 
 def test_every_page_is_there_in_german(tour: Tour) -> None:
@@ -145,7 +144,7 @@ def kind_of(path: str) -> str:
     return IDS.sub("…", path.partition("?")[0])
 
 
-def answered(seat: desk.Desk, method: str, path: str) -> int:
+def answered(seat: admin_client.Desk, method: str, path: str) -> int:
     """Return what a link, or a form that nothing was entered into, leads to; nothing stays done."""
     if method == "GET":
         return int(seat.client.get(path).status_code)

@@ -19,8 +19,7 @@ from bonobot.accounts.models import Membership, Organization
 from bonobot.accounts.roles import Role
 from bonobot.core.db.object_version import compute_version
 from bonobot.ledger.models import AuditRow
-from tests import desk
-from tests.agents import casting
+from tests import admin_client, factories
 from tests.screens import ABSENT, ADDRESSES, address, fill, only_answers, shared_rows
 
 TOKEN = re.compile(rf'<input type="hidden" name="{FIELD}" value="([^"]*)">')
@@ -31,9 +30,9 @@ class Place:
     """An organization with one of everything, and a platform administrator who owns it."""
 
     def __init__(self) -> None:
-        self.organization = casting.organization()
+        self.organization = factories.organization()
         self.ids: dict[str, UUID] = fill(self.organization)
-        self.seat = desk.sit(self.organization, None)
+        self.seat = admin_client.sit(self.organization, None)
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +138,7 @@ pytest_db = pytest.mark.django_db
 class Tab:
     """A page that is open in a browser: what its form holds is what was read."""
 
-    def __init__(self, seat: desk.Desk, path: str, number: int = 0) -> None:
+    def __init__(self, seat: admin_client.Desk, path: str, number: int = 0) -> None:
         self.seat, self.path = seat, path
         self.read(seat.client.get(path).content.decode(), number)
 
@@ -159,21 +158,21 @@ class Tab:
 
 @pytest.fixture
 def acme(db: None) -> Organization:
-    return casting.organization()
+    return factories.organization()
 
 
 @pytest.fixture
-def seat(acme: Organization) -> desk.Desk:
-    return desk.sit(acme, Role.OWNER)
+def seat(acme: Organization) -> admin_client.Desk:
+    return admin_client.sit(acme, Role.OWNER)
 
 
 @pytest.fixture
 def helper(acme: Organization) -> Agent:
-    agent = casting.agent(acme)
-    server = desk.web_server(acme, "web")
+    agent = factories.agent(acme)
+    server = admin_client.web_server(acme, "web")
     for name in ("read", "write", "remove"):
-        desk.offer(server, name)
-    casting.bind(casting.administrator(acme), agent, server)
+        admin_client.offer(server, name)
+    factories.bind(factories.administrator(acme), agent, server)
     return agent
 
 
@@ -189,8 +188,10 @@ def ruled(name: str) -> str:
     return f"rule-{name}"
 
 
-def test_a_denial_in_one_tab_survives_a_save_in_the_other(seat: desk.Desk, helper: Agent) -> None:
-    path = desk.url("agents_agent_policy", helper.pk)
+def test_a_denial_in_one_tab_survives_a_save_in_the_other(
+    seat: admin_client.Desk, helper: Agent
+) -> None:
+    path = admin_client.url("agents_agent_policy", helper.pk)
     first, second = Tab(seat, path), Tab(seat, path)
     assert first.save(**{ruled(REMOVE): "deny"}) == 302
 
@@ -207,10 +208,12 @@ def test_a_denial_in_one_tab_survives_a_save_in_the_other(seat: desk.Desk, helpe
 
 
 def test_an_allowance_in_one_tab_survives_a_save_in_the_other(
-    seat: desk.Desk, helper: Agent
+    seat: admin_client.Desk, helper: Agent
 ) -> None:
-    set_policy(casting.administrator(helper.organization), helper, PolicySpec("all", deny=(READ,)))
-    path = desk.url("agents_agent_policy", helper.pk)
+    set_policy(
+        factories.administrator(helper.organization), helper, PolicySpec("all", deny=(READ,))
+    )
+    path = admin_client.url("agents_agent_policy", helper.pk)
     first, second = Tab(seat, path), Tab(seat, path)
     assert first.save(**{ruled(READ): "allow"}) == 302
     assert second.save(**{ruled(WRITE): "ask"}) == 409
@@ -219,9 +222,9 @@ def test_an_allowance_in_one_tab_survives_a_save_in_the_other(
 
 
 def test_what_both_tabs_ruled_on_is_chosen_again_with_the_first_rule_in_sight(
-    seat: desk.Desk, helper: Agent
+    seat: admin_client.Desk, helper: Agent
 ) -> None:
-    path = desk.url("agents_agent_policy", helper.pk)
+    path = admin_client.url("agents_agent_policy", helper.pk)
     first, second = Tab(seat, path), Tab(seat, path)
     assert first.save(**{ruled(REMOVE): "deny"}) == 302
     assert second.save(**{ruled(REMOVE): "allow"}) == 409
@@ -232,9 +235,11 @@ def test_what_both_tabs_ruled_on_is_chosen_again_with_the_first_rule_in_sight(
     assert rules(helper) == {REMOVE: "allow"}
 
 
-def test_a_denial_over_rest_survives_a_save_in_a_tab(seat: desk.Desk, helper: Agent) -> None:
-    tab = Tab(seat, desk.url("agents_agent_policy", helper.pk))
-    boss = casting.administrator(helper.organization)
+def test_a_denial_over_rest_survives_a_save_in_a_tab(
+    seat: admin_client.Desk, helper: Agent
+) -> None:
+    tab = Tab(seat, admin_client.url("agents_agent_policy", helper.pk))
+    boss = factories.administrator(helper.organization)
     set_policy(boss, helper, PolicySpec("all", deny=(REMOVE,)))
     assert tab.save(**{ruled(READ): "allow"}) == 409
     assert tab.save() == 302
@@ -242,10 +247,10 @@ def test_a_denial_over_rest_survives_a_save_in_a_tab(seat: desk.Desk, helper: Ag
 
 
 def test_members_that_were_given_an_agent_elsewhere_keep_it(
-    acme: Organization, seat: desk.Desk, helper: Agent
+    acme: Organization, seat: admin_client.Desk, helper: Agent
 ) -> None:
-    names = [casting.person(acme, Role.MEMBER, name).label for name in ("anna", "bert")]
-    path = desk.url("agents_agent_configuration", helper.pk)
+    names = [factories.person(acme, Role.MEMBER, name).label for name in ("anna", "bert")]
+    path = admin_client.url("agents_agent_configuration", helper.pk)
     first, second = Tab(seat, path), Tab(seat, path)
     assert first.save(members=names[:1]) == 302
     assert second.save(description="Ours") == 409
@@ -255,8 +260,8 @@ def test_members_that_were_given_an_agent_elsewhere_keep_it(
     assert [user.username for user in helper.members.all()] == ["anna"]
 
 
-def test_budgets_that_were_added_elsewhere_stay(seat: desk.Desk, helper: Agent) -> None:
-    path = desk.url("agents_agent_configuration", helper.pk)
+def test_budgets_that_were_added_elsewhere_stay(seat: admin_client.Desk, helper: Agent) -> None:
+    path = admin_client.url("agents_agent_configuration", helper.pk)
     first, second = Tab(seat, path), Tab(seat, path)
     limits = first.fields["budget-limit"]
     assert first.save(**{"budget-limit": ["7", *limits[1:]]}) == 302
@@ -266,11 +271,11 @@ def test_budgets_that_were_added_elsewhere_stay(seat: desk.Desk, helper: Agent) 
 
 
 def test_a_role_that_was_taken_elsewhere_is_not_given_again(
-    acme: Organization, seat: desk.Desk
+    acme: Organization, seat: admin_client.Desk
 ) -> None:
-    casting.person(acme, Role.MEMBER, "anna")
+    factories.person(acme, Role.MEMBER, "anna")
     member = Membership.objects.get(user__username="anna")
-    tab = Tab(seat, desk.url("tenancy_membership_change", member.pk))
+    tab = Tab(seat, admin_client.url("tenancy_membership_change", member.pk))
     Membership.objects.filter(pk=member.pk).update(role=Role.AUDITOR)
     assert tab.save() == 409
     assert tab.save() in (200, 302)
@@ -278,17 +283,17 @@ def test_a_role_that_was_taken_elsewhere_is_not_given_again(
     assert member.role == Role.AUDITOR
 
 
-def test_a_form_without_a_version_is_saved_as_it_is(seat: desk.Desk, helper: Agent) -> None:
-    tab = Tab(seat, desk.url("agents_agent_policy", helper.pk))
+def test_a_form_without_a_version_is_saved_as_it_is(seat: admin_client.Desk, helper: Agent) -> None:
+    tab = Tab(seat, admin_client.url("agents_agent_policy", helper.pk))
     del tab.fields[FIELD]
     assert tab.save(**{ruled(REMOVE): "deny"}) == 302
     assert ToolRule.objects.get().effect == "deny"
 
 
-def test_patterns_that_both_tabs_added_both_hold(seat: desk.Desk, helper: Agent) -> None:
-    boss = casting.administrator(helper.organization)
+def test_patterns_that_both_tabs_added_both_hold(seat: admin_client.Desk, helper: Agent) -> None:
+    boss = factories.administrator(helper.organization)
     set_policy(boss, helper, PolicySpec("all", deny=("mcp_web_a*", "mcp_web_b*")))
-    path = desk.url("agents_agent_policy", helper.pk)
+    path = admin_client.url("agents_agent_policy", helper.pk)
     first, second = Tab(seat, path), Tab(seat, path)
     assert first.save(deny="mcp_web_b*\r\nmcp_web_c*") == 302  # a goes, c comes
     assert second.save(deny="mcp_web_a*\r\nmcp_web_b*\r\nmcp_web_d*") == 409
@@ -297,10 +302,10 @@ def test_patterns_that_both_tabs_added_both_hold(seat: desk.Desk, helper: Agent)
 
 
 def test_members_that_both_tabs_chose_are_all_given_the_agent(
-    acme: Organization, seat: desk.Desk, helper: Agent
+    acme: Organization, seat: admin_client.Desk, helper: Agent
 ) -> None:
-    names = [casting.person(acme, Role.MEMBER, name).label for name in ("anna", "bert")]
-    path = desk.url("agents_agent_configuration", helper.pk)
+    names = [factories.person(acme, Role.MEMBER, name).label for name in ("anna", "bert")]
+    path = admin_client.url("agents_agent_configuration", helper.pk)
     first, second = Tab(seat, path), Tab(seat, path)
     assert first.save(members=names[:1]) == 302
     assert second.save(members=names[1:]) == 409
@@ -308,8 +313,10 @@ def test_members_that_both_tabs_chose_are_all_given_the_agent(
     assert sorted(user.username for user in helper.members.all()) == ["anna", "bert"]
 
 
-def test_rules_on_conditions_that_were_added_elsewhere_stay(seat: desk.Desk, helper: Agent) -> None:
-    path = desk.url("agents_agent_policy", helper.pk)
+def test_rules_on_conditions_that_were_added_elsewhere_stay(
+    seat: admin_client.Desk, helper: Agent
+) -> None:
+    path = admin_client.url("agents_agent_policy", helper.pk)
     first, second = Tab(seat, path), Tab(seat, path)
     when = '{"properties": {"amount": {"minimum": 1000}}}'
     assert first.save(**{"when-effect": "deny", "when-tool": WRITE, "when-schema": when}) == 302
@@ -321,11 +328,11 @@ def test_rules_on_conditions_that_were_added_elsewhere_stay(seat: desk.Desk, hel
 
 
 def test_labels_that_were_set_elsewhere_stay(
-    acme: Organization, seat: desk.Desk, helper: Agent
+    acme: Organization, seat: admin_client.Desk, helper: Agent
 ) -> None:
     server = helper.bindings.get().server
     one, _other = server.definitions.filter(kind="tool").order_by("name")[:2]
-    path = desk.url("mcp_servers_server_definitions", server.pk)
+    path = admin_client.url("mcp_servers_server_definitions", server.pk)
     first, second = Tab(seat, path), Tab(seat, path)
     label = {"label": str(one.pk), f"legs-{one.pk}": ["private_data"]}
     assert first.save(**label) == 302
@@ -335,26 +342,26 @@ def test_labels_that_were_set_elsewhere_stay(
     assert one.labels == ["private_data"]
 
 
-def test_a_preview_compares_no_versions(seat: desk.Desk, helper: Agent) -> None:
-    path = desk.url("agents_agent_policy", helper.pk)
+def test_a_preview_compares_no_versions(seat: admin_client.Desk, helper: Agent) -> None:
+    path = admin_client.url("agents_agent_policy", helper.pk)
     first, second = Tab(seat, path), Tab(seat, path)
     assert first.save(**{ruled(REMOVE): "deny"}) == 302
-    preview = desk.url("agents_agent_policy_preview", helper.pk)
+    preview = admin_client.url("agents_agent_policy_preview", helper.pk)
     assert seat.client.post(preview, second.fields).status_code == 200
 
 
 def test_rules_of_rows_that_came_later_are_compared_too(
-    seat: desk.Desk, helper: Agent, monkeypatch: pytest.MonkeyPatch
+    seat: admin_client.Desk, helper: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in ("policy_groups", "policy"):
         monkeypatch.setattr(f"agents.admin.{module}.SHOWN_AT_ONCE", 2)
-    tab = Tab(seat, desk.url("agents_agent_policy", helper.pk))
+    tab = Tab(seat, admin_client.url("agents_agent_policy", helper.pk))
     assert ruled(REMOVE) not in tab.fields
     group = helper.bindings.get().server_id
-    rows = desk.url("agents_agent_policy_rows", helper.pk) + f"?group={group}"
+    rows = admin_client.url("agents_agent_policy_rows", helper.pk) + f"?group={group}"
     piece = seat.client.get(rows).content.decode()
     [form] = forms_of(piece, rows)
-    boss = casting.administrator(helper.organization)
+    boss = factories.administrator(helper.organization)
     set_policy(boss, helper, PolicySpec("all", deny=(REMOVE,)))
     read = {name: control.values for name, control in form.controls.items()}
     found = TOKEN.search(piece)

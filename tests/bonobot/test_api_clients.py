@@ -13,7 +13,7 @@ import pytest
 
 from bonobot.accounts.roles import Role
 from bonobot.accounts.tokens.services import issue
-from tests.agents import casting
+from tests import factories
 from tests.parts import NODE
 from tests.processes import Web
 
@@ -64,9 +64,9 @@ def of(place: str, name: str = "") -> Any:
 def test_a_python_client_is_generated_without_a_warning_and_works(
     client: Path, module_web: Web
 ) -> None:
-    acme = casting.organization("python")
-    casting.ready(acme, casting.stdio_server(acme), casting.agent(acme))
-    _, token = issue(casting.administrator(acme), name="client", role=Role.OWNER)
+    acme = factories.organization("python")
+    factories.ready(acme, factories.stdio_server(acme), factories.agent(acme))
+    _, token = issue(factories.administrator(acme), name="client", role=Role.OWNER)
     with of("client", "AuthenticatedClient")(module_web.url, token) as http:
         listed = of("api.mcp_servers.list_servers").sync(client=http, limit=10)
         assert [(one.name, one.transport_type.value) for one in listed.results] == [
@@ -109,16 +109,16 @@ def ran(folder: Path, *command: str | Path) -> str:
 def test_a_typescript_program_with_generated_types_compiles_strictly_and_works(
     module_web: Web, tmp_path: Path
 ) -> None:
-    acme = casting.organization("typescript")
-    casting.ready(acme, casting.stdio_server(acme), casting.agent(acme))
-    _, token = issue(casting.administrator(acme), name="client", role=Role.OWNER)
+    acme = factories.organization("typescript")
+    factories.ready(acme, factories.stdio_server(acme), factories.agent(acme))
+    _, token = issue(factories.administrator(acme), name="client", role=Role.OWNER)
     (tmp_path / "node_modules").symlink_to(MODULES)
     (tmp_path / "package.json").write_text('{"type": "module"}')
-    shutil.copy(NODE / "clients" / "typed.ts", tmp_path)
+    shutil.copy(NODE / "clients" / "typed_client.ts", tmp_path)
     document = f"{module_web.url}/api/schema"
     ran(tmp_path, MODULES / ".bin" / "openapi-typescript", document, "-o", "bonobot.d.ts")
     options = ("--module", "nodenext", "--target", "es2022")
-    ran(tmp_path, MODULES / ".bin" / "tsc", *STRICT, *options, "typed.ts")
+    ran(tmp_path, MODULES / ".bin" / "tsc", *STRICT, *options, "typed_client.ts")
     assert json.loads(ran(tmp_path, NODE_22, "typed.js", module_web.url, token)) == {
         "names": ["time by stdio"],
         "slug": "release-helper",

@@ -23,8 +23,7 @@ from bonobot.ledger.models import AuditRow
 from bonobot.notifications.models import Channel, Notice
 from bonobot.urls import api_urlpatterns
 from mcp_servers.models import Definition, Server
-from tests import desk, rest
-from tests.agents import casting
+from tests import admin_client, factories, rest
 from tests.inventory import everything
 from tests.screens import shared_rows
 
@@ -77,8 +76,8 @@ def filled_organizations(
 ) -> Iterator[Things]:
     """Fill two organizations for all tests of this module."""
     with shared_rows(django_db_blocker):
-        acme = casting.organization()
-        yield Things(acme, everything(acme), everything(casting.organization("other")))
+        acme = factories.organization()
+        yield Things(acme, everything(acme), everything(factories.organization("other")))
 
 
 @pytest.fixture
@@ -103,10 +102,10 @@ OPEN = {
     "oauth/callback": "named by a state that is bound to the person who began",
     "oauth/client-metadata.json": "what we are to authorization servers",
     ".well-known/oauth-authorization-server": "what we are to programs that ask people in",
-    "oauth/authorize": "of whoever is signed in; tests/bonobot/authority",
-    "oauth/token": "named by a code or a token of the program; tests/bonobot/authority",
-    "oauth/revoke": "named by a token of the program; tests/bonobot/authority",
-    "oauth/register": "of nobody's things; tests/bonobot/authority",
+    "oauth/authorize": "of whoever is signed in; tests/bonobot/oauth_server",
+    "oauth/token": "named by a code or a token of the program; tests/bonobot/oauth_server",
+    "oauth/revoke": "named by a token of the program; tests/bonobot/oauth_server",
+    "oauth/register": "of nobody's things; tests/bonobot/oauth_server",
     "healthz": "whether the process lives",
     "readyz": "whether the installation can work, of nobody's things",
     "language/setlang/": "a cookie of the browser's, and one's own profile",
@@ -138,7 +137,7 @@ def test_every_address_of_the_installation_is_one_that_is_looked_at():
 
 @pytest.mark.parametrize("role", ASKED)
 def test_nobody_signs_in_to_a_server_of_another_organization(things, role):
-    seat = desk.sit(things.acme, role, f"visiting-{role}")
+    seat = admin_client.sit(things.acme, role, f"visiting-{role}")
     for pk in (things.foreign["server_id"], str(uuid4())):
         for answer in (
             seat.client.get(f"/oauth/start/{pk}"),
@@ -212,7 +211,7 @@ def test_lists_hold_nothing_of_another_organization(things, role):
 @pytest.mark.parametrize("role", ASKED)
 def test_a_token_for_one_agent_reaches_nothing_of_the_others(things, role):
     """Principal × object × verb: what belongs to another agent, or to none, isn't there for it."""
-    agent = casting.agent(things.acme, "unrelated")
+    agent = factories.agent(things.acme, "unrelated")
     client = rest.as_role(things.acme, role, agent)
     ids = [value for name, value in things.own.items() if name not in ("name", "user_id")]
     before = counted()
@@ -227,7 +226,7 @@ def test_a_token_for_one_agent_reaches_nothing_of_the_others(things, role):
 
 def test_a_member_reaches_nothing_of_agents_that_were_not_given(things):
     """The same for a person, who has a session and no token."""
-    member = casting.person(things.acme, Role.MEMBER, "newcomer")
+    member = factories.person(things.acme, Role.MEMBER, "newcomer")
     client = rest.Rest(user=User.objects.get(pk=member.id))
     shared = {"user_id", "name"}
     ids = [value for name, value in things.own.items() if name not in shared]

@@ -14,8 +14,7 @@ from bonobot.accounts.roles import Role
 from mcp_servers.models import Preset, Server
 from mcp_servers.server_config import ServerSpec
 from mcp_servers.services import add
-from tests import rest
-from tests.agents import casting
+from tests import factories, rest
 from tests.bonobot.test_api_matrix import OPERATIONS, ROUTES, filled
 from tests.inventory import everything
 from tests.screens import shared_rows
@@ -110,9 +109,9 @@ def shared_place(
     django_db_setup: None, django_db_blocker: pytest_django.DjangoDbBlocker
 ) -> Iterator[Place]:
     with shared_rows(django_db_blocker):
-        acme = casting.organization()
+        acme = factories.organization()
         ids = everything(acme)
-        casting.agent(acme, "other")
+        factories.agent(acme, "other")
         where = {"endpoint_config": {"url": "https://s.example.com/mcp"}}
         Server.objects.filter(pk=ids["server_id"]).update(**where)
         Preset.objects.filter(pk=ids["preset_id"]).update(**where)
@@ -157,7 +156,7 @@ class Object:
 
 
 def person(organization: Organization) -> rest.Rest:
-    principal = casting.person(organization, Role.OWNER, "writer")
+    principal = factories.person(organization, Role.OWNER, "writer")
     user = User.objects.get(pk=principal.id)
     User.objects.filter(pk=user.pk).update(is_superuser=True, is_staff=True)
     return rest.Rest(user=user)
@@ -175,7 +174,7 @@ def found(place: Place, request: pytest.FixtureRequest) -> Object:
     route, method = request.param
     ids = dict(place.ids)
     if "operations" in route:
-        boss = casting.administrator(place.organization)
+        boss = factories.administrator(place.organization)
         ids |= {"server_id": with_declared(boss), "name": "get"}
     one = Object(filled(route, ids), method, KINDS[route], person(place.organization))
     if route.endswith("draft"):

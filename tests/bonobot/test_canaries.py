@@ -42,11 +42,10 @@ from mcp_servers.models import Secret, Server
 from mcp_servers.server_config import ServerSpec
 from mcp_servers.services import add
 from mcp_servers.tasks import discover_server
-from tests import desk, rest
-from tests.agents import casting
+from tests import admin_client, factories, rest
+from tests.agents.cli.example_organization import CALLS
 from tests.agents.conftest import WORKSHOP
 from tests.bonobot import test_api_matrix
-from tests.bonobot.authority.program import Program
 from tests.bonobot.canaries import (
     KINDS,
     LET_IN,
@@ -58,16 +57,16 @@ from tests.bonobot.canaries import (
     needles,
     stock,
 )
-from tests.bonobot.cli.filled import CALLS
-from tests.eventually import eventually
+from tests.bonobot.oauth_server.oauth_client import Program
 from tests.screens import ADDRESSES, arguments, fill, only_answers
+from tests.wait import eventually
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture
 def acme() -> Organization:
-    return casting.organization()
+    return factories.organization()
 
 
 @pytest.fixture
@@ -84,7 +83,7 @@ def test_no_route_of_rest_shows_a_secret(acme, pool, canaries):
     sought = needles(canaries)
     known = test_api_matrix.everything(acme)
     found: list[tuple[str, list[str]]] = []
-    token = issue(casting.administrator(acme), name="owner", role=Role.OWNER)[1]
+    token = issue(factories.administrator(acme), name="owner", role=Role.OWNER)[1]
     client = Client(raise_request_exception=False, headers={"Authorization": f"Bearer {token}"})
     for route, method in test_api_matrix.OPERATIONS:
         servers = [str(one.pk) for one in pool] if "<str:server_id>" in route else [""]
@@ -121,9 +120,9 @@ def test_no_verb_no_file_and_no_row_shows_a_secret(acme, pool, canaries, tmp_pat
 def test_a_call_takes_no_secret_into_logs_rows_or_another_servers_process(acme, pool, canaries):
     sought = needles(canaries)
     config = {"command": sys.executable, "args": [str(WORKSHOP), "stdio"]}
-    boss, helper = casting.administrator(acme), casting.agent(acme)
+    boss, helper = factories.administrator(acme), factories.agent(acme)
     spec = ServerSpec(name="workshop", transport_type="stdio", endpoint_config=config)
-    server = casting.ready(acme, add(boss, spec), helper)
+    server = factories.ready(acme, add(boss, spec), helper)
     mine = {kind: text for kind, text in canaries.items() if kind in STORED}
     request = pipeline.CallRequest(
         principal=boss,
@@ -167,7 +166,10 @@ def test_letting_a_program_in_takes_no_secret_into_logs_rows_or_pages(acme):
     sought = found | needles({f"text {n}": one.split("_", 2)[2] for n, one in enumerate(mine)})
     places = {f"table {name}": leaks(text, sought) for name, text in dumped()}
     places |= {"log": leaks(written.getvalue(), sought)}
-    owner, person = desk.sit(acme, None), desk.Desk(User.objects.get(username="olga-acme"))
+    owner, person = (
+        admin_client.sit(acme, None),
+        admin_client.Desk(User.objects.get(username="olga-acme")),
+    )
     pages = {name: owner.get(name) for name in ("programs", "tenancy_token_changelist")}
     pages["let_in"] = person.get("let_in")
     pages["audit"] = owner.get("ledger_auditrow_changelist")
@@ -182,7 +184,7 @@ def test_no_answer_to_a_write_shows_a_secret(acme, pool, canaries):
     """Neither what is stored, nor what was just sent in a member that holds secrets."""
     sought = needles(canaries | SENT)
     known = test_api_matrix.everything(acme)
-    token = issue(casting.administrator(acme), name="owner", role=Role.OWNER)[1]
+    token = issue(factories.administrator(acme), name="owner", role=Role.OWNER)[1]
     client = Client(raise_request_exception=False, headers={"Authorization": f"Bearer {token}"})
     found: list[tuple[str, list[str]]] = []
     for route, method in sorted(WRITES, key=lambda one: one[1] == "DELETE"):
@@ -194,7 +196,7 @@ def test_no_answer_to_a_write_shows_a_secret(acme, pool, canaries):
             assert answer.status_code != 500, (method, path, body(answer))
             found.append((f"{method} {path}", leaks(body(answer), sought)))
             Organization.objects.update(halted_at=None)
-    seat = desk.sit(acme, None)
+    seat = admin_client.sit(acme, None)
     ids = fill(acme)
     with only_answers():
         for name, parameters in sorted(ADDRESSES, key=lambda one: "delete" in one[0]):
@@ -233,7 +235,7 @@ def test_a_page_that_breaks_shows_no_secret(acme, pool, canaries, monkeypatch, s
     faults: list[Any] = []
     got_request_exception.connect(keep)
     monkeypatch.setattr(AgentAdmin, "get_queryset", broken)
-    seat = desk.sit(acme, None)
+    seat = admin_client.sit(acme, None)
     seat.client.raise_request_exception = False
     address = reverse("admin:agents_agent_changelist")
     found = {}
@@ -292,7 +294,7 @@ def test_no_key_and_no_value_in_redis_holds_a_secret(acme, pool, canaries, worke
     sought = needles(canaries)
     for server in pool:
         discover_server.delay(str(server.pk))
-    seat = desk.sit(acme, None)
+    seat = admin_client.sit(acme, None)
     seat.get("mcp_servers_server_changelist")
     store = Redis.from_url(settings.REDIS_URL)
     keys = list(store.scan_iter())

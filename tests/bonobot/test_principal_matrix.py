@@ -54,8 +54,7 @@ from bonobot.accounts.tokens.services import issue
 from bonobot.core.problems import Forbidden, NotFound, Problem
 from bonobot.core.runtime import Runtime
 from mcp_servers.models import Server
-from tests import rest
-from tests.agents import casting
+from tests import factories, rest
 from tests.bonobot.test_api_matrix import OPERATIONS as OF_REST
 from tests.bonobot.test_api_matrix import ROUTES, filled, parts
 from tests.inventory import everything
@@ -223,9 +222,9 @@ def own_things(case: Case, agent: Agent, word: str) -> dict[str, str]:
     }
     title = f"Own of {word}"
     mine = Session.objects.create(organization=agent.organization, agent=agent, title=title, **who)
-    approval = casting.question(agent, mine, reason=f"Own {word}", **asks)
+    approval = factories.question(agent, mine, reason=f"Own {word}", **asks)
     server = agent.bindings.get().server
-    question = casting.asked(mine, server)
+    question = factories.asked(mine, server)
     Question.objects.filter(pk=question.pk).update(message=f"Own {word}", **asks)
     workflow = agent.workflows.order_by("name")[0]
     run = WorkflowRun.objects.create(
@@ -248,7 +247,7 @@ def own_things(case: Case, agent: Agent, word: str) -> dict[str, str]:
 def people(where: Organization, agents: dict[str, Agent]) -> Iterator[Case]:
     """Yield a person of each role, to whom one agent was given."""
     for role in Role:
-        user = User.objects.get(pk=casting.person(where, role, f"person-{role}").id)
+        user = User.objects.get(pk=factories.person(where, role, f"person-{role}").id)
         agents[NEAR].members.add(user)
         has = frozenset(agents) if role in READERS else frozenset({NEAR})
         yield Case(f"person {role}", build_user_principal(user, where), has, user=user)
@@ -256,7 +255,7 @@ def people(where: Organization, agents: dict[str, Agent]) -> Iterator[Case]:
 
 def tokens(where: Organization, agents: dict[str, Agent]) -> Iterator[Case]:
     """Yield a token of each role that names an agent, and of two roles one that names none."""
-    boss = casting.administrator(where)
+    boss = factories.administrator(where)
     for role, names in [*((role, (NEAR,)) for role in Role), (Role.MEMBER, ()), (Role.AUDITOR, ())]:
         ids = [agents[name].pk for name in names]
         token, text = issue(boss, name=f"{role} {names}", role=role, agent_ids=ids)
@@ -299,7 +298,7 @@ def strangers(where: Organization, agents: dict[str, Agent]) -> Iterator[Case]:
         ids = [str(agents[name].pk) for name in names]
         said = {"role": role, "agent_ids": ids, "audience": "bonobot"}
         url = f"https://issuer{number}.example.com"
-        row = casting.issuer(where, url, f"Issuer {number}", **said)
+        row = factories.issuer(where, url, f"Issuer {number}", **said)
         principal = jwt_validation.build_principal(row, {"sub": str(uuid4()), "scope": scope})
         has = frozenset(names) or frozenset(agents if role in READERS else ())
         yield Case(f"issuer {role} {scope} {names}", principal, has)
@@ -314,10 +313,10 @@ def stocked_world(
 ) -> Iterator[World]:
     """Stock an organization for all tests of this module."""
     with shared_rows(django_db_blocker):
-        where = casting.organization()
+        where = factories.organization()
         ids = {word: stock(where, word) for word in (NEAR, FAR)}
         agents = {word: Agent.objects.get(pk=ids[word]["agent_id"]) for word in ids}
-        boss = casting.administrator(where)
+        boss = factories.administrator(where)
         both = [agent.slug for agent in agents.values()]
         save_skill(boss, SkillSpec(name="shared", text="Hello", agents=both))
         flow = Workflow.objects.get(pk=ids[NEAR]["workflow_id"])

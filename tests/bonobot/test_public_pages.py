@@ -4,14 +4,14 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from bonobot.accounts.roles import Role
-from tests.agents import casting
+from tests import factories
 
 pytestmark = [pytest.mark.browser, pytest.mark.worker]
 
 
 def test_a_person_signs_in_once_the_password_is_right(module_page: Page) -> None:
     page = module_page
-    casting.person(casting.organization(), Role.OWNER, "anna")
+    factories.person(factories.organization(), Role.OWNER, "anna")
     page.goto("/")
     page.get_by_label("Username").fill("anna")
     page.get_by_label("Password").fill("wrong")

@@ -14,8 +14,7 @@ from bonobot.accounts.models import User
 from bonobot.core.cli.command_group import CommandGroup
 from docs.making import surfaces
 from docs.making.surface_table import DEEDS
-from tests import desk, rest
-from tests.agents import casting
+from tests import admin_client, factories, rest
 
 SURFACES = ("admin", "rest", "cli")
 # A page of Django's that every object has.
@@ -28,9 +27,9 @@ GUARDED = {"add": "has_add_permission", "change": "has_change_permission"} | {
 @pytest.fixture
 def boss(db: None) -> HttpRequest:
     """Return a request of a platform administrator in an organization."""
-    casting.organization()
-    seat = desk.Desk(User.objects.create_superuser("root", password="pw"))
-    request: HttpRequest = seat.client.get(desk.url("index")).wsgi_request
+    factories.organization()
+    seat = admin_client.Desk(User.objects.create_superuser("root", password="pw"))
+    request: HttpRequest = seat.client.get(admin_client.url("index")).wsgi_request
     return request
 
 

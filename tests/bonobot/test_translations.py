@@ -11,9 +11,8 @@ from django.test import Client
 from django.urls import reverse
 
 from bonobot.accounts.roles import Role
-from tests import desk
-from tests.agents import casting
-from tests.catalogue import GERMAN, compiled, messages, read
+from tests import admin_client, factories
+from tests.translation_catalog import GERMAN, compiled, messages, read
 
 HOLE = re.compile(r"%\(\w+\)[a-z]|%[sd%]|\$?\{[^}]*\}|</?[a-z][^>]*>")
 
@@ -42,7 +41,7 @@ def test_the_compiled_german_is_what_is_written() -> None:
 
 @pytest.mark.django_db
 def test_a_choice_goes_before_the_language_of_the_browser() -> None:
-    seat = desk.sit(casting.organization(), Role.OWNER)
+    seat = admin_client.sit(factories.organization(), Role.OWNER)
     here = reverse("admin:index")
     assert "Freigaben" in seat.client.get(here, headers={"accept-language": "de"}).content.decode()
     seat.client.post(reverse("set_language"), {"language": "en", "next": here})
@@ -59,8 +58,8 @@ def test_a_language_that_is_not_spoken_here_gets_english() -> None:
 
 @pytest.mark.django_db
 def test_what_is_refused_is_told_in_german_and_stored_in_english() -> None:
-    acme = casting.organization()
-    client = desk.sit(acme, Role.OWNER).client
+    acme = factories.organization()
+    client = admin_client.sit(acme, Role.OWNER).client
     said = {"accept-language": "de"}
     page = client.post(reverse("admin:mcp_servers_server_paste"), {"text": '{"x": '}, headers=said)
     assert "Der Text endet zu früh" in page.content.decode()
@@ -71,7 +70,7 @@ def test_what_is_refused_is_told_in_german_and_stored_in_english() -> None:
     english = client.get("/api/agents/nobody", headers={"accept-language": "en"}).json()
     assert missing["code"] == english["code"]
     assert missing["detail"] != english["detail"]
-    server = desk.web_server(acme, "web")
+    server = admin_client.web_server(acme, "web")
     why = "`web` could not be reached: it did not answer in time."
     type(server).objects.filter(pk=server.pk).update(status="error", status_detail=why)
     here = reverse("admin:mcp_servers_server_change", args=[server.pk])

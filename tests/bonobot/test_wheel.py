@@ -15,9 +15,9 @@ import httpx
 import pytest
 
 from bonobot import __version__
-from tests.eventually import eventually
 from tests.parts import ROOT
 from tests.processes import INHERITED, start, unused_port
+from tests.wait import eventually
 
 pytestmark = pytest.mark.worker
 

@@ -47,7 +47,7 @@ def _alone(part: dict[str, Any]) -> str:
         call_command("migrate", verbosity=0)
         from bonobot.core import runtime
         from bonobot.ledger.writer import writer_thread
-        from tests.conformance.playing import play
+        from tests.conformance.play_scenario import play
 
         try:
             return play(**part)

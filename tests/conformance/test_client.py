@@ -10,7 +10,7 @@ import pytest
 from django.conf import settings
 
 from tests.conformance.client import DOCUMENT, RELAY
-from tests.conformance.relay import relay
+from tests.conformance.scenario_listener import relay
 from tests.conformance.scenarios import HANDSHAKE, MODERN, SELECTION, UNSUPPORTED
 from tests.conformance.suite import LONGEST_S, conformance, required
 from tests.parts import ROOT

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance.bearer import door
+from tests.approved_server import publish
+from tests.conformance.bearer_proxy import door
 from tests.conformance.scenarios import BEYOND, HANDSHAKE, MODERN, TASKS, TOLERATED
 from tests.conformance.suite import Verdict, judged, required
-from tests.everything import everything
+from tests.conformance_server import everything
 from tests.parts import ROOT
 from tests.processes import Web
-from tests.published import publish
 
 pytestmark = [pytest.mark.npm, pytest.mark.django_db(transaction=True)]
 

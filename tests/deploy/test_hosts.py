@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.eventually import eventually
 from tests.parts import ROOT
 from tests.processes import unused_port
+from tests.wait import eventually
 
 DEPLOY = ROOT / "deploy"
 

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from tests import processes
 from tests.database import copy_template
-from tests.docs import forking
-from tests.eventually import eventually
+from tests.docs import command_server
 from tests.parts import ROOT
+from tests.wait import eventually
 
 PATIENCE_S = 60.0
 NOT_IN_THE_CHECKOUT = {".git", ".pytest_cache", "var", "site"}
@@ -134,8 +134,8 @@ def installed(folder: Path, *, like: Installation | None = None) -> Iterator[Ins
             stack.callback(up.stop, within=40)
             eventually(partial(_is_ready, up), within=90, what="up")
         address = folder / "commands"
-        forking.program(programs / "bonobot", address)
-        server = [sys.executable, str(Path(forking.__file__)), "serve", str(address)]
+        command_server.program(programs / "bonobot", address)
+        server = [sys.executable, str(Path(command_server.__file__)), "serve", str(address)]
         forks = processes.start("forking", server, folder=folder, env=environment, cwd=ROOT)
         stack.callback(forks.kill)
         eventually(lambda: forks.require() and address.exists(), within=60, what="its socket")

@@ -18,7 +18,7 @@ from django.db import connection
 from bonobot.core.cli.command_group import CommandGroup
 from tests.docs.installation import Installation, installed
 from tests.docs.pages import INLINE, PAGES, Block, blocks
-from tests.docs.trying import try_out
+from tests.docs.run_blocks import try_out
 from tests.parts import ROOT
 
 WORLD = """

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.pages import Block, blocks, instead, matches, statements
-from tests.docs.trying import forbidden, told
+from tests.docs.run_blocks import forbidden, told
 
 
 def page(folder: Path, text: str) -> Path:

@@ -25,9 +25,9 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.drill.hosts import ADDRESS, HERE, NET, PROBES, TILL, WEB, Host, Services, network, run
-from tests.drill.load import Load, until
-from tests.eventually import eventually
+from tests.drill.load_generator import Load, until
 from tests.parts import ROOT
+from tests.wait import eventually
 
 CLIENTS = 6
 WARM_S = 8.0
@@ -105,7 +105,7 @@ class Drill:
 
         django.setup()
         call_command("migrate", verbosity=0)
-        from tests.drill.cast import found
+        from tests.drill.participants import found
 
         self.organization_id, tokens, person = found(f"http://{HERE}:{TILL}/mcp", CLIENTS)
         self.load = Load(tokens, person, self.services.till)
@@ -237,7 +237,7 @@ class Drill:
 
     def report(self) -> bool:
         """Print what was done and found; tell whether all of it is well."""
-        from tests.drill.finding import findings
+        from tests.drill.verify_outcome import findings
 
         table = Table(title="The drill")
         for title in (

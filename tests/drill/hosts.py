@@ -16,8 +16,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.eventually import eventually
 from tests.parts import ROOT
+from tests.wait import eventually
 
 BRIDGE, NET = "bonobot-drill", "10.77.0"
 HERE = f"{NET}.1"
@@ -155,7 +155,7 @@ class Services:
         self.redis()
         self._nginx(webs)
         self.till.touch()
-        script = Path(__file__).with_name("till.py")
+        script = Path(__file__).with_name("charge_server.py")
         self._start("till", sys.executable, str(script), str(self.till), str(TILL))
 
     def redis(self) -> None:

@@ -7,7 +7,7 @@ from playwright.sync_api import Page
 from bonobot.accounts.current_organization import SESSION_KEY
 from bonobot.accounts.models import Organization, User
 from bonobot.accounts.roles import Role
-from tests.agents import casting
+from tests import factories
 
 
 def sign_in(page: Page, user: User, organization: Organization, base_url: str) -> None:
@@ -23,5 +23,5 @@ def sign_in(page: Page, user: User, organization: Organization, base_url: str) -
 
 def create_member(organization: Organization, role: Role, name: str = "") -> User:
     """Create a user with a role; the name is of the role and the organization unless given."""
-    user: User = User.objects.get(pk=casting.person(organization, role, name).id)
+    user: User = User.objects.get(pk=factories.person(organization, role, name).id)
     return user

@@ -38,26 +38,25 @@ from mcp_servers.models import Check, Round, Server, Stop
 from mcp_servers.server_config import ServerSpec
 from mcp_servers.services import add
 from mcp_servers.tasks import carry_out_round, check_due
-from tests import desk, processes
-from tests.agents import casting
+from tests import admin_client, factories, processes
 from tests.agents.conftest import WORKSHOP
 from tests.end_to_end.accounts import create_member, sign_in
-from tests.eventually import eventually
 from tests.processes import Process, Web
-from tests.servers.shop import Shop, open_shop
+from tests.servers.rest_api_server import Shop, open_shop
+from tests.wait import eventually
 
 pytestmark = [pytest.mark.browser, pytest.mark.worker]
 PATIENCE_MS = 60_000
 AUDIT = "/admin/ledger/auditrow/"
 COUNT = "mcp_workshop_count"
 REASON = "Not today: <b>ask</b> again tomorrow."
-FORM = {"method": "elicitation/create", "params": casting.FORM}
+FORM = {"method": "elicitation/create", "params": factories.FORM}
 
 
 @pytest.fixture
 def acme(module_rows: None) -> Organization:
     """An organization of this test alone."""
-    return casting.organization(f"acme-{uuid4().hex[:8]}")
+    return factories.organization(f"acme-{uuid4().hex[:8]}")
 
 
 @pytest.fixture
@@ -73,7 +72,7 @@ def anna(acme: Organization, module_page: Page, module_web: Web) -> Iterator[Pag
     boss = User.objects.create_superuser(f"anna-{acme.slug}", password="pw-for-tests")
     Membership.objects.create(organization=acme, user=boss, role=Role.OWNER)
     save_endpoint(
-        casting.administrator(acme),
+        factories.administrator(acme),
         ModelEndpointSpec(name="Offline", kind="offline", model="offline"),
     )
     faults: list[str] = []
@@ -100,9 +99,9 @@ def add_program(acme: Organization, tmp_path: Path) -> Iterator[Callable[..., Se
             "env": {f"{name.upper()}_FILE": str(tmp_path / name)},
         }
         spec = ServerSpec(name=name, transport_type="stdio", endpoint_config=config)
-        server = add(casting.administrator(acme), spec)
+        server = add(factories.administrator(acme), spec)
         added.append(server)
-        return casting.ready(acme, server, agent)
+        return factories.ready(acme, server, agent)
 
     yield register
     for server in added:
@@ -245,7 +244,7 @@ def test_the_form_shows_the_fields_of_the_chosen_transport(anna: Page, acme: Org
 
 
 def test_the_worker_checks_servers_that_are_due(acme: Organization, module_worker: Process) -> None:
-    server = desk.web_server(acme, "gone")  # nothing listens there
+    server = admin_client.web_server(acme, "gone")  # nothing listens there
     check_due.delay()
     eventually(lambda: Check.objects.filter(server=server).exists(), within=20)
     server.refresh_from_db()
@@ -258,7 +257,7 @@ def test_the_worker_checks_servers_that_are_due(acme: Organization, module_worke
 def test_a_conversation_continues_without_a_reload_and_a_turn_is_retried(
     anna: Page, acme: Organization, module_worker: Process
 ) -> None:
-    agent = casting.agent(acme)
+    agent = factories.agent(acme)
     anna.goto(f"/admin/agents/agent/{agent.pk}/change/")
     ask(anna, "What can you do?")
     address = anna.url
@@ -282,7 +281,7 @@ def test_a_server_asks_a_session_is_exported_replayed_and_canceled(
     module_worker: Process,
     add_program: Callable[..., Server],
 ) -> None:
-    agent = casting.agent(acme)
+    agent = factories.agent(acme)
     add_program(agent, "asker", "modern")
     add_program(agent, "workshop", "stdio")
     owner.goto(f"/admin/agents/agent/{agent.pk}/change/")
@@ -324,7 +323,7 @@ def test_a_turn_that_ended_without_text_leaves_no_trace(acme: Organization, owne
     # Rows alone: no worker is told of this session.
     session = Session.objects.create(
         organization=acme,
-        agent=casting.agent(acme),
+        agent=factories.agent(acme),
         status=Session.Status.RUNNING,
         started_by_kind="cli",
     )
@@ -363,9 +362,9 @@ def parked(
     acme: Organization, effects: Path, module_worker: Process, add_program: Callable[..., Server]
 ) -> Session:
     """A session that an operator started, and that waits for somebody else's answer."""
-    agent = casting.agent(acme)
+    agent = factories.agent(acme)
     add_program(agent, "workshop", "stdio")
-    set_policy(casting.administrator(acme), agent, PolicySpec("all", ask=(COUNT,)))
+    set_policy(factories.administrator(acme), agent, PolicySpec("all", ask=(COUNT,)))
     operator = create_member(acme, Role.OPERATOR)
     session = start(build_user_principal(operator, acme), agent, f'/{COUNT} {{"what": "one"}}')
     eventually(lambda: get_status(session) == Session.Status.WAITING, within=60)
@@ -448,7 +447,7 @@ def test_an_approval_for_the_session_continues_it_on_the_open_page(
 def test_a_worker_verifies_the_chain_and_a_fault_leads_to_its_row(
     owner: Page, acme: Organization, module_worker: Process
 ) -> None:
-    desk.web_server(acme)  # writes an entry
+    admin_client.web_server(acme)  # writes an entry
     owner.goto(AUDIT)
     verification = owner.locator("#verification")
     verification.get_by_role("button", name="Verify").click()
@@ -612,8 +611,8 @@ def test_a_bulk_job_continues_after_a_reload_and_after_its_worker_died(
     tmp_path: Path,
 ) -> None:
     for number in range(4):
-        desk.web_server(acme, f"web{number}")
-    casting.http_server(acme, f"http://127.0.0.1:{silent.getsockname()[1]}/mcp", "silent")
+        admin_client.web_server(acme, f"web{number}")
+    factories.http_server(acme, f"http://127.0.0.1:{silent.getsockname()[1]}/mcp", "silent")
     set_consuming(False)
     first = processes.start_worker(tmp_path, "worker2")
     running.append(first)

@@ -11,7 +11,7 @@ from playwright.sync_api import Page, expect
 from bonobot.accounts.models import Membership, User
 from bonobot.accounts.roles import Role
 from bonobot.ledger.models import AuditRow
-from tests.agents import casting
+from tests import factories
 from tests.browser import DESK, PHONE, picture
 from tests.processes import Process
 
@@ -26,7 +26,7 @@ CONFIGURATION = {
 def anna(transactional_db: None, page: Page) -> Iterator[Page]:
     """The platform administrator's browser; an error in its console fails the test."""
     boss = User.objects.create_superuser("anna", password="pw-for-tests")
-    Membership.objects.create(organization=casting.organization(), user=boss, role=Role.OWNER)
+    Membership.objects.create(organization=factories.organization(), user=boss, role=Role.OWNER)
     faults: list[str] = []
     page.on("console", lambda said: faults.append(said.text) if said.type == "error" else None)
     page.goto("/")

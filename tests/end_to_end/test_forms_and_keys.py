@@ -12,18 +12,17 @@ from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from bonobot.ledger.writer.writer_thread import get_writer
 from mcp_servers.models import Server
-from tests import desk
-from tests.agents import casting
+from tests import admin_client, factories
 from tests.browser import open_context
 from tests.end_to_end.accounts import create_member, sign_in
-from tests.eventually import eventually
+from tests.wait import eventually
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 
 
 @pytest.fixture
 def acme() -> Organization:
-    return casting.organization()
+    return factories.organization()
 
 
 @pytest.fixture
@@ -63,7 +62,7 @@ def leave(page: Page) -> None:
 def test_a_changed_form_asks_before_it_is_left_and_not_when_it_is_sent(
     olga: Page, acme: Organization, form: str
 ) -> None:
-    agent = casting.agent(acme)
+    agent = factories.agent(acme)
     budget = "/admin/agents/budget/add/"
     ours = f"/admin/agents/agent/{agent.pk}/configuration/"
     guard = Guard(olga)
@@ -94,7 +93,7 @@ def test_a_changed_form_asks_before_it_is_left_and_not_when_it_is_sent(
 def test_whoever_stays_can_still_send_what_was_about_to_be_sent(
     olga: Page, acme: Organization
 ) -> None:
-    server = desk.web_server(acme)
+    server = admin_client.web_server(acme)
     guard = Guard(olga)
     olga.goto(f"/admin/mcp_servers/server/{server.pk}/configuration/")
     olga.get_by_text("Description, on or off").click()
@@ -114,7 +113,7 @@ def test_keys_lead_past_the_navigation_through_lists_and_to_the_palette(
     olga: Page, acme: Organization
 ) -> None:
     for number in range(3):
-        desk.web_server(acme, f"web{number}")
+        admin_client.web_server(acme, f"web{number}")
     olga.goto("/admin/mcp_servers/server/")
     olga.keyboard.press("Tab")
     skip = olga.get_by_role("link", name="Skip to the content")
@@ -149,7 +148,7 @@ def test_keys_lead_past_the_navigation_through_lists_and_to_the_palette(
 def test_keys_open_the_filters_of_a_list_and_leave_them_where_they_were_opened(
     olga: Page, acme: Organization
 ) -> None:
-    desk.web_server(acme)
+    admin_client.web_server(acme)
     olga.goto("/admin/mcp_servers/server/")
     filters = olga.get_by_role("button", name="Filters")
     olga.locator("input[name=q]").focus()
@@ -184,7 +183,7 @@ def test_keys_reach_ones_own_menu_with_the_way_out(olga: Page) -> None:
 def test_a_failed_connection_is_tried_again_where_it_failed_and_shown_anew(
     olga: Page, acme: Organization
 ) -> None:
-    server = desk.web_server(acme)  # nothing listens there
+    server = admin_client.web_server(acme)  # nothing listens there
     olga.goto(f"/admin/first-run/?step=connect&connect={server.pk}")
     state = olga.locator(f'[data-part="state-{server.pk}"]')
     expect(olga.get_by_role("alert")).to_contain_text("server_unreachable")

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.everything import everything
+from tests.approved_server import Published, publish
+from tests.conformance_server import everything
 from tests.parts import CLIENTS, FIRST_SDK, NODE, NODE_SERVERS
 from tests.processes import Web
-from tests.published import Published, publish
 
 MODERN, HANDSHAKE = "2026-07-28", "2025-11-25"
 LONGEST_S = 60
@@ -92,21 +92,21 @@ def seen(*eras: str) -> list[dict[str, object]]:
 
 
 def test_the_second_python_sdk_works_in_every_mode(gateway: Gateway, tmp_path: Path) -> None:
-    client = CLIENTS / "second.py"
+    client = CLIENTS / "sdk2_client.py"
     found = use(gateway, tmp_path, sys.executable, client, ",".join(ERAS))
     assert found == seen(*ERAS.values())
 
 
 @pytest.mark.sdk1
 def test_the_first_python_sdk_works(gateway: Gateway, tmp_path: Path) -> None:
-    assert use(gateway, tmp_path, FIRST_SDK, CLIENTS / "first.py") == seen(HANDSHAKE)
+    assert use(gateway, tmp_path, FIRST_SDK, CLIENTS / "sdk1_client.py") == seen(HANDSHAKE)
 
 
 @pytest.mark.npm
 def test_the_typescript_sdks_work(gateway: Gateway, tmp_path: Path) -> None:
     clients = NODE / "clients"
-    assert use(gateway, tmp_path, NODE_22, clients / "first.mjs") == seen(HANDSHAKE)
-    found = use(gateway, tmp_path, NODE_22, clients / "second.mjs", ",".join(ERAS))
+    assert use(gateway, tmp_path, NODE_22, clients / "sdk1_client.mjs") == seen(HANDSHAKE)
+    found = use(gateway, tmp_path, NODE_22, clients / "sdk2_client.mjs", ",".join(ERAS))
     assert found == seen(*ERAS.values())
 
 

@@ -9,8 +9,7 @@ from pytest_django.live_server_helper import LiveServer
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from bonobot.ledger.writer.writer_thread import get_writer
-from tests import desk
-from tests.agents import casting
+from tests import admin_client, factories
 from tests.browser import PHONE, open_context
 from tests.end_to_end.accounts import create_member, sign_in
 
@@ -19,7 +18,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 
 @pytest.fixture
 def acme() -> Organization:
-    return casting.organization()
+    return factories.organization()
 
 
 @pytest.fixture
@@ -84,7 +83,7 @@ def test_the_theme_is_switched_and_kept(boss: Page) -> None:
 def test_filters_open_and_close_and_actions_show_for_what_is_chosen(
     boss: Page, acme: Organization
 ) -> None:
-    desk.web_server(acme)
+    admin_client.web_server(acme)
     boss.goto("/admin/ledger/auditrow/")
     boss.locator("[x-on\\:click='filterOpen = true']").first.click()
     panel = boss.locator("#changelist-filter")
@@ -100,7 +99,7 @@ def test_a_form_of_the_theme_is_sent_to_where_it_is(boss: Page) -> None:
 
 
 def test_the_palette_opens_and_finds(boss: Page, acme: Organization) -> None:
-    desk.web_server(acme, "weather-station")
+    admin_client.web_server(acme, "weather-station")
     boss.goto("/admin/")
     boss.locator("[data-opens-palette]").click()
     boss.locator("#palette-sought").fill("weather")

@@ -14,9 +14,9 @@ from bonobot.accounts.models import Membership
 from bonobot.accounts.password_reset import link_of
 from bonobot.accounts.roles import Role
 from bonobot.ledger.writer.writer_thread import get_writer
-from tests.agents import casting
-from tests.bonobot.tenancy.single import PASSWORD as PASSWORD_OF_MEMBERS
-from tests.bonobot.tenancy.single import running, trust
+from tests import factories
+from tests.bonobot.accounts.sso.provider_process import PASSWORD as PASSWORD_OF_MEMBERS
+from tests.bonobot.accounts.sso.provider_process import running, trust
 from tests.browser import DESK, PHONE, open_context
 from tests.end_to_end.test_screens import AXE, SHAPES, WCAG, judged
 
@@ -61,8 +61,8 @@ def sign_in(page: Page) -> None:
 def test_somebody_is_invited_and_signs_in_with_a_passkey(
     live_server: LiveServer, module_browser: Browser
 ) -> None:
-    acme = casting.organization()
-    posted = invite(casting.administrator(acme), "anna@example.com", Role.OWNER)
+    acme = factories.organization()
+    posted = invite(factories.administrator(acme), "anna@example.com", Role.OWNER)
     faults: list[str] = []
     with open_context(module_browser, live_server.url) as page:
         page.add_init_script(path=AXE)
@@ -117,8 +117,8 @@ def test_somebody_is_invited_and_signs_in_with_a_passkey(
 def test_somebody_signs_in_by_a_provider_and_another_links_it(
     live_server: LiveServer, module_browser: Browser, settings: object
 ) -> None:
-    acme = casting.organization()
-    casting.person(acme, Role.OWNER, "bert")
+    acme = factories.organization()
+    factories.person(acme, Role.OWNER, "bert")
     settings.BONOBOT_URL = live_server.url  # type: ignore[attr-defined]  # where it sends back to
     faults: list[str] = []
     with (

@@ -10,8 +10,7 @@ from playwright.sync_api import Browser, ConsoleMessage, Page, expect
 
 from bonobot.accounts.roles import Role
 from bonobot.ledger.writer.writer_thread import get_writer
-from tests import desk
-from tests.agents import casting
+from tests import admin_client, factories
 from tests.browser import DESK, PHONE, open_context, picture
 from tests.parts import NODE
 from tests.processes import Web
@@ -72,8 +71,8 @@ def open_screens(
     judged_elsewhere: Set[str] = frozenset(),
 ) -> Iterator[Page]:
     """Judge the pages among these addresses, add their faults to a list, and yield a page."""
-    acme = casting.organization()
-    seat = desk.sit(acme, Role.OWNER)
+    acme = factories.organization()
+    seat = admin_client.sit(acme, Role.OWNER)
     seat.user.is_superuser = True
     seat.user.save()
     visits = visit_pages(seat.client, fill(acme), addresses)

@@ -27,11 +27,10 @@ from mcp_servers.models import Check, Server
 from mcp_servers.server_config import ServerSpec
 from mcp_servers.services import add
 from mcp_servers.tasks import check_due, discover_server
-from tests import crowd
-from tests.agents import casting
+from tests import factories, large_organization
 from tests.agents.conftest import WORKSHOP
-from tests.eventually import eventually
 from tests.processes import Process
+from tests.wait import eventually
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.worker]
 
@@ -40,22 +39,22 @@ FLOOD = 100  # servers that don't answer: more than the lanes of two workers hav
 
 @pytest.fixture
 def acme(transactional_db: None) -> Organization:
-    return casting.organization()
+    return factories.organization()
 
 
 @pytest.fixture
 def helper(acme: Organization) -> Agent:
     """An agent with the offline model that may call everything."""
-    return casting.agent(acme)
+    return factories.agent(acme)
 
 
 @pytest.fixture
 def workshop(acme: Organization, helper: Agent) -> Iterator[Server]:
     """A real stdio server of the agent; calls of its tool `wait` may be repeated."""
-    boss = casting.administrator(acme)
+    boss = factories.administrator(acme)
     config = {"command": sys.executable, "args": [str(WORKSHOP), "stdio"]}
     spec = ServerSpec(name="workshop", transport_type="stdio", endpoint_config=config)
-    server = casting.ready(acme, add(boss, spec), helper)
+    server = factories.ready(acme, add(boss, spec), helper)
     set_labels(boss, server, list(server.definitions.filter(name="wait")), [FlowLabel.REPEATABLE])
     yield server
     get_runtime().call(get_connection_pool().forget, server.pk)
@@ -70,7 +69,7 @@ def test_two_workers_share_sessions_and_one_finishes_those_of_the_other_before_i
     acme: Organization, helper: Agent, workshop: Server, start_worker: Callable[..., Process]
 ) -> None:
     workers = [start_worker(), start_worker()]
-    boss = casting.administrator(acme)
+    boss = factories.administrator(acme)
     sessions = [
         session_services.start(boss, helper, f'/mcp_workshop_echo {{"text": "{number}"}}')
         for number in range(4)
@@ -150,7 +149,7 @@ def add_silent(acme: Organization) -> Iterator[Callable[[], tuple[Silent, list[S
 
     def add_flood() -> tuple[Silent, list[Server]]:
         silent = Silent()
-        servers = crowd.add_servers(acme, FLOOD, first=FLOOD * len(listeners))
+        servers = large_organization.add_servers(acme, FLOOD, first=FLOOD * len(listeners))
         listeners.append(silent)
         Server.objects.filter(pk__in=[server.pk for server in servers]).update(
             endpoint_config={"url": silent.url},
@@ -181,7 +180,7 @@ def test_a_flood_of_slow_discoveries_and_checks_leaves_sessions_their_place(
     add_silent: Callable[[], tuple[Silent, list[Server]]],
     start_worker: Callable[..., Process],
 ) -> None:
-    boss = casting.administrator(acme)
+    boss = factories.administrator(acme)
     most = BESIDE_EACH_OTHER["discovery"]
     silent, servers = add_silent()
     start_worker(BONOBOT_WORKER_THREADS="1")

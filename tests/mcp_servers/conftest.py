@@ -12,14 +12,14 @@ from mcp_servers.client import change_notifications
 from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.models import Server
 from mcp_servers.refresh_definitions import get_refresher
-from tests.agents import casting
-from tests.mcp_servers.serving import Serving
+from tests import factories
+from tests.mcp_servers.raw_list_changed_server import Serving
 
 
 @pytest.fixture
 def acme(transactional_db: None) -> Organization:
     """An organization whose rows every thread sees."""
-    return casting.organization()
+    return factories.organization()
 
 
 @pytest.fixture
@@ -42,9 +42,9 @@ def serve(acme: Organization) -> Iterator[Callable[..., tuple[Serving, Server]]]
 
     def begin(listen, name="raw"):
         one = get_runtime().call(Serving(listen).begin)
-        server = casting.http_server(acme, one.http.url, name)
+        server = factories.http_server(acme, one.http.url, name)
         made.append((one, server))
-        return one, casting.ready(acme, server)
+        return one, factories.ready(acme, server)
 
     yield begin
     get_runtime().call(_stop_reading)

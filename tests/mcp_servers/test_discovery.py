@@ -14,7 +14,7 @@ from mcp_servers.discovery import discover
 from mcp_servers.models import Check, Definition, Server
 from mcp_servers.server_config import ServerSpec
 from mcp_servers.services import add, update_server
-from tests.agents import casting
+from tests import factories
 from tests.agents.conftest import WORKSHOP
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture
 def boss(transactional_db):
-    return casting.administrator(casting.organization())
+    return factories.administrator(factories.organization())
 
 
 def workshop(tools="", **more):

@@ -23,8 +23,7 @@ from mcp_servers.presets.allowed_folders import get_organization_folder
 from mcp_servers.presets.services import PresetSpec, add_preset, save_as_preset
 from mcp_servers.server_config import ServerSpec, build_changed_spec
 from mcp_servers.services import add, update_server
-from tests import rest
-from tests.agents import casting
+from tests import factories, rest
 
 pytestmark = pytest.mark.django_db
 
@@ -35,17 +34,17 @@ WHY = {"NODE_OPTIONS": "needs more memory for large documents"}
 
 @pytest.fixture
 def acme():
-    return casting.organization()
+    return factories.organization()
 
 
 @pytest.fixture
 def boss(acme):
-    return casting.administrator(acme)
+    return factories.administrator(acme)
 
 
 @pytest.fixture
 def owner(acme):
-    return casting.person(acme, Role.OWNER)
+    return factories.person(acme, Role.OWNER)
 
 
 def spec(config=None, **more):

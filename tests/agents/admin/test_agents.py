@@ -12,25 +12,24 @@ from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from bonobot.ledger.models import AuditRow, BudgetCell
 from mcp_servers.models import Server
-from tests import desk
-from tests.agents import casting
+from tests import admin_client, factories
 
 pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture
 def acme() -> Organization:
-    return casting.organization()
+    return factories.organization()
 
 
 @pytest.fixture
 def helper(acme: Organization) -> Agent:
-    return casting.agent(acme)
+    return factories.agent(acme)
 
 
 @pytest.fixture
-def seat(acme: Organization) -> desk.Desk:
-    return desk.sit(acme, Role.OPERATOR)
+def seat(acme: Organization) -> admin_client.Desk:
+    return admin_client.sit(acme, Role.OPERATOR)
 
 
 def configuration(agent: Agent, **said: Any) -> dict[str, Any]:
@@ -41,16 +40,16 @@ def configuration(agent: Agent, **said: Any) -> dict[str, Any]:
 
 
 def test_the_list_tells_of_servers_in_trouble(
-    acme: Organization, helper: Agent, seat: desk.Desk
+    acme: Organization, helper: Agent, seat: admin_client.Desk
 ) -> None:
-    server = desk.web_server(acme)
-    casting.bind(casting.administrator(acme), helper, server)
+    server = admin_client.web_server(acme)
+    factories.bind(factories.administrator(acme), helper, server)
     Server.objects.filter(pk=server.pk).update(status="error")
-    assert "1 in trouble" in desk.words(seat.get("agents_agent_changelist"))
+    assert "1 in trouble" in admin_client.words(seat.get("agents_agent_changelist"))
 
 
 def test_an_agent_is_made_with_every_tool_blocked(
-    acme: Organization, helper: Agent, seat: desk.Desk
+    acme: Organization, helper: Agent, seat: admin_client.Desk
 ) -> None:
     fields = {"name": "Release helper", "model_endpoint": str(helper.model_endpoint_id)}
     page = seat.post("agents_agent_add", **fields)
@@ -59,19 +58,21 @@ def test_an_agent_is_made_with_every_tool_blocked(
     assert "Give it servers" in page
 
 
-def test_a_taken_name_is_said_at_the_form(helper: Agent, seat: desk.Desk) -> None:
+def test_a_taken_name_is_said_at_the_form(helper: Agent, seat: admin_client.Desk) -> None:
     fields = {"name": "Helper", "model_endpoint": str(helper.model_endpoint_id)}
     assert "name_taken" in seat.post("agents_agent_add", **fields)
     assert Agent.objects.count() == 1
 
 
-def test_another_organizations_model_cannot_be_chosen(helper: Agent, seat: desk.Desk) -> None:
-    foreign = casting.agent(casting.organization("other")).model_endpoint_id
+def test_another_organizations_model_cannot_be_chosen(
+    helper: Agent, seat: admin_client.Desk
+) -> None:
+    foreign = factories.agent(factories.organization("other")).model_endpoint_id
     fields = configuration(helper, model_endpoint=str(foreign))
     assert "Select a valid choice" in seat.post("agents_agent_configuration", helper.pk, **fields)
 
 
-def test_a_configuration_is_changed_and_audited(helper: Agent, seat: desk.Desk) -> None:
+def test_a_configuration_is_changed_and_audited(helper: Agent, seat: admin_client.Desk) -> None:
     fields = configuration(helper, instructions="Be brief.", max_turns=7)
     seat.post("agents_agent_configuration", helper.pk, **fields)
     helper.refresh_from_db()
@@ -79,7 +80,9 @@ def test_a_configuration_is_changed_and_audited(helper: Agent, seat: desk.Desk) 
     assert AuditRow.objects.filter(action="agent_changed", actor_id=seat.user.pk).count() == 1
 
 
-def test_budgets_are_written_in_dollars_tokens_and_calls(helper: Agent, seat: desk.Desk) -> None:
+def test_budgets_are_written_in_dollars_tokens_and_calls(
+    helper: Agent, seat: admin_client.Desk
+) -> None:
     fields = configuration(
         helper,
         **{
@@ -95,7 +98,7 @@ def test_budgets_are_written_in_dollars_tokens_and_calls(helper: Agent, seat: de
     assert sorted(rows) == [("microusd", "month", 2_500_000), ("tokens", "day", 10_000)]
 
 
-def test_an_odd_limit_changes_nothing(helper: Agent, seat: desk.Desk) -> None:
+def test_an_odd_limit_changes_nothing(helper: Agent, seat: admin_client.Desk) -> None:
     fields = configuration(
         helper,
         **{
@@ -112,33 +115,37 @@ def test_an_odd_limit_changes_nothing(helper: Agent, seat: desk.Desk) -> None:
     assert Agent.objects.get().name == "Helper"
 
 
-def test_the_use_of_a_budget_is_shown(acme: Organization, helper: Agent, seat: desk.Desk) -> None:
-    boss = casting.administrator(acme)
+def test_the_use_of_a_budget_is_shown(
+    acme: Organization, helper: Agent, seat: admin_client.Desk
+) -> None:
+    boss = factories.administrator(acme)
     set_budgets(boss, helper, [BudgetLine("tokens", "total", 1_000)])
     limit = BudgetLimit("agent", str(helper.pk), "tokens", "total", 1_000)
     key = build_budget_key(acme.pk, limit, timezone.now())
     BudgetCell.objects.create(key=key, organization_id=acme.pk, spent=250, reserved=50)
-    page = desk.words(seat.get("agents_agent_configuration", helper.pk))
+    page = admin_client.words(seat.get("agents_agent_configuration", helper.pk))
     assert "250 of 1,000 spent" in page
     assert "50 held by running calls" in page
 
 
-def test_an_agent_is_given_to_members(acme: Organization, helper: Agent, seat: desk.Desk) -> None:
-    member = desk.sit(acme, Role.MEMBER, "berta")
+def test_an_agent_is_given_to_members(
+    acme: Organization, helper: Agent, seat: admin_client.Desk
+) -> None:
+    member = admin_client.sit(acme, Role.MEMBER, "berta")
     seat.post("agents_agent_configuration", helper.pk, **configuration(helper, members=["berta"]))
     assert "Helper" in member.get("agents_agent_changelist")
     seat.post("agents_agent_configuration", helper.pk, **configuration(helper))
     assert "No agent yet" in member.get("agents_agent_changelist")
 
 
-def test_an_agent_is_switched_off(helper: Agent, seat: desk.Desk) -> None:
+def test_an_agent_is_switched_off(helper: Agent, seat: admin_client.Desk) -> None:
     seat.post("agents_agent_switch", helper.pk, enabled="0")
     helper.refresh_from_db()
     assert not helper.enabled
     assert "This agent is switched off." in seat.get("agents_agent_change", helper.pk)
 
 
-def test_removing_an_agent_asks_first(helper: Agent, seat: desk.Desk) -> None:
+def test_removing_an_agent_asks_first(helper: Agent, seat: admin_client.Desk) -> None:
     assert "Remove Helper?" in seat.get("agents_agent_delete", helper.pk)
     assert Agent.objects.exists()
     seat.post("agents_agent_delete", helper.pk, yes="1")
@@ -147,15 +154,17 @@ def test_removing_an_agent_asks_first(helper: Agent, seat: desk.Desk) -> None:
 
 @pytest.mark.parametrize("role", [Role.REVIEWER, Role.AUDITOR, Role.MEMBER])
 def test_others_may_not_change_an_agent(acme: Organization, helper: Agent, role: Role) -> None:
-    other = desk.sit(acme, role)
+    other = admin_client.sit(acme, role)
     helper.members.add(other.user)
     fields = configuration(helper, name="Mine")
-    other.client.post(desk.url("agents_agent_configuration", helper.pk), fields)
-    other.client.post(desk.url("agents_agent_delete", helper.pk))
-    other.client.post(desk.url("agents_agent_switch", helper.pk), {"enabled": "0"})
+    other.client.post(admin_client.url("agents_agent_configuration", helper.pk), fields)
+    other.client.post(admin_client.url("agents_agent_delete", helper.pk))
+    other.client.post(admin_client.url("agents_agent_switch", helper.pk), {"enabled": "0"})
     helper.refresh_from_db()
     assert (helper.name, helper.enabled) == ("Helper", True)
 
 
-def test_the_list_names_the_model_that_each_thinks_with(helper: Agent, seat: desk.Desk) -> None:
-    assert "Helper helper Offline" in desk.words(seat.get("agents_agent_changelist"))
+def test_the_list_names_the_model_that_each_thinks_with(
+    helper: Agent, seat: admin_client.Desk
+) -> None:
+    assert "Helper helper Offline" in admin_client.words(seat.get("agents_agent_changelist"))

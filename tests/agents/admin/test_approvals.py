@@ -13,8 +13,7 @@ from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from bonobot.ledger.models import PermitRow
 from mcp_servers.models import Definition
-from tests import desk
-from tests.agents import casting
+from tests import admin_client, factories
 
 pytestmark = pytest.mark.django_db
 
@@ -23,39 +22,39 @@ LIST, PAGE, ANSWER = (f"agents_approval_{name}" for name in ("changelist", "chan
 
 @pytest.fixture
 def acme() -> Organization:
-    return casting.organization()
+    return factories.organization()
 
 
 @pytest.fixture
 def helper(acme: Organization) -> Agent:
-    return casting.agent(acme)
+    return factories.agent(acme)
 
 
 @pytest.fixture
 def approval(helper: Agent) -> Approval:
-    return casting.waiting_session(helper)[1]
+    return factories.waiting_session(helper)[1]
 
 
 @pytest.fixture
-def seat(acme: Organization) -> desk.Desk:
-    return desk.sit(acme, Role.REVIEWER)
+def seat(acme: Organization) -> admin_client.Desk:
+    return admin_client.sit(acme, Role.REVIEWER)
 
 
-def said(seat: desk.Desk) -> str:
+def said(seat: admin_client.Desk) -> str:
     return " ".join(seat.messages)
 
 
-def test_an_empty_inbox_says_when_calls_wait(acme: Organization, seat: desk.Desk) -> None:
+def test_an_empty_inbox_says_when_calls_wait(acme: Organization, seat: admin_client.Desk) -> None:
     assert "No call has waited for a person yet" in seat.get(LIST)
 
 
-def test_what_waits_comes_first_and_is_counted(helper: Agent, seat: desk.Desk) -> None:
-    casting.question(helper, label="first_waits")
-    casting.question(helper, label="then_answered", state=Approval.State.DENIED)
-    page = desk.words(seat.get(LIST))
+def test_what_waits_comes_first_and_is_counted(helper: Agent, seat: admin_client.Desk) -> None:
+    factories.question(helper, label="first_waits")
+    factories.question(helper, label="then_answered", state=Approval.State.DENIED)
+    page = admin_client.words(seat.get(LIST))
     assert page.index("first_waits") < page.index("then_answered")
     assert "Approvals 1" in page
-    board = desk.words(seat.get("index"))
+    board = admin_client.words(seat.get("index"))
     assert "calls to answer 1" in board
     assert "first_waits" in board
 
@@ -71,53 +70,55 @@ def test_what_waits_comes_first_and_is_counted(helper: Agent, seat: desk.Desk) -
     ],
 )
 def test_the_list_is_filtered(
-    acme: Organization, helper: Agent, seat: desk.Desk, query: dict[str, str]
+    acme: Organization, helper: Agent, seat: admin_client.Desk, query: dict[str, str]
 ) -> None:
-    casting.question(helper, label="wanted", server_name="web")
-    other = casting.agent(acme, "other")
-    casting.question(other, label="left_out", state="denied", own_name="x", rule="flow")
-    page = desk.words(seat.get(LIST, **query))
+    factories.question(helper, label="wanted", server_name="web")
+    other = factories.agent(acme, "other")
+    factories.question(other, label="left_out", state="denied", own_name="x", rule="flow")
+    page = admin_client.words(seat.get(LIST, **query))
     assert "wanted" in page
     assert "left_out" not in page
 
 
 def test_the_page_shows_all_that_a_yes_is_bound_to(
-    helper: Agent, acme: Organization, seat: desk.Desk
+    helper: Agent, acme: Organization, seat: admin_client.Desk
 ) -> None:
-    server = desk.web_server(acme)
-    definition = desk.offer(server, description="Adds <b>two</b> numbers.\u200b")
+    server = admin_client.web_server(acme)
+    definition = admin_client.offer(server, description="Adds <b>two</b> numbers.\u200b")
     asked = {
         "server_id": server.pk,
         "server_name": "web",
         "definition_digest": definition.digest,
         "arguments": {"text": "<script>alert(1)</script>\u202e"},
     }
-    session, approval = casting.waiting_session(helper, "Add it <up>", **asked)
+    session, approval = factories.waiting_session(helper, "Add it <up>", **asked)
     page = seat.get(PAGE, approval.pk)
-    words = desk.words(page)
+    words = admin_client.words(page)
     for expected in ("Helper", "Add it <up>", "web", "agent:ask", "The policy asks", "a" * 64):
         assert expected in words
     assert "⟨U+202E⟩" in page
     assert "<script>alert" not in page
     assert "Adds <b>two</b> numbers.⟨U+200B⟩" in words
     assert "unchanged" in words
-    assert desk.url("agents_session_change", session.pk) in page
+    assert admin_client.url("agents_session_change", session.pk) in page
     Definition.objects.update(digest="new")
-    assert "changed since" in desk.words(seat.get(PAGE, approval.pk))
+    assert "changed since" in admin_client.words(seat.get(PAGE, approval.pk))
 
 
-def test_large_arguments_are_cut_and_downloaded_whole(helper: Agent, seat: desk.Desk) -> None:
-    approval = casting.question(helper, arguments={"text": "x" * 80_000})
-    page = desk.words(seat.get(PAGE, approval.pk))
+def test_large_arguments_are_cut_and_downloaded_whole(
+    helper: Agent, seat: admin_client.Desk
+) -> None:
+    approval = factories.question(helper, arguments={"text": "x" * 80_000})
+    page = admin_client.words(seat.get(PAGE, approval.pk))
     assert "Only the beginning is shown" in page
     assert len(page) < 80_000
-    whole = seat.client.get(desk.url("agents_approval_arguments", approval.pk))
+    whole = seat.client.get(admin_client.url("agents_approval_arguments", approval.pk))
     assert whole.json() == approval.arguments
     assert "attachment" in whole["Content-Disposition"]
 
 
 def test_a_yes_permits_the_call_once_and_queues_the_session(
-    approval: Approval, seat: desk.Desk
+    approval: Approval, seat: admin_client.Desk
 ) -> None:
     seat.post(ANSWER, approval.pk, answer="approve")
     assert "Approved, for this one call." in said(seat)
@@ -125,15 +126,15 @@ def test_a_yes_permits_the_call_once_and_queues_the_session(
     assert Session.objects.get().status == Session.Status.QUEUED
 
 
-def test_a_no_carries_its_word(approval: Approval, seat: desk.Desk) -> None:
-    page = desk.words(seat.post(ANSWER, approval.pk, answer="deny", word="Ask <me> first."))
+def test_a_no_carries_its_word(approval: Approval, seat: admin_client.Desk) -> None:
+    page = admin_client.words(seat.post(ANSWER, approval.pk, answer="deny", word="Ask <me> first."))
     approval.refresh_from_db()
     assert (approval.state, approval.word) == (Approval.State.DENIED, "Ask <me> first.")
     assert "Ask <me> first." in page
 
 
 def test_a_yes_for_the_session_is_listed_and_taken_back(
-    approval: Approval, helper: Agent, seat: desk.Desk
+    approval: Approval, helper: Agent, seat: admin_client.Desk
 ) -> None:
     seat.post(ANSWER, approval.pk, answer="approve_session")
     grant = SessionGrant.objects.get()
@@ -148,17 +149,17 @@ def test_a_yes_for_the_session_is_listed_and_taken_back(
 
 
 def test_a_second_answer_says_who_was_first(
-    acme: Organization, approval: Approval, seat: desk.Desk
+    acme: Organization, approval: Approval, seat: admin_client.Desk
 ) -> None:
-    answer(casting.administrator(acme), approval, "deny")
+    answer(factories.administrator(acme), approval, "deny")
     seat.post(ANSWER, approval.pk, answer="approve")
     assert "already_answered" in said(seat)
     assert "Yes, approve this call" not in seat.get(PAGE, approval.pk)
 
 
-def test_an_answer_that_comes_too_late_says_so(helper: Agent, seat: desk.Desk) -> None:
-    late = casting.question(helper, expires_at=timezone.now() - timedelta(minutes=1))
-    assert "that is a no" in desk.words(seat.get(PAGE, late.pk))
+def test_an_answer_that_comes_too_late_says_so(helper: Agent, seat: admin_client.Desk) -> None:
+    late = factories.question(helper, expires_at=timezone.now() - timedelta(minutes=1))
+    assert "that is a no" in admin_client.words(seat.get(PAGE, late.pk))
     seat.post(ANSWER, late.pk, answer="approve")
     assert "approval_expired" in said(seat)
 
@@ -167,9 +168,9 @@ def test_ones_own_call_is_not_offered_and_refused_under_four_eyes(
     acme: Organization, helper: Agent
 ) -> None:
     Organization.objects.update(four_eyes=True)
-    owner = desk.sit(acme, Role.OWNER)
+    owner = admin_client.sit(acme, Role.OWNER)
     who = {"requested_by_kind": "user", "requested_by_id": str(owner.user.pk)}
-    approval = casting.question(helper, **who)
+    approval = factories.question(helper, **who)
     page = owner.get(PAGE, approval.pk)
     assert "Yes, approve this call" not in page
     assert "No, deny this call" in page
@@ -180,7 +181,7 @@ def test_ones_own_call_is_not_offered_and_refused_under_four_eyes(
 def test_who_may_not_answer_reads_who_may(
     acme: Organization, approval: Approval, role: Role
 ) -> None:
-    reader = desk.sit(acme, role)
+    reader = admin_client.sit(acme, role)
     assert "An owner or reviewer" in reader.get(PAGE, approval.pk)
     assert "forbidden" in reader.post(ANSWER, approval.pk, answer="approve", status=403)
     assert Approval.objects.get().state == Approval.State.WAITING
@@ -189,19 +190,19 @@ def test_who_may_not_answer_reads_who_may(
 def test_a_member_reads_what_they_asked_and_nothing_else(
     acme: Organization, helper: Agent, approval: Approval
 ) -> None:
-    member = desk.sit(acme, Role.MEMBER)
-    mine = casting.question(helper, requested_by_kind="user", requested_by_id=str(member.user.pk))
+    member = admin_client.sit(acme, Role.MEMBER)
+    mine = factories.question(helper, requested_by_kind="user", requested_by_id=str(member.user.pk))
     assert "An owner or reviewer" in member.get(PAGE, mine.pk)
     member.get(PAGE, approval.pk, status=404)
 
 
-def test_many_are_denied_together_after_a_look(helper: Agent, seat: desk.Desk) -> None:
-    asked = [casting.question(helper, label=f"call_{n}") for n in range(3)]
+def test_many_are_denied_together_after_a_look(helper: Agent, seat: admin_client.Desk) -> None:
+    asked = [factories.question(helper, label=f"call_{n}") for n in range(3)]
     chosen = {"action": "deny_chosen", "_selected_action": [str(one.pk) for one in asked[:2]]}
-    page = seat.send(desk.url(LIST), chosen)
+    page = seat.send(admin_client.url(LIST), chosen)
     assert "Deny all 2" in page
     assert Approval.objects.waiting().count() == 3
-    seat.send(desk.url(LIST), chosen | {"confirmed": "1", "word": "Not today."})
+    seat.send(admin_client.url(LIST), chosen | {"confirmed": "1", "word": "Not today."})
     assert "2 of the ticked were denied" in said(seat)
     assert list(Approval.objects.waiting()) == [asked[2]]
     assert set(Approval.objects.filter(state="denied").values_list("word", flat=True)) == {
@@ -210,10 +211,10 @@ def test_many_are_denied_together_after_a_look(helper: Agent, seat: desk.Desk) -
 
 
 def test_who_may_not_answer_is_offered_no_denial(acme: Organization, approval: Approval) -> None:
-    auditor = desk.sit(acme, Role.AUDITOR)
+    auditor = admin_client.sit(acme, Role.AUDITOR)
     assert "deny_chosen" not in auditor.get(LIST)
     auditor.send(
-        desk.url(LIST),
+        admin_client.url(LIST),
         {"action": "deny_chosen", "_selected_action": str(approval.pk), "confirmed": "1"},
         status=403,
     )
@@ -221,12 +222,12 @@ def test_who_may_not_answer_is_offered_no_denial(acme: Organization, approval: A
 
 
 def test_the_conversation_asks_in_its_place_and_is_looked_at_again(
-    approval: Approval, acme: Organization, seat: desk.Desk
+    approval: Approval, acme: Organization, seat: admin_client.Desk
 ) -> None:
     page = seat.get("agents_session_change", approval.session_id)
     assert "Yes, approve this call" in page
     assert 'data-rests="waiting"' in page
-    auditor = desk.sit(acme, Role.AUDITOR)
+    auditor = admin_client.sit(acme, Role.AUDITOR)
     assert "Yes, approve this call" not in auditor.get("agents_session_change", approval.session_id)
     seat.post(ANSWER, approval.pk, answer="approve")
     piece = seat.get("agents_session_steps", approval.session_id)
@@ -235,17 +236,17 @@ def test_the_conversation_asks_in_its_place_and_is_looked_at_again(
 
 
 def test_the_list_takes_few_queries(
-    helper: Agent, seat: desk.Desk, django_assert_max_num_queries: DjangoAssertNumQueries
+    helper: Agent, seat: admin_client.Desk, django_assert_max_num_queries: DjangoAssertNumQueries
 ) -> None:
     for number in range(20):
-        casting.waiting_session(helper, f"Question {number}")
+        factories.waiting_session(helper, f"Question {number}")
     with django_assert_max_num_queries(15):
         seat.get(LIST)
 
 
 def test_an_owner_sets_how_calls_are_answered(acme: Organization) -> None:
-    owner = desk.sit(acme, Role.OWNER)
-    assert desk.url("tenancy_organization_changelist") in owner.get(LIST)
+    owner = admin_client.sit(acme, Role.OWNER)
+    assert admin_client.url("tenancy_organization_changelist") in owner.get(LIST)
     fields = {"name": "Acme", "slug": "acme", "four_eyes": "on"}
     page = owner.post("tenancy_organization_change", acme.pk, **fields, approval_hours=721)
     assert "720" in page

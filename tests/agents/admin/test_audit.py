@@ -15,9 +15,8 @@ from bonobot.ledger.audit import search as audit_search
 from bonobot.ledger.audit.admin_changes import record
 from bonobot.ledger.models import AuditRow
 from bonobot.ledger.types import Actor
-from tests import desk
-from tests.actions import called
-from tests.agents import casting
+from tests import admin_client, factories
+from tests.audit_actions import called
 from tests.screens import fill
 
 pytestmark = pytest.mark.django_db
@@ -25,12 +24,12 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def acme() -> Organization:
-    return casting.organization()
+    return factories.organization()
 
 
 @pytest.fixture
-def seat(acme: Organization) -> desk.Desk:
-    return desk.sit(acme, Role.AUDITOR)
+def seat(acme: Organization) -> admin_client.Desk:
+    return admin_client.sit(acme, Role.AUDITOR)
 
 
 def happened(where: Organization, action: str = "server_added", name: str = "web") -> AuditRow:
@@ -47,15 +46,17 @@ def happened(where: Organization, action: str = "server_added", name: str = "web
     return row
 
 
-def test_rows_tell_who_did_what(acme: Organization, seat: desk.Desk) -> None:
+def test_rows_tell_who_did_what(acme: Organization, seat: admin_client.Desk) -> None:
     happened(acme)
-    page = desk.words(seat.get("ledger_auditrow_changelist"))
+    page = admin_client.words(seat.get("ledger_auditrow_changelist"))
     assert "server added web" in page
     assert "user: anna⟨U+200B⟩" in page
 
 
-def test_another_organizations_rows_are_not_shown(acme: Organization, seat: desk.Desk) -> None:
-    foreign = happened(casting.organization("other"), name="elsewhere")
+def test_another_organizations_rows_are_not_shown(
+    acme: Organization, seat: admin_client.Desk
+) -> None:
+    foreign = happened(factories.organization("other"), name="elsewhere")
     assert "elsewhere" not in seat.get("ledger_auditrow_changelist")
     seat.get("ledger_auditrow_change", foreign.pk, status=404)
 
@@ -69,10 +70,10 @@ def test_another_organizations_rows_are_not_shown(acme: Organization, seat: desk
         {"kind": "change", "action": "server_removed"},
     ],
 )
-def test_rows_are_found(acme: Organization, seat: desk.Desk, query: dict[str, str]) -> None:
+def test_rows_are_found(acme: Organization, seat: admin_client.Desk, query: dict[str, str]) -> None:
     happened(acme, "server_removed", "weather")
     happened(acme, "server_added", "clock")
-    page = desk.words(seat.get("ledger_auditrow_changelist", **query))
+    page = admin_client.words(seat.get("ledger_auditrow_changelist", **query))
     if "resource_name" not in query:
         assert "weather" in page
         assert "clock" not in page
@@ -88,14 +89,14 @@ def test_rows_are_found(acme: Organization, seat: desk.Desk, query: dict[str, st
     ],
 )
 def test_rows_are_filtered_by_date(
-    acme: Organization, seat: desk.Desk, query: dict[str, str], found: bool
+    acme: Organization, seat: admin_client.Desk, query: dict[str, str], found: bool
 ) -> None:
     happened(acme)
-    page = desk.words(seat.get("ledger_auditrow_changelist", **query))
+    page = admin_client.words(seat.get("ledger_auditrow_changelist", **query))
     assert ("server added" in page) == found
 
 
-def test_the_links_of_other_pages_are_allowed(acme: Organization, seat: desk.Desk) -> None:
+def test_the_links_of_other_pages_are_allowed(acme: Organization, seat: admin_client.Desk) -> None:
     row = happened(acme)
     page = seat.get("ledger_auditrow_changelist", resource_id=row.resource_id)
     assert "server added" in page
@@ -104,7 +105,7 @@ def test_the_links_of_other_pages_are_allowed(acme: Organization, seat: desk.Des
 
 
 def test_a_row_shows_its_details_and_place_in_the_chain(
-    acme: Organization, seat: desk.Desk
+    acme: Organization, seat: admin_client.Desk
 ) -> None:
     row = happened(acme)
     page = seat.get("ledger_auditrow_change", row.pk)
@@ -115,22 +116,24 @@ def test_a_row_shows_its_details_and_place_in_the_chain(
 
 def test_nothing_in_it_can_be_changed(acme: Organization) -> None:
     row = happened(acme)
-    root = desk.sit(acme, None)
+    root = admin_client.sit(acme, None)
     for name in ("ledger_auditrow_delete", "ledger_auditrow_change"):
-        root.client.post(desk.url(name, row.pk), {"post": "yes", "action": "x"})
-    root.client.post(desk.url("ledger_auditrow_add"), {"action": "x"})
+        root.client.post(admin_client.url(name, row.pk), {"post": "yes", "action": "x"})
+    root.client.post(admin_client.url("ledger_auditrow_add"), {"action": "x"})
     assert AuditRow.objects.filter(pk=row.pk, action="server_added").exists()
     assert AuditRow.objects.count() == 1
 
 
 def test_a_member_does_not_read_it(acme: Organization) -> None:
     row = happened(acme)
-    member = desk.sit(acme, Role.MEMBER)
+    member = admin_client.sit(acme, Role.MEMBER)
     member.get("ledger_auditrow_changelist", status=403)
     member.get("ledger_auditrow_change", row.pk, status=403)
 
 
-def test_the_list_links_to_an_export_of_what_it_shows(acme: Organization, seat: desk.Desk) -> None:
+def test_the_list_links_to_an_export_of_what_it_shows(
+    acme: Organization, seat: admin_client.Desk
+) -> None:
     happened(acme)
     page = seat.get("ledger_auditrow_changelist", action="server_added")
     assert "export/?action=server_added&amp;form=csv" in page
@@ -144,28 +147,32 @@ def past(acme: Organization, monkeypatch: pytest.MonkeyPatch) -> list[AuditRow]:
 
 
 def test_a_search_says_up_to_when_it_looked_and_goes_on(
-    past: list[AuditRow], seat: desk.Desk
+    past: list[AuditRow], seat: admin_client.Desk
 ) -> None:
-    address = desk.url("ledger_auditrow_changelist") + "?q=needle"
+    address = admin_client.url("ledger_auditrow_changelist") + "?q=needle"
     pages = []
     while address:
         page = seat.client.get(address)
         assert page.status_code == 200
         pages.append([row.pk for row in page.context_data["cl"].result_list])
         further = page.context_data["further"]
-        address = f"{desk.url('ledger_auditrow_changelist')}?{further['query']}" if further else ""
+        address = (
+            f"{admin_client.url('ledger_auditrow_changelist')}?{further['query']}"
+            if further
+            else ""
+        )
     assert pages[-1] == [past[0].pk]
     assert pages[:-1] == [[]] * (len(pages) - 1)
     assert len(pages) >= 3
 
 
 def test_a_search_within_a_time_that_it_reaches_offers_nothing_further(
-    past: list[AuditRow], seat: desk.Desk
+    past: list[AuditRow], seat: admin_client.Desk
 ) -> None:
     since = timezone.localtime(past[-1].opened_at)
     query = {"q": "straw", "opened_at_from_0": f"{since:%Y-%m-%d}"}
     query["opened_at_from_1"] = f"{since:%H:%M:%S.%f}"
-    page = seat.client.get(desk.url("ledger_auditrow_changelist"), query)
+    page = seat.client.get(admin_client.url("ledger_auditrow_changelist"), query)
     assert [row.pk for row in page.context_data["cl"].result_list] == [past[-1].pk]
     assert page.context_data["further"] is None
 
@@ -183,9 +190,9 @@ def test_a_search_within_a_time_that_it_reaches_offers_nothing_further(
     ],
 )
 def test_what_no_index_finds_is_looked_for_as_far(
-    past: list[AuditRow], seat: desk.Desk, query: dict[str, str]
+    past: list[AuditRow], seat: admin_client.Desk, query: dict[str, str]
 ) -> None:
-    page = seat.client.get(desk.url("ledger_auditrow_changelist"), query)
+    page = seat.client.get(admin_client.url("ledger_auditrow_changelist"), query)
     assert "Look further back" in page.content.decode()
 
 
@@ -194,30 +201,32 @@ def test_what_no_index_finds_is_looked_for_as_far(
     [{}, {"outcome__in": "refused"}, {"code": "nothing"}, {"session_id": str(uuid4())}, {"o": "1"}],
 )
 def test_what_an_index_finds_is_listed_to_its_end(
-    past: list[AuditRow], seat: desk.Desk, query: dict[str, str]
+    past: list[AuditRow], seat: admin_client.Desk, query: dict[str, str]
 ) -> None:
-    page = seat.client.get(desk.url("ledger_auditrow_changelist"), query)
+    page = seat.client.get(admin_client.url("ledger_auditrow_changelist"), query)
     assert page.context_data["further"] is None
 
 
-def test_more_words_than_a_search_takes_are_refused(acme: Organization, seat: desk.Desk) -> None:
+def test_more_words_than_a_search_takes_are_refused(
+    acme: Organization, seat: admin_client.Desk
+) -> None:
     query = {"q": " ".join(["word"] * 17)}
-    assert seat.client.get(desk.url("ledger_auditrow_changelist"), query).status_code == 400
+    assert seat.client.get(admin_client.url("ledger_auditrow_changelist"), query).status_code == 400
 
 
 def test_an_export_of_a_search_holds_all_that_fits(
-    past: list[AuditRow], seat: desk.Desk, monkeypatch: pytest.MonkeyPatch
+    past: list[AuditRow], seat: admin_client.Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def download(rows: QuerySet[AuditRow], form: str) -> HttpResponse:
         return HttpResponse(" ".join(str(row.pk) for row in rows))
 
     monkeypatch.setattr(audit, "download", download)
-    page = seat.client.get(desk.url("ledger_auditrow_export"), {"q": "needle"})
+    page = seat.client.get(admin_client.url("ledger_auditrow_export"), {"q": "needle"})
     assert page.content.decode() == str(past[0].pk)
 
 
 def test_actions_are_called_by_their_names_in_the_readers_language(
-    acme: Organization, seat: desk.Desk
+    acme: Organization, seat: admin_client.Desk
 ) -> None:
     row = happened(acme)
     seat.client.defaults["HTTP_ACCEPT_LANGUAGE"] = "de"
@@ -236,9 +245,9 @@ def test_every_action_that_was_recorded_has_its_german(acme: Organization) -> No
     assert not [code for code, name in named.items() if name == called(code)]
 
 
-def test_filters_are_called_in_the_readers_language(seat: desk.Desk) -> None:
+def test_filters_are_called_in_the_readers_language(seat: admin_client.Desk) -> None:
     seat.client.defaults["HTTP_ACCEPT_LANGUAGE"] = "de"
-    page = desk.words(seat.get("ledger_auditrow_changelist"))
+    page = admin_client.words(seat.get("ledger_auditrow_changelist"))
     for title in ("Ergebnis", "Entscheidung", "Code", "Agent", "Server", "Werkzeug"):
         assert f"Nach {title}" in page, title
     assert "Nach gefragt (UTC)" in page

@@ -13,30 +13,29 @@ from agents.models import Agent, Inbox, Session, Step
 from agents.sessions.services import start
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
-from tests import desk
-from tests.agents import casting
+from tests import admin_client, factories
 
 pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture
 def acme() -> Organization:
-    return casting.organization()
+    return factories.organization()
 
 
 @pytest.fixture
 def helper(acme: Organization) -> Agent:
-    return casting.agent(acme)
+    return factories.agent(acme)
 
 
 @pytest.fixture
 def session(acme: Organization, helper: Agent) -> Session:
-    return start(casting.administrator(acme), helper, "What time is it?")
+    return start(factories.administrator(acme), helper, "What time is it?")
 
 
 @pytest.fixture
-def seat(acme: Organization) -> desk.Desk:
-    return desk.sit(acme, Role.OPERATOR)
+def seat(acme: Organization) -> admin_client.Desk:
+    return admin_client.sit(acme, Role.OPERATOR)
 
 
 def step(session: Session, kind: str, state: str = "done", **payload: Any) -> Step:
@@ -53,7 +52,7 @@ def step(session: Session, kind: str, state: str = "done", **payload: Any) -> St
     return made
 
 
-def test_a_message_begins_a_session(helper: Agent, seat: desk.Desk) -> None:
+def test_a_message_begins_a_session(helper: Agent, seat: admin_client.Desk) -> None:
     page = seat.post("agents_agent_start", helper.pk, text="What time is it?")
     session = Session.objects.get()
     assert session.started_by_id == str(seat.user.pk)
@@ -61,7 +60,7 @@ def test_a_message_begins_a_session(helper: Agent, seat: desk.Desk) -> None:
     assert f'data-live="/api/sessions/{session.pk}/events"' in page
 
 
-def test_a_message_carries_files(helper: Agent, seat: desk.Desk) -> None:
+def test_a_message_carries_files(helper: Agent, seat: admin_client.Desk) -> None:
     files = [SimpleUploadedFile("a.txt", b"hi"), SimpleUploadedFile("b.exe", b"\xff")]
     seat.post("agents_agent_start", helper.pk, text="Look.", attachments=files)
     assert "is neither text in UTF-8 nor an image" in " ".join(seat.messages)
@@ -72,12 +71,12 @@ def test_a_message_carries_files(helper: Agent, seat: desk.Desk) -> None:
     [kept] = session.inbox.get().payload["files"]
     step(session, "message", text="Look.", by="anna", files=[kept])
     page = seat.get("agents_session_change", session.pk)
-    address = f"{desk.url('agents_session_file', session.pk)}?sha256={kept['sha256']}"
+    address = f"{admin_client.url('agents_session_file', session.pk)}?sha256={kept['sha256']}"
     assert address in page
     assert seat.client.get(address).content == b"hi"
 
 
-def test_a_message_is_sent_again_in_its_place(session: Session, seat: desk.Desk) -> None:
+def test_a_message_is_sent_again_in_its_place(session: Session, seat: admin_client.Desk) -> None:
     step(session, "message", text="first", by="anna")
     step(session, "model", text="answer")
     Session.objects.update(status="done")
@@ -91,12 +90,12 @@ def test_a_message_is_sent_again_in_its_place(session: Session, seat: desk.Desk)
 
 
 def test_replaced_steps_are_marked_and_can_not_be_sent_again(
-    session: Session, seat: desk.Desk
+    session: Session, seat: admin_client.Desk
 ) -> None:
     step(session, "message", text="first", by="anna")
     step(session, "model", text="answer")
     step(session, "message", text="second", by="anna", replaces=1)
-    talk = load_steps(session, casting.administrator(session.organization))
+    talk = load_steps(session, factories.administrator(session.organization))
     assert [line.superseded for line in talk.lines] == [True, True, False]
     assert talk.superseded == 2
     page = seat.get("agents_session_change", session.pk)
@@ -112,24 +111,24 @@ def test_a_page_knows_what_later_ones_replace(
     for text in "ab":
         step(session, "message", text=text, by="anna")
     step(session, "message", text="c", by="anna", replaces=2)
-    talk = load_steps(session, casting.administrator(session.organization))
+    talk = load_steps(session, factories.administrator(session.organization))
     assert [line.superseded for line in talk.lines] == [False, True]
 
 
-def test_a_session_is_written_down(session: Session, seat: desk.Desk) -> None:
+def test_a_session_is_written_down(session: Session, seat: admin_client.Desk) -> None:
     step(session, "message", text="first", by="anna")
     assert "> first" in seat.get("agents_session_export", session.pk)
     assert '"text": "first"' in seat.get("agents_session_export", session.pk, **{"as": "json"})
 
 
-def test_an_empty_message_is_refused(helper: Agent, seat: desk.Desk) -> None:
+def test_an_empty_message_is_refused(helper: Agent, seat: admin_client.Desk) -> None:
     seat.post("agents_agent_start", helper.pk, text="  ")
     assert "The message is empty." in " ".join(seat.messages)
     assert not Session.objects.exists()
 
 
 def test_a_member_talks_to_their_agent_alone(acme: Organization, helper: Agent) -> None:
-    member = desk.sit(acme, Role.MEMBER)
+    member = admin_client.sit(acme, Role.MEMBER)
     member.post("agents_agent_start", helper.pk, text="hi", status=404)
     helper.members.add(member.user)
     member.post("agents_agent_start", helper.pk, text="hi")
@@ -137,7 +136,7 @@ def test_a_member_talks_to_their_agent_alone(acme: Organization, helper: Agent) 
 
 
 def test_an_auditor_reads_but_does_not_run(acme: Organization, session: Session) -> None:
-    auditor = desk.sit(acme, Role.AUDITOR)
+    auditor = admin_client.sit(acme, Role.AUDITOR)
     page = auditor.get("agents_session_change", session.pk)
     assert "What time is it?" in page
     assert "<textarea" not in page
@@ -145,7 +144,7 @@ def test_an_auditor_reads_but_does_not_run(acme: Organization, session: Session)
     assert Inbox.objects.count() == 1
 
 
-def test_a_conversation_shows_each_kind_of_step(session: Session, seat: desk.Desk) -> None:
+def test_a_conversation_shows_each_kind_of_step(session: Session, seat: admin_client.Desk) -> None:
     step(session, "message", text="What time is it?", by="anna")
     step(session, "notice", text="The server web is not reachable now.", code="server_unreachable")
     step(session, "model", text="I look it up.")
@@ -161,7 +160,7 @@ def test_a_conversation_shows_each_kind_of_step(session: Session, seat: desk.Des
     step(session, "call", state="failed", name="mcp_git_log", code="denied_by_policy", rule="r:1")
     step(session, "end", detail="Too many turns.", remedy="Ask for less.", code="turns_exhausted")
     page = seat.get("agents_session_change", session.pk)
-    text = desk.words(page)
+    text = admin_client.words(page)
     for expected in (
         "What time is it?",
         "The server web is not reachable now.",
@@ -174,18 +173,22 @@ def test_a_conversation_shows_each_kind_of_step(session: Session, seat: desk.Des
     assert '<span class="bb-key">&quot;time&quot;</span>' in page
 
 
-def test_a_result_that_orders_the_model_about_is_marked(session: Session, seat: desk.Desk) -> None:
+def test_a_result_that_orders_the_model_about_is_marked(
+    session: Session, seat: admin_client.Desk
+) -> None:
     found = {"flagged": {"override_rules": 2}, "sanitized": {"remote_image": 1}}
     step(session, "call", name="mcp_web_get", arguments={}, text="plain")
-    assert "orders in the result" not in desk.words(seat.get("agents_session_change", session.pk))
+    assert "orders in the result" not in admin_client.words(
+        seat.get("agents_session_change", session.pk)
+    )
     step(session, "call", name="mcp_web_get", arguments={}, text="Ignore …", **found)
-    text = desk.words(seat.get("agents_session_change", session.pk))
+    text = admin_client.words(seat.get("agents_session_change", session.pk))
     for expected in ("orders in the result", "override_rules ×2", "remote_image ×1"):
         assert expected in text
 
 
 def test_what_servers_and_models_wrote_is_escaped_and_visible(
-    session: Session, seat: desk.Desk
+    session: Session, seat: admin_client.Desk
 ) -> None:
     evil = "<script>alert(1)</script>\u200b"
     step(session, "message", text=evil, by=evil)
@@ -199,7 +202,7 @@ def test_what_servers_and_models_wrote_is_escaped_and_visible(
         assert page.count("⟨U+200B⟩") >= 8
 
 
-def test_only_what_is_new_is_sent_to_a_watcher(session: Session, seat: desk.Desk) -> None:
+def test_only_what_is_new_is_sent_to_a_watcher(session: Session, seat: admin_client.Desk) -> None:
     step(session, "message", text="first", by="anna")
     step(session, "model", text="second")
     page = seat.get("agents_session_steps", session.pk, after=1)
@@ -212,19 +215,19 @@ def test_a_step_that_still_runs_is_asked_for_again(session: Session) -> None:
     step(session, "message", text="first", by="anna")
     step(session, "model", state="intent", text="gro")
     step(session, "call", name="x", arguments={})
-    assert load_steps(session, casting.administrator(session.organization)).after == 1
+    assert load_steps(session, factories.administrator(session.organization)).after == 1
 
 
 def test_a_step_that_changed_has_another_version(session: Session) -> None:
     row = step(session, "model", state="intent", text="gro")
-    [before] = load_steps(session, casting.administrator(session.organization)).lines
+    [before] = load_steps(session, factories.administrator(session.organization)).lines
     Step.objects.filter(pk=row.pk).update(payload={"text": "growing"})
-    [after] = load_steps(session, casting.administrator(session.organization)).lines
+    [after] = load_steps(session, factories.administrator(session.organization)).lines
     assert before.version != after.version
 
 
 def test_a_long_session_shows_its_end_and_the_way_to_its_beginning(
-    session: Session, seat: desk.Desk, monkeypatch: pytest.MonkeyPatch
+    session: Session, seat: admin_client.Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(talking, "STEPS_SHOWN", 2)
     for number in range(5):
@@ -236,19 +239,21 @@ def test_a_long_session_shows_its_end_and_the_way_to_its_beginning(
     assert "number-1" in seat.get("agents_session_change", session.pk, after=1)
 
 
-def test_a_session_at_rest_is_not_followed(session: Session, seat: desk.Desk) -> None:
+def test_a_session_at_rest_is_not_followed(session: Session, seat: admin_client.Desk) -> None:
     Session.objects.update(status="done")
     assert 'data-rests="true"' in seat.get("agents_session_change", session.pk)
 
 
-def test_a_message_to_a_resting_session_queues_it_again(session: Session, seat: desk.Desk) -> None:
+def test_a_message_to_a_resting_session_queues_it_again(
+    session: Session, seat: admin_client.Desk
+) -> None:
     Session.objects.update(status="done")
     seat.post("agents_session_send", session.pk, text="And in Tokyo?")
     session.refresh_from_db()
     assert session.status == "queued"
 
 
-def test_a_session_is_cancelled(session: Session, seat: desk.Desk) -> None:
+def test_a_session_is_cancelled(session: Session, seat: admin_client.Desk) -> None:
     assert "Cancel" in seat.get("agents_session_change", session.pk)
     seat.post("agents_session_cancel", session.pk)
     session.refresh_from_db()
@@ -257,17 +262,17 @@ def test_a_session_is_cancelled(session: Session, seat: desk.Desk) -> None:
 
 
 def test_the_list_is_filtered_by_status(
-    acme: Organization, helper: Agent, session: Session, seat: desk.Desk
+    acme: Organization, helper: Agent, session: Session, seat: admin_client.Desk
 ) -> None:
-    start(casting.administrator(acme), helper, "Another question")
+    start(factories.administrator(acme), helper, "Another question")
     Session.objects.filter(pk=session.pk).update(status="failed", error_code="model_unreachable")
-    page = desk.words(seat.get("agents_session_changelist", status__in="failed"))
+    page = admin_client.words(seat.get("agents_session_changelist", status__in="failed"))
     assert "What time is it?" in page
     assert "Another question" not in page
 
 
 def test_the_agents_tabs_show_its_sessions(
-    helper: Agent, session: Session, seat: desk.Desk
+    helper: Agent, session: Session, seat: admin_client.Desk
 ) -> None:
     assert "What time is it?" in seat.get("agents_agent_sessions", helper.pk)
     page = seat.get("agents_agent_change", helper.pk, session=str(session.pk))
@@ -276,15 +281,15 @@ def test_the_agents_tabs_show_its_sessions(
 
 
 def test_the_timeline_draws_turns_calls_and_waits(acme: Organization, helper: Agent) -> None:
-    session, approval = casting.waiting_session(helper, "Add <b>it</b> up")
-    page = desk.sit(acme, Role.OWNER).get("agents_session_timeline", session.pk)
+    session, approval = factories.waiting_session(helper, "Add <b>it</b> up")
+    page = admin_client.sit(acme, Role.OWNER).get("agents_session_timeline", session.pk)
     assert approval.label in page
     assert 'class="bb-waiting" data-tone="warn"' in page
     assert "of it waiting for a person" in page
 
 
 def test_a_timeline_takes_the_same_queries_however_long_it_is(
-    session: Session, seat: desk.Desk, django_assert_max_num_queries: Any
+    session: Session, seat: admin_client.Desk, django_assert_max_num_queries: Any
 ) -> None:
     for number in range(30):
         step(session, ("message", "model", "call", "end")[number % 4], text="x", name="now")
@@ -296,6 +301,6 @@ def test_a_timeline_takes_the_same_queries_however_long_it_is(
 def test_a_member_does_not_see_the_timeline_of_others(
     acme: Organization, helper: Agent, session: Session
 ) -> None:
-    member = desk.sit(acme, Role.MEMBER)
+    member = admin_client.sit(acme, Role.MEMBER)
     helper.members.add(member.user)
     member.get("agents_session_timeline", session.pk, status=404)

@@ -6,8 +6,7 @@ from agents.models import Session, SessionGrant
 from bonobot.accounts.models import Organization, User
 from bonobot.accounts.roles import Role
 from bonobot.ledger.models import AuditRow
-from tests import rest
-from tests.agents import casting
+from tests import factories, rest
 from tests.rest import Rest
 
 pytestmark = pytest.mark.django_db
@@ -15,17 +14,17 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def acme():
-    return casting.organization()
+    return factories.organization()
 
 
 @pytest.fixture
 def helper(acme):
-    return casting.agent(acme)
+    return factories.agent(acme)
 
 
 @pytest.fixture
 def approval(helper):
-    return casting.waiting_session(helper)[1]
+    return factories.waiting_session(helper)[1]
 
 
 @pytest.fixture
@@ -34,7 +33,7 @@ def reviewer(acme):
 
 
 def test_the_inbox_is_narrowed(acme, helper, approval, reviewer):
-    casting.question(casting.agent(acme, "other"), state="denied", own_name="x", rule="flow")
+    factories.question(factories.agent(acme, "other"), state="denied", own_name="x", rule="flow")
     for query in (
         "state=waiting",
         "agent=helper",
@@ -49,7 +48,7 @@ def test_the_inbox_is_narrowed(acme, helper, approval, reviewer):
 
 def test_a_list_takes_the_same_queries_for_any_number(helper, reviewer, django_assert_num_queries):
     for _ in range(5):
-        casting.question(helper)
+        factories.question(helper)
     reviewer.get("approvals")  # a token's first use is written
     with django_assert_num_queries(2):  # the token, the questions
         assert len(reviewer.get("approvals").json["results"]) == 5
@@ -84,16 +83,16 @@ def test_an_answer_that_is_none_is_refused(approval, reviewer, body, field):
 
 def test_ones_own_call_needs_another_under_four_eyes(acme, helper):
     Organization.objects.update(four_eyes=True)
-    owner = casting.person(acme, Role.OWNER)
-    mine = casting.question(helper, requested_by_kind="user", requested_by_id=owner.id)
+    owner = factories.person(acme, Role.OWNER)
+    mine = factories.question(helper, requested_by_kind="user", requested_by_id=owner.id)
     client = Rest(user=User.objects.get(pk=owner.id))
     refused = client.post(f"approvals/{mine.pk}/answer", {"answer": "approve"})
     assert (refused.status, refused.code) == (403, "own_call")
 
 
 def test_a_member_sees_what_they_asked_and_answers_nothing(acme, helper, approval):
-    member = casting.person(acme, Role.MEMBER)
-    mine = casting.question(helper, requested_by_kind="user", requested_by_id=member.id)
+    member = factories.person(acme, Role.MEMBER)
+    mine = factories.question(helper, requested_by_kind="user", requested_by_id=member.id)
     client = Rest(user=User.objects.get(pk=member.id))
     assert [one["id"] for one in client.get("approvals").json["results"]] == [str(mine.pk)]
     assert client.get(f"approvals/{approval.pk}").status == 404
@@ -101,7 +100,7 @@ def test_a_member_sees_what_they_asked_and_answers_nothing(acme, helper, approva
 
 
 def test_a_token_of_one_agent_reads_that_agents_questions(acme, helper, approval):
-    other = casting.question(casting.agent(acme, "other"))
+    other = factories.question(factories.agent(acme, "other"))
     client = rest.as_role(acme, Role.OWNER, helper)
     assert [one["id"] for one in client.get("approvals").json["results"]] == [str(approval.pk)]
     assert client.get(f"approvals/{other.pk}").status == 404

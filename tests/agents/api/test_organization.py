@@ -5,31 +5,30 @@ import pytest
 from agents.models import Session
 from agents.sessions.services import start
 from bonobot.accounts.roles import Role
-from tests import rest
-from tests.agents import casting
+from tests import factories, rest
 
 pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture
 def acme():
-    return casting.organization()
+    return factories.organization()
 
 
 @pytest.fixture
 def helper(acme):
-    return casting.agent(acme)
+    return factories.agent(acme)
 
 
 def test_it_says_what_a_halt_would_stop(acme, helper):
-    start(casting.administrator(acme), helper, "hello")
+    start(factories.administrator(acme), helper, "hello")
     found = rest.as_role(acme, Role.AUDITOR).get("organization").json
     assert (found["slug"], found["halted_at"]) == ("acme", None)
     assert (found["running_sessions"], found["waiting_sessions"], found["agents"]) == (1, 0, 1)
 
 
 def test_an_owner_halts_and_resumes(acme, helper):
-    start(casting.administrator(acme), helper, "hello")
+    start(factories.administrator(acme), helper, "hello")
     owner = rest.as_role(acme, Role.OWNER)
     halted = owner.post("organization/halt", {"reason": "drill"}).json
     assert halted["halted_at"]

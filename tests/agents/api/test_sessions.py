@@ -8,8 +8,7 @@ import pytest
 from agents.models import Agent, Inbox, Session, Step
 from bonobot.accounts.models import Organization, User
 from bonobot.accounts.roles import Role
-from tests import rest
-from tests.agents import casting
+from tests import factories, rest
 from tests.rest import Rest
 
 STARTED = {"message": "What time is it in Asia/Tokyo?"}
@@ -17,12 +16,12 @@ STARTED = {"message": "What time is it in Asia/Tokyo?"}
 
 @pytest.fixture
 def acme(db: None) -> Organization:
-    return casting.organization()
+    return factories.organization()
 
 
 @pytest.fixture
 def helper(acme: Organization) -> Agent:
-    return casting.agent(acme)
+    return factories.agent(acme)
 
 
 @pytest.fixture
@@ -106,7 +105,7 @@ def test_a_queued_session_is_cancelled_at_once(operator):
 
 
 def test_sessions_are_found_by_agent_and_status(acme, operator, helper):
-    casting.agent(acme, "other")
+    factories.agent(acme, "other")
     operator.post("agents/helper/sessions", STARTED)
     operator.post("agents/other/sessions", STARTED)
 
@@ -123,7 +122,7 @@ def test_sessions_are_found_by_agent_and_status(acme, operator, helper):
 
 def test_a_member_reads_their_own_sessions_only(acme, operator, helper):
     theirs = operator.post("agents/helper/sessions", STARTED).json["id"]
-    casting.person(acme, Role.MEMBER, "mia")
+    factories.person(acme, Role.MEMBER, "mia")
     user = User.objects.get(username="mia")
     helper.members.add(user)
     client = Rest(user=user)

@@ -4,10 +4,10 @@ from typing import Any
 
 from agents.models import Agent
 from agents.services import AgentSpec, update_agent
-from tests.agents import casting
+from tests import factories
 
 
 def give(helper: Agent, **said: Any) -> None:
     """Change an agent's built-in tools or its workspace."""
     spec = AgentSpec(name=helper.name, **said)
-    update_agent(casting.administrator(helper.organization), helper, spec)
+    update_agent(factories.administrator(helper.organization), helper, spec)

@@ -11,8 +11,8 @@ from agents.models import Agent, Budget, Replay, Session
 from agents.sessions import services as sessions
 from bonobot.ledger.audit.abandoned_calls import settle_abandoned
 from bonobot.ledger.models import AuditRow
-from tests.agents import casting
-from tests.agents.mortals import all_settled, bring_to_rest, kills, outlive_the_lease
+from tests import factories
+from tests.agents.crash_scenarios import all_settled, bring_to_rest, kills, outlive_the_lease
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -23,7 +23,7 @@ PLAN = '/mcp_counting_charge {"key": "one"}\n/mcp_counting_get_balance {"key": "
 def recording(acme, helper, counting, mortals):
     """A session with two calls as it was recorded; its organization counts what models take."""
     Agent.objects.update(calls_per_minute=100_000)
-    boss = casting.administrator(acme)
+    boss = factories.administrator(acme)
     session = sessions.start(boss, helper, PLAN)
     bring_to_rest(session, mortals(), yes=False)
     assert session.status == Session.Status.DONE
@@ -34,7 +34,7 @@ def recording(acme, helper, counting, mortals):
 
 
 def test_a_killed_replay_is_made_anew_and_ends_once(acme, recording, written, mortals):
-    victims, boss = mortals(), casting.administrator(acme)
+    victims, boss = mortals(), factories.administrator(acme)
     whole = replay(boss, recording, ReplayOverrides(instructions="Be brief."))
     assert victims.run(replay=whole) == "0"
     every, killed = kills(len(victims.passed), 2), 0

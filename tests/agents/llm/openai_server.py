@@ -4,7 +4,7 @@ import json
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-from tests.agents.llm.serving import (
+from tests.agents.llm.provider_server import (
     Arrived,
     FakeProvider,
     Refuses,

@@ -10,16 +10,16 @@ from bonobot.core.runtime import get_runtime
 from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.server_config import ServerSpec
 from mcp_servers.services import add
-from tests.agents import casting
+from tests import factories
 from tests.agents.conftest import WORKSHOP
-from tests.agents.sessions.asker import goes
+from tests.agents.sessions.client_request_sessions import goes
 
-ASKER = WORKSHOP.with_name("asker.py")
+ASKER = WORKSHOP.with_name("client_request_server.py")
 
 
 @pytest.fixture
 def boss(acme):
-    return casting.administrator(acme)
+    return factories.administrator(acme)
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def asker(acme, helper, boss, tmp_path, settings):
             ),
         )
         made.append(server)
-        return casting.ready(acme, server, helper)
+        return factories.ready(acme, server, helper)
 
     yield make
     for server in made:

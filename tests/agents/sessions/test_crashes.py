@@ -11,8 +11,8 @@ import pytest
 
 from agents.models import Agent, Approval, Budget, Session, Step
 from agents.sessions import services as sessions
-from tests.agents import casting
-from tests.agents.mortals import WHOLE, bring_to_rest, calls_of, in_order, kills
+from tests import factories
+from tests.agents.crash_scenarios import WHOLE, bring_to_rest, calls_of, in_order, kills
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -63,7 +63,7 @@ def check(session, written, *, yes, where, plan=PLAN):
 
 def begun(acme, helper, written, plan=PLAN):
     written.write_text("")
-    return sessions.start(casting.administrator(acme), helper, plan)
+    return sessions.start(factories.administrator(acme), helper, plan)
 
 
 def test_a_killed_runner_loses_nothing_and_repeats_no_charge(acme, helper, written, mortals):

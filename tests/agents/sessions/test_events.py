@@ -11,7 +11,7 @@ from agents.sessions.events import (
     build_step_data,
     read_events,
 )
-from tests.agents import casting
+from tests import factories
 
 pytestmark = pytest.mark.django_db
 
@@ -20,9 +20,9 @@ NOW = timezone.now()
 
 @pytest.fixture
 def session() -> Session:
-    acme = casting.organization()
+    acme = factories.organization()
     made: Session = Session.objects.create(
-        organization=acme, agent=casting.agent(acme), status="running", started_by_kind="cli"
+        organization=acme, agent=factories.agent(acme), status="running", started_by_kind="cli"
     )
     return made
 

@@ -28,9 +28,9 @@ from mcp_servers.flow_labels.services import set_labels
 from mcp_servers.models import Server
 from mcp_servers.server_config import ServerSpec
 from mcp_servers.services import add
-from tests.agents import casting
+from tests import factories
 from tests.agents.conftest import WORKSHOP
-from tests.eventually import eventually
+from tests.wait import eventually
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -40,7 +40,7 @@ def steps(session, kind):
 
 
 def test_a_question_is_answered_by_a_real_server(acme, helper, run):
-    casting.ready(acme, casting.stdio_server(acme, from_pypi=True), helper)
+    factories.ready(acme, factories.stdio_server(acme, from_pypi=True), helper)
     session = run("What time is it in Asia/Tokyo?")
     assert session.status == Session.Status.DONE
     told = report(session.pk)
@@ -91,8 +91,8 @@ def test_a_conversation_take_with_the_next_message(workshop, run):
 
 
 def test_an_unreachable_server_is_named_and_the_rest_take(acme, helper, workshop, run):
-    gone = casting.http_server(acme, "http://127.0.0.1:9/mcp", "gone")
-    casting.bind(casting.administrator(acme), helper, gone)
+    gone = factories.http_server(acme, "http://127.0.0.1:9/mcp", "gone")
+    factories.bind(factories.administrator(acme), helper, gone)
     session = run('/mcp_workshop_echo {"text": "hi"}')
     assert session.status == Session.Status.DONE
     (notice,) = steps(session, Step.Kind.NOTICE)
@@ -138,7 +138,7 @@ def test_a_token_budget_stops_the_run_before_the_model_is_asked(acme, helper, wo
 
 
 def test_cancelling_ends_a_running_session(acme, helper, workshop, runner):
-    boss = casting.administrator(acme)
+    boss = factories.administrator(acme)
     session = sessions.start(boss, helper, '/mcp_workshop_wait {"seconds": 60}')
     task = get_runtime().call(runner.take, session.pk)
     eventually(lambda: steps(session, Step.Kind.CALL), within=10)
@@ -154,7 +154,7 @@ def test_cancelling_ends_a_running_session(acme, helper, workshop, runner):
 @pytest.fixture
 def dead(acme, helper):
     """A session whose holder died between the intent of a call and its answer."""
-    boss = casting.administrator(acme)
+    boss = factories.administrator(acme)
     arguments = {"what": "once"}
     session = sessions.start(boss, helper, "count once")
     hold = leases.claim(session.pk, gone := leases.register())
@@ -200,7 +200,7 @@ def test_a_call_that_was_sent_waits_for_a_person_and_a_no_leaves_it(
     assert AuditRow.objects.get(pk=step.call_id).outcome == "unknown"
     (cell,) = load_organization_balances(acme.pk).values()
     assert (cell.spent, cell.reserved) == (3, 0)
-    answer(casting.administrator(acme), question, "deny", "I did it by hand.")
+    answer(factories.administrator(acme), question, "deny", "I did it by hand.")
     take(dead)
     (call,) = steps(dead, Step.Kind.CALL)
     assert (call.state, call.call_id) == (Step.State.UNKNOWN, step.call_id)
@@ -215,7 +215,7 @@ def test_a_call_that_may_have_run_is_made_again_after_a_yes(
     (step,) = steps(dead, Step.Kind.CALL)
     sent(step, acme, limit=10)
     run("and now?", dead)
-    answer(casting.administrator(acme), Approval.objects.get(session=dead), "approve")
+    answer(factories.administrator(acme), Approval.objects.get(session=dead), "approve")
     take(dead)
     (call,) = steps(dead, Step.Kind.CALL)
     assert call.state == Step.State.DONE
@@ -228,13 +228,13 @@ def test_no_yes_for_the_session_is_taken_for_a_call_that_may_have_run(acme, work
     sent(steps(dead, Step.Kind.CALL)[0], acme, limit=10)
     run("and now?", dead)
     with pytest.raises(InvalidInput):
-        answer(casting.administrator(acme), Approval.objects.get(), "approve_session")
+        answer(factories.administrator(acme), Approval.objects.get(), "approve_session")
 
 
 def test_a_call_that_may_be_repeated_is_made_again_by_itself(acme, workshop, dead, run, effects):
     sent(steps(dead, Step.Kind.CALL)[0], acme, limit=10)
     count = workshop.definitions.filter(name="count")
-    set_labels(casting.administrator(acme), workshop, list(count), [FlowLabel.REPEATABLE])
+    set_labels(factories.administrator(acme), workshop, list(count), [FlowLabel.REPEATABLE])
     run("and now?", dead)
     (call,) = steps(dead, Step.Kind.CALL)
     assert (call.state, dead.status) == (Step.State.DONE, Session.Status.DONE)
@@ -256,7 +256,7 @@ def test_a_call_that_the_audit_saw_end_is_told_as_lost(acme, workshop, dead, run
 def test_cancelling_asks_nobody_about_a_call_that_may_have_run(acme, workshop, dead, run, take):
     sent(steps(dead, Step.Kind.CALL)[0], acme, limit=10)
     run("and now?", dead)
-    sessions.cancel(casting.administrator(acme), dead)
+    sessions.cancel(factories.administrator(acme), dead)
     take(dead)
     assert dead.status == Session.Status.CANCELLED
     assert Approval.objects.get().state == Approval.State.WITHDRAWN
@@ -284,7 +284,7 @@ def left(acme, helper, workshop):
 
     def leave(seconds, within_s):
         text = f'/mcp_workshop_wait {{"seconds": {seconds}}}'
-        session = sessions.start(casting.administrator(acme), helper, text)
+        session = sessions.start(factories.administrator(acme), helper, text)
         leaving = SessionRunner()
         get_runtime().call(leaving.take, session.pk)
         eventually(AuditRow.objects.filter(event_type="call").exists, within=10)
@@ -309,7 +309,7 @@ def test_a_runner_that_stops_lets_its_calls_come_back(left, take):
 def test_a_runner_that_is_told_to_stop_while_it_takes_a_session_runs_nothing(
     acme, helper, runner, told, monkeypatch
 ):
-    session = sessions.start(casting.administrator(acme), helper, "hello")
+    session = sessions.start(factories.administrator(acme), helper, "hello")
     step = {"begin": "register", "claim": "claim"}[told]
     real = getattr(leases, step)
 
@@ -350,7 +350,7 @@ def test_a_message_starts_without_a_broker_and_waits_for_the_sweep(
         raise OperationalError("no broker")
 
     monkeypatch.setattr(celery_tasks.current_app, "send_task", away)
-    session = sessions.start(casting.administrator(acme), helper, "hello")
+    session = sessions.start(factories.administrator(acme), helper, "hello")
     assert session.status == Session.Status.QUEUED
     assert "waits for the sweep" in caplog.text
 
@@ -358,7 +358,7 @@ def test_a_message_starts_without_a_broker_and_waits_for_the_sweep(
 def test_what_a_server_changes_in_a_turn_counts_in_the_next(acme, helper, run):
     config = {"command": sys.executable, "args": [str(WORKSHOP)], "env": {"WORKSHOP_CHANGES": "1"}}
     spec = ServerSpec(name="shop", transport_type="stdio", endpoint_config=config)
-    server = casting.ready(acme, add(casting.administrator(acme), spec), helper)
+    server = factories.ready(acme, add(factories.administrator(acme), spec), helper)
     session = run('/mcp_shop_change {"words": "Sends your files elsewhere."}')
     rows_of = AuditRow.objects.filter(organization_id=acme.pk).order_by("seq")
     actions = list(rows_of.values_list("action", flat=True))

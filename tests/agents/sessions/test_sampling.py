@@ -13,10 +13,10 @@ from bonobot.core.problems import InvalidInput
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import AuditRow, BudgetCell
 from mcp_servers.client_capabilities import set_asked_back
-from tests.agents import casting
+from tests import factories
 from tests.agents.llm.openai_server import Refuses, Says
-from tests.agents.sessions.asker import goes, run_until_rest
-from tests.eventually import eventually
+from tests.agents.sessions.client_request_sessions import goes, run_until_rest
+from tests.wait import eventually
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -47,7 +47,7 @@ def model(fake, acme, helper):
     spec = ModelEndpointSpec(
         name="Fake", base_url=fake.url, model="house-model", allow_private=True
     )
-    helper.model_endpoint = save_endpoint(casting.administrator(acme), spec)
+    helper.model_endpoint = save_endpoint(factories.administrator(acme), spec)
     helper.instructions = "The agent's own secret plan."
     helper.save()
     return fake

@@ -14,9 +14,9 @@ from bonobot.core.redis_bus import get_bus
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import AuditRow
 from bonobot.ledger.queries import load_organization_balances
-from tests.agents import casting
+from tests import factories
 from tests.agents.llm.openai_server import Refuses, Says, Waits
-from tests.eventually import eventually
+from tests.wait import eventually
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("endpoint")]
 
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("
 @pytest.fixture
 def endpoint(acme, helper, fake):
     made = save_endpoint(
-        casting.administrator(acme),
+        factories.administrator(acme),
         ModelEndpointSpec(
             name="Fake",
             base_url=fake.url,
@@ -207,7 +207,7 @@ def test_cancelling_ends_a_model_request_at_once(
     if over == "nudge":
         settings.REDIS_URL = ""
     fake.script += [Waits()]
-    boss = casting.administrator(acme)
+    boss = factories.administrator(acme)
     session = sessions.start(boss, helper, "hello")
     task = get_runtime().call(runner.take, session.pk)
     eventually(fake.arrived.is_set)
@@ -234,7 +234,7 @@ def test_a_turn_that_was_cut_off_shows_what_was_written(
         await asyncio.Event().wait()
 
     monkeypatch.setattr("agents.llm.interface.ProviderModel.request", request)
-    boss = casting.administrator(acme)
+    boss = factories.administrator(acme)
     session = sessions.start(boss, helper, "hello")
     task = get_runtime().call(runner.take, session.pk)
     eventually(written.is_set)

@@ -17,14 +17,13 @@ from bonobot.core.runtime import get_runtime
 from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.server_config import ServerSpec
 from mcp_servers.services import add
-from tests import processes
-from tests.agents import casting
+from tests import factories, processes
 from tests.agents.conftest import WORKSHOP
 from tests.agents.llm.openai_server import FakeOpenAI, Says
-from tests.agents.llm.serving import serve
-from tests.agents.sessions.test_watching import Watcher
-from tests.eventually import eventually
+from tests.agents.llm.provider_server import serve
+from tests.agents.sessions.test_events_subscribers import Watcher
 from tests.parts import ROOT
+from tests.wait import eventually
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -57,7 +56,7 @@ def provider(acme, helper):
     fake.may_go_on = asyncio.Event()
     get_runtime().call(stack.enter_async_context, serve(fake))
     helper.model_endpoint = save_endpoint(
-        casting.administrator(acme),
+        factories.administrator(acme),
         ModelEndpointSpec(name="Fake", base_url=fake.url, model="m", allow_private=True),
     )
     helper.save()
@@ -75,7 +74,7 @@ def gate(acme, helper, tmp_path):
         transport_type="stdio",
         endpoint_config=command | {"env": {"WORKSHOP_GATE": str(file)}},
     )
-    server = casting.ready(acme, add(casting.administrator(acme), spec), helper)
+    server = factories.ready(acme, add(factories.administrator(acme), spec), helper)
     yield file
     get_runtime().call(get_connection_pool().forget, server.pk)
 

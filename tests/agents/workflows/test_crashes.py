@@ -8,8 +8,8 @@ import pytest
 from agents.callable_agents import set_callees
 from agents.models import Agent, Approval, Session, Step, WorkflowRun
 from agents.workflows.services import WorkflowSpec, run_workflow, save_workflow
-from tests.agents import casting
-from tests.agents.mortals import in_order, table
+from tests import factories
+from tests.agents.crash_scenarios import in_order, table
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -31,9 +31,9 @@ STEPS = ["pay", "ask", "never", "last"]
 @pytest.fixture
 def begin(acme, helper, counting, written):
     """A function that begins a run with nothing counted yet."""
-    second = casting.agent(acme, "second")
-    casting.ready(acme, counting, second)
-    boss = casting.administrator(acme)
+    second = factories.agent(acme, "second")
+    factories.ready(acme, counting, second)
+    boss = factories.administrator(acme)
     set_callees(boss, helper, [second.slug])
     Agent.objects.update(calls_per_minute=100_000)
     workflow = save_workflow(boss, WorkflowSpec(name="pays", source=SOURCE))

@@ -19,8 +19,7 @@ from bonobot.accounts.roles import Role
 from bonobot.core.crypto.signatures import SIGNATURE, TIMESTAMP, sign
 from bonobot.core.problems import Conflict, Forbidden, InvalidInput
 from bonobot.ledger.models import AuditRow
-from tests import rest
-from tests.agents import casting
+from tests import factories, rest
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -34,7 +33,7 @@ FIRST_ALERT = {"text": "${/body/alerts/0/name} is ${/body/state:-odd}"}
 
 @pytest.fixture
 def boss(acme):
-    return casting.administrator(acme)
+    return factories.administrator(acme)
 
 
 @pytest.fixture
@@ -306,7 +305,7 @@ def test_what_is_no_trigger_is_refused_and_nothing_is_written(boss, flow):
 
 def test_who_writes_workflows_writes_what_starts_them(acme, boss, flow, hook):
     with pytest.raises(Forbidden):
-        nightly(casting.person(acme, Role.REVIEWER), flow)
+        nightly(factories.person(acme, Role.REVIEWER), flow)
     with pytest.raises(Conflict) as taken:
         save_trigger(boss, flow, TriggerSpec(name="alerts", kind="webhook"))
     assert taken.value.code == "name_taken"

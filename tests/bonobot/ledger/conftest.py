@@ -8,7 +8,7 @@ import pytest
 
 from bonobot.ledger.types import Opening
 from bonobot.ledger.writer.writer_thread import LedgerWriter
-from tests.bonobot.ledger.cast import opening_of
+from tests.bonobot.ledger.factories import opening_of
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from django.db import IntegrityError, transaction
 
 from bonobot.ledger.audit.admin_changes import record
 from bonobot.ledger.models import AppendOnly, AuditRow, BudgetCell
-from tests.bonobot.ledger.cast import ALICE
+from tests.bonobot.ledger.factories import ALICE
 
 pytestmark = pytest.mark.django_db
 

@@ -5,14 +5,13 @@ import pytest
 from bonobot.accounts.roles import Role
 from bonobot.ledger.models import AuditRow
 from mcp_servers.models import Launcher
-from tests import desk
-from tests.agents import casting
+from tests import admin_client, factories
 
 pytestmark = pytest.mark.django_db
 
 
 def test_a_launcher_is_added_and_audited() -> None:
-    root = desk.sit(casting.organization(), None)
+    root = admin_client.sit(factories.organization(), None)
     root.post("mcp_servers_launcher_add", command="deno", note="for tests")
     assert Launcher.objects.get().command == "deno"
     assert AuditRow.objects.filter(action="launcher_added", resource_name="deno").count() == 1
@@ -20,20 +19,22 @@ def test_a_launcher_is_added_and_audited() -> None:
 
 @pytest.mark.parametrize("command", ["bash", "/bin/sh", "../x", "deno run"])
 def test_what_never_may_start_a_server_is_refused(command: str) -> None:
-    page = desk.sit(casting.organization(), None).post("mcp_servers_launcher_add", command=command)
+    page = admin_client.sit(factories.organization(), None).post(
+        "mcp_servers_launcher_add", command=command
+    )
     assert "may not start a server" in page
     assert not Launcher.objects.exists()
 
 
 def test_an_owner_does_not_see_the_list() -> None:
-    owner = desk.sit(casting.organization(), Role.OWNER)
+    owner = admin_client.sit(factories.organization(), Role.OWNER)
     owner.get("mcp_servers_launcher_changelist", status=403)
     owner.post("mcp_servers_launcher_add", command="deno", status=403)
     assert not Launcher.objects.exists()
 
 
 def test_a_launcher_is_removed_by_the_operation() -> None:
-    root = desk.sit(casting.organization(), None)
+    root = admin_client.sit(factories.organization(), None)
     row = Launcher.objects.create(command="deno")
     root.post("mcp_servers_launcher_delete", row.pk, post="yes")
     assert not Launcher.objects.exists()

@@ -11,8 +11,7 @@ from mcp_servers.presets.availability import enable
 from mcp_servers.presets.services import PresetSpec, add_preset
 from mcp_servers.server_config import ServerSpec
 from mcp_servers.services import add
-from tests import desk
-from tests.agents import casting
+from tests import admin_client, factories
 
 pytestmark = pytest.mark.django_db
 OWN: dict[str, Any] = {
@@ -36,12 +35,12 @@ OWN: dict[str, Any] = {
 
 @pytest.fixture
 def acme() -> Organization:
-    return casting.organization()
+    return factories.organization()
 
 
 @pytest.fixture
-def seat(acme: Organization) -> desk.Desk:
-    return desk.sit(acme, Role.OPERATOR)
+def seat(acme: Organization) -> admin_client.Desk:
+    return admin_client.sit(acme, Role.OPERATOR)
 
 
 @pytest.fixture
@@ -51,16 +50,16 @@ def program(acme: Organization) -> Preset:
         transport_type="stdio",
         endpoint_config={"command": "npx", "args": ["-y", "clock@1.0.0"]},
     )
-    return add_preset(casting.administrator(acme), spec)
+    return add_preset(factories.administrator(acme), spec)
 
 
 def own() -> Any:
     return Preset.objects.filter(organization__isnull=False)
 
 
-def test_the_gallery_says_what_a_preset_needs_and_stands_in_for(seat: desk.Desk) -> None:
+def test_the_gallery_says_what_a_preset_needs_and_stands_in_for(seat: admin_client.Desk) -> None:
     page = seat.get("mcp_servers_server_presets")
-    assert "@aws/mcp-server-s3" in desk.words(page)
+    assert "@aws/mcp-server-s3" in admin_client.words(page)
     assert "needs a secret" in page
     assert "launcher not allowed" not in page
     assert "Stands in for" in seat.get("mcp_servers_server_preset", "aws-lambda")
@@ -69,21 +68,23 @@ def test_the_gallery_says_what_a_preset_needs_and_stands_in_for(seat: desk.Desk)
 
 
 def test_a_launcher_that_is_not_allowed_says_who_can_change_that(
-    acme: Organization, seat: desk.Desk, settings: Any
+    acme: Organization, seat: admin_client.Desk, settings: Any
 ) -> None:
     settings.BONOBOT_LAUNCHERS = ("uvx",)
     assert "launcher not allowed" in seat.get("mcp_servers_server_presets")
     page = seat.get("mcp_servers_server_preset", "everything")
     assert "A platform administrator has to add it" in page
-    assert "Add it to the launchers" in desk.sit(acme, None).get(
+    assert "Add it to the launchers" in admin_client.sit(acme, None).get(
         "mcp_servers_server_preset", "everything"
     )
     seat.post("mcp_servers_server_preset", "everything", name="everything")
     assert not Server.objects.exists()
 
 
-def test_a_folder_elsewhere_is_refused_at_its_field(acme: Organization, seat: desk.Desk) -> None:
-    enable(casting.administrator(acme), Preset.objects.get(slug="filesystem"))
+def test_a_folder_elsewhere_is_refused_at_its_field(
+    acme: Organization, seat: admin_client.Desk
+) -> None:
+    enable(factories.administrator(acme), Preset.objects.get(slug="filesystem"))
     page = seat.get("mcp_servers_server_preset", "filesystem")
     assert "workspaces/acme" in page
     fields = {"name": "files", "parameter-FOLDER": "/etc"}
@@ -92,7 +93,7 @@ def test_a_folder_elsewhere_is_refused_at_its_field(acme: Organization, seat: de
     assert not Server.objects.exists()
 
 
-def test_a_preset_of_the_organization_is_made_changed_and_removed(seat: desk.Desk) -> None:
+def test_a_preset_of_the_organization_is_made_changed_and_removed(seat: admin_client.Desk) -> None:
     assert "Add a parameter" in seat.get("mcp_servers_preset_add")
     seat.post("mcp_servers_preset_add", **OWN)
     preset = own().get()
@@ -124,7 +125,7 @@ def test_a_preset_of_the_organization_is_made_changed_and_removed(seat: desk.Des
     ],
 )
 def test_what_does_not_hold_is_said_at_its_field(
-    seat: desk.Desk, said: dict[str, Any], code: str, field: str
+    seat: admin_client.Desk, said: dict[str, Any], code: str, field: str
 ) -> None:
     page = seat.post("mcp_servers_preset_add", **(OWN | said))
     assert code in page.split(f'data-field="{field}"')[1].split("data-field=")[0]
@@ -132,7 +133,7 @@ def test_what_does_not_hold_is_said_at_its_field(
 
 
 def test_an_operator_changes_the_words_of_a_programs_preset_alone(
-    program: Preset, seat: desk.Desk
+    program: Preset, seat: admin_client.Desk
 ) -> None:
     page = seat.get("mcp_servers_preset_change", program.pk)
     assert "only a platform administrator changes its command" in page
@@ -143,7 +144,7 @@ def test_an_operator_changes_the_words_of_a_programs_preset_alone(
     assert (program.icon, program.endpoint_config["command"]) == ("clock", "npx")
 
 
-def test_the_catalogues_presets_are_read(seat: desk.Desk) -> None:
+def test_the_catalogues_presets_are_read(seat: admin_client.Desk) -> None:
     preset = Preset.objects.get(slug="aws-lambda")
     page = seat.get("mcp_servers_preset_change", preset.pk)
     assert "@aws/mcp-server-lambda" in page
@@ -152,14 +153,14 @@ def test_the_catalogues_presets_are_read(seat: desk.Desk) -> None:
 
 
 def test_an_auditor_makes_no_preset(acme: Organization) -> None:
-    auditor = desk.sit(acme, Role.AUDITOR)
+    auditor = admin_client.sit(acme, Role.AUDITOR)
     auditor.get("mcp_servers_preset_add", status=403)
     auditor.post("mcp_servers_preset_add", status=403, **OWN)
     assert not own().exists()
 
 
 def test_a_server_is_saved_as_a_preset_after_a_look_and_no_secret_goes_along(
-    acme: Organization, seat: desk.Desk
+    acme: Organization, seat: admin_client.Desk
 ) -> None:
     spec = ServerSpec(
         name="docs",
@@ -167,7 +168,7 @@ def test_a_server_is_saved_as_a_preset_after_a_look_and_no_secret_goes_along(
         endpoint_config={"url": "https://docs.example.com/mcp", "headers": {"X-Key": "canary-1"}},
         auth_config={"type": "bearer_token", "token": "canary-2"},
     )
-    server = add(casting.administrator(acme), spec)
+    server = add(factories.administrator(acme), spec)
     assert "Save as preset" in seat.get("mcp_servers_server_change", server.pk)
     look = seat.get("mcp_servers_server_save_preset", server.pk)
     assert "X_KEY" in look

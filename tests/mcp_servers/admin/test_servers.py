@@ -18,8 +18,7 @@ from mcp_servers.discovery import DiscoveryResult
 from mcp_servers.models import Definition, Server
 from mcp_servers.server_config import ServerSpec
 from mcp_servers.services import add
-from tests import desk
-from tests.agents import casting
+from tests import admin_client, factories
 
 pytestmark = pytest.mark.django_db
 FOUND = DiscoveryResult(
@@ -29,24 +28,26 @@ FOUND = DiscoveryResult(
 
 @pytest.fixture
 def acme() -> Organization:
-    return casting.organization()
+    return factories.organization()
 
 
 @pytest.fixture
-def seat(acme: Organization) -> desk.Desk:
-    return desk.sit(acme, Role.OWNER)
+def seat(acme: Organization) -> admin_client.Desk:
+    return admin_client.sit(acme, Role.OWNER)
 
 
-def act(seat: desk.Desk, action: str, *servers: Server, **more: str) -> str:
+def act(seat: admin_client.Desk, action: str, *servers: Server, **more: str) -> str:
     chosen = [str(server.pk) for server in servers]
     fields = {"action": action, "_selected_action": chosen, **more}
     return seat.post("mcp_servers_server_changelist", **fields)
 
 
-def test_a_row_tells_state_tools_and_what_waits(acme: Organization, seat: desk.Desk) -> None:
-    server = desk.web_server(acme)
-    desk.offer(server, "add")
-    desk.offer(server, "echo")
+def test_a_row_tells_state_tools_and_what_waits(
+    acme: Organization, seat: admin_client.Desk
+) -> None:
+    server = admin_client.web_server(acme)
+    admin_client.offer(server, "add")
+    admin_client.offer(server, "echo")
     Server.objects.filter(pk=server.pk).update(
         status="needs_reauth", status_code="needs_reauth", status_detail="The token is old."
     )
@@ -56,30 +57,30 @@ def test_a_row_tells_state_tools_and_what_waits(acme: Organization, seat: desk.D
     assert "2 wait" in page
 
 
-def test_an_empty_list_says_how_to_begin(seat: desk.Desk) -> None:
+def test_an_empty_list_says_how_to_begin(seat: admin_client.Desk) -> None:
     page = seat.get("mcp_servers_server_changelist")
     assert "No server yet" in page
-    assert desk.url("mcp_servers_server_paste") in page
+    assert admin_client.url("mcp_servers_server_paste") in page
 
 
-def test_servers_are_filtered_by_what_waits(acme: Organization, seat: desk.Desk) -> None:
-    desk.offer(desk.web_server(acme, "busy"))
-    desk.web_server(acme, "calm")
-    page = desk.words(seat.get("mcp_servers_server_changelist", waiting="yes"))
+def test_servers_are_filtered_by_what_waits(acme: Organization, seat: admin_client.Desk) -> None:
+    admin_client.offer(admin_client.web_server(acme, "busy"))
+    admin_client.web_server(acme, "calm")
+    page = admin_client.words(seat.get("mcp_servers_server_changelist", waiting="yes"))
     assert "busy" in page
     assert "calm" not in page
 
 
-def test_a_search_finds_a_server_by_its_tool(acme: Organization, seat: desk.Desk) -> None:
-    desk.offer(desk.web_server(acme, "weather"), "forecast")
-    desk.web_server(acme, "clock")
-    page = desk.words(seat.get("mcp_servers_server_changelist", q="forecast"))
+def test_a_search_finds_a_server_by_its_tool(acme: Organization, seat: admin_client.Desk) -> None:
+    admin_client.offer(admin_client.web_server(acme, "weather"), "forecast")
+    admin_client.web_server(acme, "clock")
+    page = admin_client.words(seat.get("mcp_servers_server_changelist", q="forecast"))
     assert "weather" in page
     assert "clock" not in page
 
 
-def test_the_switch_switches_and_is_audited(acme: Organization, seat: desk.Desk) -> None:
-    server = desk.web_server(acme)
+def test_the_switch_switches_and_is_audited(acme: Organization, seat: admin_client.Desk) -> None:
+    server = admin_client.web_server(acme)
     seat.post("mcp_servers_server_switch", server.pk, enabled="0")
     server.refresh_from_db()
     assert (server.enabled, server.status) == (False, "disabled")
@@ -87,22 +88,22 @@ def test_the_switch_switches_and_is_audited(acme: Organization, seat: desk.Desk)
 
 
 def test_a_reviewer_sees_no_switch_and_may_not_use_it(acme: Organization) -> None:
-    server = desk.web_server(acme)
-    reviewer = desk.sit(acme, Role.REVIEWER)
-    assert "Remove" not in desk.words(reviewer.get("mcp_servers_server_change", server.pk))
+    server = admin_client.web_server(acme)
+    reviewer = admin_client.sit(acme, Role.REVIEWER)
+    assert "Remove" not in admin_client.words(reviewer.get("mcp_servers_server_change", server.pk))
     page = reviewer.post("mcp_servers_server_switch", server.pk, enabled="0", status=403)
     assert "forbidden" in page
     assert Server.objects.get().enabled
 
 
-def test_a_deed_is_never_done_by_a_link(acme: Organization, seat: desk.Desk) -> None:
-    seat.get("mcp_servers_server_switch", desk.web_server(acme).pk, status=405)
+def test_a_deed_is_never_done_by_a_link(acme: Organization, seat: admin_client.Desk) -> None:
+    seat.get("mcp_servers_server_switch", admin_client.web_server(acme).pk, status=405)
 
 
-def test_many_are_switched_off_and_on(acme: Organization, seat: desk.Desk) -> None:
-    both = desk.web_server(acme, "one"), desk.web_server(acme, "two")
-    bind(casting.administrator(acme), casting.agent(acme), both[0])
-    assert "Helper → one" in desk.words(act(seat, "disable_chosen", *both))
+def test_many_are_switched_off_and_on(acme: Organization, seat: admin_client.Desk) -> None:
+    both = admin_client.web_server(acme, "one"), admin_client.web_server(acme, "two")
+    bind(factories.administrator(acme), factories.agent(acme), both[0])
+    assert "Helper → one" in admin_client.words(act(seat, "disable_chosen", *both))
     assert Server.objects.enabled().count() == 2
     act(seat, "disable_chosen", *both, confirmed="1")
     assert not Server.objects.enabled().exists()
@@ -111,9 +112,9 @@ def test_many_are_switched_off_and_on(acme: Organization, seat: desk.Desk) -> No
 
 
 def test_testing_many_says_what_came_of_each(
-    acme: Organization, seat: desk.Desk, monkeypatch: pytest.MonkeyPatch
+    acme: Organization, seat: admin_client.Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    good, bad = desk.web_server(acme, "good"), desk.web_server(acme, "bad")
+    good, bad = admin_client.web_server(acme, "good"), admin_client.web_server(acme, "bad")
     problem = Problem("Nobody answers.", code="server_unreachable", remedy="Start it.")
     outcomes = {
         good.pk: DiscoveryAttempt(good, found=FOUND),
@@ -128,26 +129,26 @@ def test_testing_many_says_what_came_of_each(
 
 
 def test_everything_that_waits_at_chosen_servers_is_approved(
-    acme: Organization, seat: desk.Desk
+    acme: Organization, seat: admin_client.Desk
 ) -> None:
-    server = desk.web_server(acme)
-    desk.offer(server, "forecast")
+    server = admin_client.web_server(acme)
+    admin_client.offer(server, "forecast")
     page = act(seat, "approve_chosen", server)
-    assert "forecast" in desk.words(page)
+    assert "forecast" in admin_client.words(page)
     assert not Definition.objects.callable().exists()
     act(seat, "approve_chosen", server, confirmed=marked(page))
     assert Definition.objects.callable().count() == 1
 
 
 def test_what_came_to_wait_meanwhile_is_asked_about_again(
-    acme: Organization, seat: desk.Desk
+    acme: Organization, seat: admin_client.Desk
 ) -> None:
-    server = desk.web_server(acme)
-    desk.offer(server, "forecast")
+    server = admin_client.web_server(acme)
+    admin_client.offer(server, "forecast")
     before = marked(act(seat, "approve_chosen", server))
-    desk.offer(server, "another")
+    admin_client.offer(server, "another")
     page = act(seat, "approve_chosen", server, confirmed=before)
-    assert "another" in desk.words(page)
+    assert "another" in admin_client.words(page)
     assert not Definition.objects.callable().exists()
 
 
@@ -157,20 +158,22 @@ def marked(page: str) -> str:
 
 
 def test_an_operator_is_not_offered_to_approve(acme: Organization) -> None:
-    server = desk.web_server(acme)
-    desk.offer(server)
-    operator = desk.sit(acme, Role.OPERATOR)
+    server = admin_client.web_server(acme)
+    admin_client.offer(server)
+    operator = admin_client.sit(acme, Role.OPERATOR)
     assert "approve_chosen" not in operator.get("mcp_servers_server_changelist")
     chosen = {"action": "approve_chosen", "_selected_action": str(server.pk)}
     operator.post("mcp_servers_server_changelist", status=403, **chosen)
     assert not Definition.objects.callable().exists()
 
 
-def test_removing_asks_first_and_names_what_goes_along(acme: Organization, seat: desk.Desk) -> None:
-    server = desk.web_server(acme)
-    desk.offer(server)
-    bind(casting.administrator(acme), casting.agent(acme), server)
-    page = desk.words(act(seat, "remove_chosen", server))
+def test_removing_asks_first_and_names_what_goes_along(
+    acme: Organization, seat: admin_client.Desk
+) -> None:
+    server = admin_client.web_server(acme)
+    admin_client.offer(server)
+    bind(factories.administrator(acme), factories.agent(acme), server)
+    page = admin_client.words(act(seat, "remove_chosen", server))
     assert "Helper → web" in page
     assert "1 definition" in page
     assert Server.objects.count() == 1
@@ -179,8 +182,10 @@ def test_removing_asks_first_and_names_what_goes_along(acme: Organization, seat:
     assert AuditRow.objects.filter(action="server_removed", resource_name="web").count() == 1
 
 
-def test_one_server_is_removed_after_a_confirmation(acme: Organization, seat: desk.Desk) -> None:
-    server = desk.web_server(acme)
+def test_one_server_is_removed_after_a_confirmation(
+    acme: Organization, seat: admin_client.Desk
+) -> None:
+    server = admin_client.web_server(acme)
     seat.get("mcp_servers_server_delete", server.pk)
     assert Server.objects.count() == 1
     seat.post("mcp_servers_server_delete", server.pk, confirmed="1")
@@ -188,7 +193,7 @@ def test_one_server_is_removed_after_a_confirmation(acme: Organization, seat: de
 
 
 def test_the_overview_tells_how_it_is_reached_without_its_secrets(
-    acme: Organization, seat: desk.Desk
+    acme: Organization, seat: admin_client.Desk
 ) -> None:
     spec = ServerSpec(
         name="web",
@@ -196,7 +201,7 @@ def test_the_overview_tells_how_it_is_reached_without_its_secrets(
         endpoint_config={"url": "https://x.example/mcp", "headers": {"X-Team": "geheim-1"}},
         auth_config={"type": "bearer_token", "token": "geheim-2"},
     )
-    server = add(casting.administrator(acme), spec)
+    server = add(factories.administrator(acme), spec)
     for name in ("change", "configuration"):
         page = seat.get(f"mcp_servers_server_{name}", server.pk)
         assert "X-Team" in page
@@ -204,9 +209,9 @@ def test_the_overview_tells_how_it_is_reached_without_its_secrets(
 
 
 def test_connecting_answers_with_a_piece_of_the_page(
-    acme: Organization, seat: desk.Desk, monkeypatch: pytest.MonkeyPatch
+    acme: Organization, seat: admin_client.Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server = desk.web_server(acme)
+    server = admin_client.web_server(acme)
     monkeypatch.setattr(
         server_details,
         "discover_servers",
@@ -220,13 +225,13 @@ def test_connecting_answers_with_a_piece_of_the_page(
 
 @pytest.mark.django_db(transaction=True)
 def test_a_server_that_is_removed_while_it_is_asked_is_told_as_missing(
-    acme: Organization, seat: desk.Desk, monkeypatch: pytest.MonkeyPatch
+    acme: Organization, seat: admin_client.Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def removed(servers: list[Server], **how: Any) -> list[DiscoveryAttempt]:
         Server.objects.filter(pk=servers[0].pk).delete()
         return contacts.discover_servers(servers, **how)
 
-    server = desk.web_server(acme)
+    server = admin_client.web_server(acme)
     monkeypatch.setattr(server_details, "discover_servers", removed)
     assert "<code>not_found</code>" in seat.post(
         "mcp_servers_server_connect", server.pk, status=404
@@ -234,9 +239,9 @@ def test_a_server_that_is_removed_while_it_is_asked_is_told_as_missing(
 
 
 def test_a_failed_connection_leads_to_what_is_to_be_corrected(
-    acme: Organization, seat: desk.Desk, monkeypatch: pytest.MonkeyPatch
+    acme: Organization, seat: admin_client.Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server = desk.web_server(acme)
+    server = admin_client.web_server(acme)
     for code, auth, tab in (
         ("server_unreachable", "none", "configuration"),
         ("needs_reauth", "none", "configuration"),
@@ -248,7 +253,7 @@ def test_a_failed_connection_leads_to_what_is_to_be_corrected(
             server_details, "discover_servers", lambda *_, failed=failed, **__: [failed]
         )
         page = seat.post("mcp_servers_server_connect", server.pk)
-        assert desk.links(page, desk.url(f"mcp_servers_server_{tab}", server.pk))
+        assert admin_client.links(page, admin_client.url(f"mcp_servers_server_{tab}", server.pk))
 
 
 def test_a_failure_of_one_server_disturbs_no_other(
@@ -262,7 +267,7 @@ def test_a_failure_of_one_server_disturbs_no_other(
     servers = [Server(name="bad"), Server(name="good")]
     monkeypatch.setattr(contacts, "discover", ask)
     first, second = contacts.discover_servers(
-        servers, actor=casting.administrator(acme).actor, kind="test"
+        servers, actor=factories.administrator(acme).actor, kind="test"
     )
     assert first.problem is not None
     assert second.found == FOUND

@@ -5,8 +5,7 @@ import pytest
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from mcp_servers.models import Definition, Server
-from tests import rest
-from tests.agents import casting
+from tests import factories, rest
 from tests.rest import Rest
 
 pytestmark = pytest.mark.django_db
@@ -14,7 +13,7 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def acme() -> Organization:
-    return casting.organization()
+    return factories.organization()
 
 
 @pytest.fixture

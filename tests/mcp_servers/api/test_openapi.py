@@ -6,8 +6,7 @@ import pytest
 
 from bonobot.accounts.roles import Role
 from mcp_servers.models import ApiDocument, Server
-from tests import rest
-from tests.agents import casting
+from tests import factories, rest
 from tests.mcp_servers.openapi.documents import PETS, text
 
 pytestmark = pytest.mark.django_db
@@ -18,7 +17,7 @@ TEXT = text(PETS | {"/bad": {"get": []}}, servers=SERVERS)
 
 @pytest.fixture
 def acme():
-    return casting.organization()
+    return factories.organization()
 
 
 @pytest.fixture
@@ -113,7 +112,7 @@ def test_the_choice_is_changed_by_the_stored_document(operator):
 
 
 def test_another_organizations_api_is_not_there(operator):
-    other = rest.as_role(casting.organization("other"), Role.OPERATOR)
+    other = rest.as_role(factories.organization("other"), Role.OPERATOR)
     made = operator.post("mcp-servers", body("listPets")).json
     assert other.patch(f"mcp-servers/{made['id']}", {"name": "x"}).status == 404
     assert json.dumps(TEXT)[:40] not in other.get("mcp-servers").text

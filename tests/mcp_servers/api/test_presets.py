@@ -8,8 +8,7 @@ from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from bonobot.ledger.models import AuditRow
 from mcp_servers.models import Preset, Server
-from tests import rest
-from tests.agents import casting
+from tests import factories, rest
 from tests.rest import Rest
 
 pytestmark = pytest.mark.django_db
@@ -34,7 +33,7 @@ PROGRAM: dict[str, Any] = {
 
 @pytest.fixture
 def acme() -> Organization:
-    return casting.organization()
+    return factories.organization()
 
 
 @pytest.fixture
@@ -146,6 +145,6 @@ def test_a_taken_name_is_said(operator):
 
 
 def test_another_organizations_preset_is_not_there(operator):
-    theirs = rest.as_role(casting.organization("other"), Role.OWNER).post("presets", OWN)
+    theirs = rest.as_role(factories.organization("other"), Role.OWNER).post("presets", OWN)
     for name in (theirs.json["id"], "house-search", "nothing"):
         assert operator.get(f"presets/{name}").status == 404

@@ -9,8 +9,7 @@ from bonobot.accounts.roles import Role
 from bonobot.core.text.masking import MASK
 from bonobot.ledger.models import AuditRow
 from mcp_servers.models import Definition, Launcher, Secret, Server
-from tests import rest
-from tests.agents import casting
+from tests import factories, rest
 from tests.rest import Rest
 
 pytestmark = pytest.mark.django_db
@@ -30,7 +29,7 @@ STDIO = {
 
 @pytest.fixture
 def acme() -> Organization:
-    return casting.organization()
+    return factories.organization()
 
 
 @pytest.fixture
@@ -169,7 +168,7 @@ def test_a_server_is_switched_off_and_on(operator):
 
 
 def test_servers_are_found_by_name_status_and_scope(acme, operator):
-    agent = casting.agent(acme)
+    agent = factories.agent(acme)
     operator.post("mcp-servers", HTTP)
     Server.objects.create(
         organization=acme, scope_id=agent.pk, name="private", slug="private", transport_type="http"

@@ -13,7 +13,7 @@ from mcp_servers.openapi.document import read
 from mcp_servers.openapi.operations import list_operations
 from mcp_servers.openapi.responses import build_tool_result
 from tests.mcp_servers.openapi.documents import PETS, parameter, text
-from tests.servers.raw_http import RawHttp, response
+from tests.servers.raw_http_server import RawHttp, response
 
 PATHS = PETS | {
     "/login": {"get": {"parameters": [parameter("X-Key", "header"), parameter("sid", "cookie")]}}

@@ -19,8 +19,7 @@ from mcp_servers.health.check_servers import check
 from mcp_servers.models import ApiDocument, Server
 from mcp_servers.server_config import ServerSpec
 from mcp_servers.services import add, update_server
-from tests import rest
-from tests.agents import casting
+from tests import factories, rest
 from tests.mcp_servers.openapi.documents import PETS, document
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -81,7 +80,7 @@ def api():
 
 @pytest.fixture
 def boss(transactional_db):
-    return casting.administrator(casting.organization())
+    return factories.administrator(factories.organization())
 
 
 def spec(api, *keys, name="pets", **config):
@@ -258,7 +257,7 @@ def test_an_api_key_may_go_into_the_query_of_an_api_only(boss, api):
 
 def test_bonobots_own_api_is_called_through_the_door(boss, live_web):
     where = Organization.objects.get(pk=boss.organization_id)
-    casting.agent(where, "scout")
+    factories.agent(where, "scout")
     _, token = issue(boss, name="own", role=Role.OPERATOR)
     own = ServerSpec(
         name="bonobot",
@@ -271,7 +270,7 @@ def test_bonobots_own_api_is_called_through_the_door(boss, live_web):
         auth_config={"type": "bearer_token", "token": token},
         allow_private=True,
     )
-    server = casting.ready(where, add(boss, own))
+    server = factories.ready(where, add(boss, own))
     found = call(boss, server, "list_agents", limit=5)
     assert not found.is_error
     assert json.loads(found.text)["results"][0]["slug"] == "scout"

@@ -24,8 +24,7 @@ from mcp_servers.presets.availability import disable, enable, enabled_ids, may_u
 from mcp_servers.presets.instantiate_preset import build_server_spec, get_preset
 from mcp_servers.presets.services import load_presets
 from mcp_servers.services import add
-from tests import desk, rest
-from tests.agents import casting
+from tests import admin_client, factories, rest
 from tests.rest import Rest
 
 pytestmark = pytest.mark.django_db
@@ -37,7 +36,7 @@ ROLES = (Role.OWNER, Role.OPERATOR, Role.REVIEWER, Role.AUDITOR, Role.MEMBER)
 
 @pytest.fixture
 def acme() -> Organization:
-    return casting.organization()
+    return factories.organization()
 
 
 @pytest.fixture
@@ -64,14 +63,14 @@ def recorded(where: Organization) -> list[tuple[str, str]]:
 def test_a_stdio_preset_is_refused_to_every_role_until_it_is_enabled(
     acme: Organization, preset: Preset, role: Role
 ) -> None:
-    person = casting.person(acme, role)
+    person = factories.person(acme, role)
     assert not may_use(person, preset)
     with pytest.raises(Forbidden) as refused:
         build_server_spec(person, preset, {})
     assert (refused.value.code, refused.value.field) == (CODE, "preset")
     assert "platform administrator" in refused.value.remedy
     assert "bonobot mcp enable-preset time" in refused.value.remedy
-    enable(casting.administrator(acme), preset)
+    enable(factories.administrator(acme), preset)
     assert build_server_spec(person, preset, {}).transport_type == "stdio"
 
 
@@ -83,7 +82,7 @@ def test_every_stdio_preset_is_off_and_every_http_preset_is_on(acme: Organizatio
 
 
 def test_platform_administrators_may_always_use_it(acme: Organization, preset: Preset) -> None:
-    assert build_server_spec(casting.administrator(acme), preset, {}).endpoint_config["command"]
+    assert build_server_spec(factories.administrator(acme), preset, {}).endpoint_config["command"]
 
 
 def test_an_organizations_own_stdio_preset_needs_no_enabling(acme: Organization) -> None:
@@ -94,7 +93,7 @@ def test_an_organizations_own_stdio_preset_needs_no_enabling(acme: Organization)
         transport_type="stdio",
         endpoint_config={"command": "uvx", "args": ["mcp-server-time@2026.1.1"]},
     )
-    person = casting.person(acme, Role.OPERATOR)
+    person = factories.person(acme, Role.OPERATOR)
     assert get_preset(person, "time") == own
     assert may_use(person, own)
     assert own.pk in enabled_ids(acme.pk)
@@ -104,7 +103,7 @@ def test_the_refusal_comes_before_a_folder_is_made(
     acme: Organization, settings: Any, tmp_path: Any
 ) -> None:
     settings.BONOBOT_VAR = tmp_path
-    person = casting.person(acme, Role.OPERATOR)
+    person = factories.person(acme, Role.OPERATOR)
     files = get_preset(person, "filesystem")
     with pytest.raises(Forbidden):
         build_server_spec(
@@ -115,9 +114,9 @@ def test_the_refusal_comes_before_a_folder_is_made(
 
 def test_registering_with_a_preset_checks_it_too(acme: Organization, preset: Preset) -> None:
     """Naming a preset lets a command through, whoever filled it."""
-    spec = build_server_spec(casting.administrator(acme), preset, {})
+    spec = build_server_spec(factories.administrator(acme), preset, {})
     with pytest.raises(Forbidden) as refused:
-        add(casting.person(acme, Role.OPERATOR), spec, preset=preset)
+        add(factories.person(acme, Role.OPERATOR), spec, preset=preset)
     assert refused.value.code == CODE
 
 
@@ -125,10 +124,10 @@ def test_registering_with_a_preset_checks_it_too(acme: Organization, preset: Pre
 
 
 def test_it_is_enabled_for_one_organization_alone(acme: Organization, preset: Preset) -> None:
-    other = casting.organization("other")
-    enable(casting.administrator(acme), preset)
-    assert may_use(casting.person(acme, Role.OPERATOR), preset)
-    assert not may_use(casting.person(other, Role.OPERATOR), preset)
+    other = factories.organization("other")
+    enable(factories.administrator(acme), preset)
+    assert may_use(factories.person(acme, Role.OPERATOR), preset)
+    assert not may_use(factories.person(other, Role.OPERATOR), preset)
     assert preset.pk in enabled_ids(acme.pk)
     assert preset.pk not in enabled_ids(other.pk)
 
@@ -136,7 +135,7 @@ def test_it_is_enabled_for_one_organization_alone(acme: Organization, preset: Pr
 def test_disabling_refuses_new_servers_and_leaves_existing_ones(
     acme: Organization, preset: Preset, operator: Rest
 ) -> None:
-    boss = casting.administrator(acme)
+    boss = factories.administrator(acme)
     enable(boss, preset)
     made = operator.post("mcp-servers", BODY)
     assert made.status == 201, made
@@ -150,7 +149,7 @@ def test_disabling_refuses_new_servers_and_leaves_existing_ones(
 
 
 def test_both_are_recorded_once(acme: Organization, preset: Preset) -> None:
-    boss = casting.administrator(acme)
+    boss = factories.administrator(acme)
     disable(boss, preset)
     enable(boss, preset)
     enable(boss, preset)
@@ -162,7 +161,7 @@ def test_both_are_recorded_once(acme: Organization, preset: Preset) -> None:
 @pytest.mark.parametrize("write", [enable, disable])
 def test_only_a_platform_administrator_may(acme: Organization, preset: Preset, write: Any) -> None:
     with pytest.raises(Forbidden) as refused:
-        write(casting.person(acme, Role.OWNER), preset)
+        write(factories.person(acme, Role.OWNER), preset)
     assert refused.value.code == "platform_admin_only"
     assert recorded(acme) == []
 
@@ -172,14 +171,14 @@ def test_a_preset_that_needs_no_enabling_says_so(acme: Organization, write: Any)
     own = Preset.objects.create(organization=acme, slug="o", name="O", transport_type="stdio")
     for one in (own, Preset.objects.platform().get(slug="linear")):
         with pytest.raises(InvalidInput) as refused:
-            write(casting.administrator(acme), one)
+            write(factories.administrator(acme), one)
         assert (refused.value.code, refused.value.field) == ("preset_always_enabled", "preset")
 
 
 def test_loading_the_catalogue_again_keeps_what_was_enabled(
     acme: Organization, preset: Preset
 ) -> None:
-    enable(casting.administrator(acme), preset)
+    enable(factories.administrator(acme), preset)
     Preset.objects.filter(pk=preset.pk).update(description="Older.", catalogue="older")
     load_presets()
     assert preset.pk in enabled_ids(acme.pk)
@@ -188,7 +187,7 @@ def test_loading_the_catalogue_again_keeps_what_was_enabled(
 def test_an_organization_with_enabled_presets_can_be_deleted(
     acme: Organization, preset: Preset
 ) -> None:
-    enable(casting.administrator(acme), preset)
+    enable(factories.administrator(acme), preset)
     acme.delete()
     assert Preset.objects.filter(pk=preset.pk).exists()
 
@@ -200,7 +199,7 @@ def test_an_organization_with_enabled_presets_can_be_deleted(
 def test_over_rest_an_operator_is_refused_until_it_is_enabled(
     acme: Organization, operator: Rest, of: str
 ) -> None:
-    casting.agent(acme)
+    factories.agent(acme)
     answer = operator.post(of, BODY)
     assert (answer.status, answer.code, answer.json["field"]) == (403, CODE, "preset")
     assert not Server.objects.exists()
@@ -218,7 +217,7 @@ def test_over_rest_presets_say_whether_they_are_enabled(acme: Organization, oper
     root = rest.as_administrator()
     assert root.post("presets/time/enable").json["enabled"] is True
     assert states()["time"] is True
-    other = rest.as_role(casting.organization("other"), Role.OPERATOR)
+    other = rest.as_role(factories.organization("other"), Role.OPERATOR)
     assert other.get("presets/time").json["enabled"] is False
     assert root.post("presets/time/disable", Bonobot_Organization="acme").json["enabled"] is False
     assert states()["time"] is False
@@ -248,7 +247,7 @@ def test_the_command_line_refuses_whoever_is_no_platform_administrator(
     acme: Organization, preset: Preset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Today it always works as one; the rule doesn't depend on that."""
-    person = casting.person(acme, Role.OPERATOR)
+    person = factories.person(acme, Role.OPERATOR)
     monkeypatch.setattr(command_group, "build_cli_principal", lambda _: person)
     cli = command_group.CommandContext(
         org="acme", as_json=True, stdout=StringIO(), stderr=StringIO()
@@ -269,14 +268,14 @@ def test_the_command_line_refuses_whoever_is_no_platform_administrator(
 def test_in_the_admin_an_operator_is_refused_until_it_is_enabled(
     acme: Organization, preset: Preset, page: str, args: tuple[str, ...]
 ) -> None:
-    where = (*([casting.agent(acme).pk] if args else []), "time")
-    seat = desk.sit(acme, Role.OPERATOR)
+    where = (*([factories.agent(acme).pk] if args else []), "time")
+    seat = admin_client.sit(acme, Role.OPERATOR)
     fields = {"name": "clock", "parameter-TIMEZONE": "UTC"}
     opened = seat.get(page, *where)
     assert "A platform administrator has to enable it for this organization." in opened
     assert CODE in seat.post(page, *where, **fields)
     assert not Server.objects.exists()
-    enable(casting.administrator(acme), preset)
+    enable(factories.administrator(acme), preset)
     assert "has to enable it" not in seat.get(page, *where)
     seat.post(page, *where, **fields)
     assert Server.objects.get().preset == preset
@@ -285,25 +284,25 @@ def test_in_the_admin_an_operator_is_refused_until_it_is_enabled(
 def test_the_gallery_links_what_may_be_used_and_says_who_enables_the_rest(
     acme: Organization, preset: Preset
 ) -> None:
-    seat = desk.sit(acme, Role.OPERATOR)
-    link = desk.url("mcp_servers_server_preset", "time")
+    seat = admin_client.sit(acme, Role.OPERATOR)
+    link = admin_client.url("mcp_servers_server_preset", "time")
     page = seat.get("mcp_servers_server_presets")
-    assert not desk.links(page, link)
-    assert desk.links(page, desk.url("mcp_servers_server_preset", "linear"))
+    assert not admin_client.links(page, link)
+    assert admin_client.links(page, admin_client.url("mcp_servers_server_preset", "linear"))
     off = Preset.objects.platform().filter(transport_type="stdio").count()
     said = "A platform administrator has to enable it for this organization."
-    assert desk.words(page).count(said) == off
-    assert desk.links(desk.sit(acme, None).get("mcp_servers_server_presets"), link)
-    enable(casting.administrator(acme), preset)
+    assert admin_client.words(page).count(said) == off
+    assert admin_client.links(admin_client.sit(acme, None).get("mcp_servers_server_presets"), link)
+    enable(factories.administrator(acme), preset)
     page = seat.get("mcp_servers_server_presets")
-    assert desk.links(page, link)
-    assert desk.words(page).count(said) == off - 1
+    assert admin_client.links(page, link)
+    assert admin_client.words(page).count(said) == off - 1
 
 
 def test_a_platform_administrator_switches_it_on_its_page(
     acme: Organization, preset: Preset
 ) -> None:
-    root = desk.sit(acme, None)
+    root = admin_client.sit(acme, None)
     for page in (
         root.get("mcp_servers_server_preset", "time"),
         root.get("mcp_servers_preset_change", preset.pk),
@@ -311,7 +310,7 @@ def test_a_platform_administrator_switches_it_on_its_page(
         assert "Enable for Acme" in page
         form = page[: page.index("Enable for Acme")].rpartition("<form")[2]
         assert "csrfmiddlewaretoken" in form
-        assert desk.url("mcp_servers_preset_enable", preset.pk) in form
+        assert admin_client.url("mcp_servers_preset_enable", preset.pk) in form
     root.post("mcp_servers_preset_enable", preset.pk)
     assert root.messages == ["Time is enabled for Acme."]
     assert preset.pk in enabled_ids(acme.pk)
@@ -326,7 +325,7 @@ def test_a_platform_administrator_switches_it_on_its_page(
 def test_nobody_else_is_offered_the_switch_or_gets_through(
     acme: Organization, preset: Preset
 ) -> None:
-    owner = desk.sit(acme, Role.OWNER)
+    owner = admin_client.sit(acme, Role.OWNER)
     assert "Enable for" not in owner.get("mcp_servers_server_preset", "time")
     assert "Enable for" not in owner.get("mcp_servers_preset_change", preset.pk)
     for way in ("enable", "disable"):
@@ -337,10 +336,10 @@ def test_nobody_else_is_offered_the_switch_or_gets_through(
 
 
 def test_the_list_of_presets_tells_the_state(acme: Organization, preset: Preset) -> None:
-    seat = desk.sit(acme, Role.OPERATOR)
+    seat = admin_client.sit(acme, Role.OPERATOR)
     assert "not enabled" in seat.get("mcp_servers_preset_changelist", q="time zones")
     assert "not enabled" in seat.get("mcp_servers_preset_change", preset.pk)
-    enable(casting.administrator(acme), preset)
+    enable(factories.administrator(acme), preset)
     assert "not enabled" not in seat.get("mcp_servers_preset_change", preset.pk)
 
 
@@ -354,8 +353,8 @@ DECLARED = """servers:
 
 def test_imports_and_declarations_know_no_presets_and_refuse_commands(acme: Organization) -> None:
     """They set a command, which an operator may only by a preset: enabling one opens neither."""
-    person = casting.person(acme, Role.OPERATOR)
-    enable(casting.administrator(acme), get_preset(person, "time"))
+    person = factories.person(acme, Role.OPERATOR)
+    enable(factories.administrator(acme), get_preset(person, "time"))
     (declared,) = apply(person, read_wanted(DECLARED, {})).problems
     pasted = '{"mcpServers": {"clock": {"command": "uvx", "args": ["mcp-server-time@2026.1.1"]}}}'
     ((imported,),) = (one.problems for one in plan(person, pasted))
@@ -369,7 +368,7 @@ def test_imports_and_declarations_know_no_presets_and_refuse_commands(acme: Orga
 def test_migrating_enables_what_an_organization_has_a_server_of(
     acme: Organization, preset: Preset
 ) -> None:
-    boss, other = casting.administrator(acme), casting.organization("other")
+    boss, other = factories.administrator(acme), factories.organization("other")
     for number in range(2):
         add(boss, build_server_spec(boss, preset, {}, name=f"clock{number}"), preset=preset)
     linear = Preset.objects.platform().get(slug="linear")

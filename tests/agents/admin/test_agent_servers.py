@@ -1,0 +1,110 @@
+"""An agent's servers: given, narrowed, switched, taken away, and those of its own."""
+
+import json
+
+import pytest
+
+from agents.models import Agent, Binding
+from agents.services import bind
+from bonobot.accounts.models import Organization
+from bonobot.accounts.roles import Role
+from mcp_servers.definition_reviews import approve
+from mcp_servers.models import Server
+from tests import admin_client, factories
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def acme() -> Organization:
+    return factories.organization()
+
+
+@pytest.fixture
+def helper(acme: Organization) -> Agent:
+    return factories.agent(acme)
+
+
+@pytest.fixture
+def server(acme: Organization) -> Server:
+    made = admin_client.web_server(acme)
+    for name in ("add", "echo", "a*b"):
+        admin_client.offer(made, name)
+    approve(factories.administrator(acme), made)
+    return made
+
+
+@pytest.fixture
+def bound(acme: Organization, helper: Agent, server: Server) -> Binding:
+    return bind(factories.administrator(acme), helper, server)
+
+
+@pytest.fixture
+def seat(acme: Organization) -> admin_client.Desk:
+    return admin_client.sit(acme, Role.OPERATOR)
+
+
+def test_a_server_is_switched_off_for_one_agent(bound: Binding, seat: admin_client.Desk) -> None:
+    Binding.objects.update(allowed_tools=["add"])
+    fields = {"server": str(bound.server_id), "enabled": "0"}
+    page = seat.post("agents_agent_switch_server", bound.agent_id, **fields)
+    bound.refresh_from_db()
+    assert (bound.enabled, bound.allowed_tools) == (False, ["add"])
+    assert bound.server.enabled
+    assert "not_bound" in page
+
+
+def test_a_server_is_taken_away_and_stays_in_the_pool(
+    bound: Binding, seat: admin_client.Desk
+) -> None:
+    seat.post("agents_agent_unbind", bound.agent_id, server=str(bound.server_id))
+    assert not Binding.objects.exists()
+    assert Server.objects.count() == 1
+
+
+def test_a_private_server_is_added_by_pasting_and_deleted_with_its_binding(
+    helper: Agent, seat: admin_client.Desk
+) -> None:
+    text = json.dumps({"own": {"url": "https://93.184.215.14/mcp"}})
+    seat.post("agents_agent_paste", helper.pk, text=text, do="add", seen="1", add=["own"])
+    own = Server.objects.get()
+    assert own.scope_id == helper.pk
+    assert helper.bindings.get().server == own
+    assert "its own" in admin_client.words(seat.get("agents_agent_servers", helper.pk))
+    seat.post("agents_agent_unbind", helper.pk, server=str(own.pk))
+    assert not Server.objects.exists()
+
+
+def test_a_private_server_may_be_named_like_one_of_the_pool(
+    acme: Organization, helper: Agent, seat: admin_client.Desk
+) -> None:
+    factories.http_server(acme, "http://127.0.0.1:9/mcp", "own")
+    text = json.dumps({"own": {"url": "https://93.184.215.14/mcp"}})
+    seat.post("agents_agent_paste", helper.pk, text=text, do="add", seen="1", add=["own"])
+    assert helper.bindings.get().server.private_to_agent
+
+
+def test_a_private_server_is_added_by_form(helper: Agent, seat: admin_client.Desk) -> None:
+    seat.post(
+        "agents_agent_form",
+        helper.pk,
+        name="own",
+        transport_type="http",
+        url="https://mcp.example.com/mcp",
+        auth_type="none",
+        approval="manual",
+        enabled="on",
+    )
+    assert helper.bindings.get().server.private_to_agent
+
+
+def test_a_reviewer_sees_the_servers_and_changes_none(acme: Organization, bound: Binding) -> None:
+    reviewer = admin_client.sit(acme, Role.REVIEWER)
+    assert "Take away" not in reviewer.get("agents_agent_servers", bound.agent_id)
+    reviewer.post("agents_agent_unbind", bound.agent_id, server=str(bound.server_id), status=403)
+    assert Binding.objects.exists()
+
+
+def test_the_server_names_the_agents_that_have_it(bound: Binding, seat: admin_client.Desk) -> None:
+    page = admin_client.words(seat.get("mcp_servers_server_change", bound.server_id))
+    assert "Agents that have it Helper" in page

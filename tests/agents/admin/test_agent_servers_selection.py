@@ -1,0 +1,215 @@
+"""Giving an agent servers: choose them, then at least one capability of each (C2)."""
+
+import pytest
+
+from agents.models import Agent, Binding
+from agents.services import bind
+from bonobot.accounts.models import Organization
+from bonobot.accounts.roles import Role
+from mcp_servers.definition_reviews import approve
+from mcp_servers.models import Server
+from tests import admin_client, factories
+
+pytestmark = pytest.mark.django_db
+ADD_SCHEMA = {
+    "type": "object",
+    "required": ["a"],
+    "properties": {"a": {"type": "number", "description": "The first summand"}},
+}
+
+
+@pytest.fixture
+def acme() -> Organization:
+    return factories.organization()
+
+
+@pytest.fixture
+def helper(acme: Organization) -> Agent:
+    return factories.agent(acme)
+
+
+@pytest.fixture
+def server(acme: Organization) -> Server:
+    made = admin_client.web_server(acme)
+    admin_client.offer(made, "add", description="Adds <b>two</b> numbers", inputSchema=ADD_SCHEMA)
+    admin_client.offer(made, "echo")
+    approve(factories.administrator(acme), made)
+    admin_client.offer(made, "a*b")
+    return made
+
+
+@pytest.fixture
+def seat(acme: Organization) -> admin_client.Desk:
+    return admin_client.sit(acme, Role.OPERATOR)
+
+
+def give(
+    seat: admin_client.Desk, helper: Agent, *servers: Server, status: int = 200, **said: object
+) -> str:
+    """Send the form of the last page, with the same choice for each server."""
+    fields: dict[str, object] = {"server": [str(one.pk) for one in servers]}
+    for one in servers:
+        fields |= {f"{name}-{one.pk}": value for name, value in said.items()}
+    return seat.send(admin_client.url("agents_agent_pick", helper.pk), fields, status=status)
+
+
+def test_servers_of_the_pool_that_it_does_not_have_are_offered(
+    acme: Organization, helper: Agent, server: Server, seat: admin_client.Desk
+) -> None:
+    had = admin_client.web_server(acme, "had")
+    bind(factories.administrator(acme), helper, had)
+    page = admin_client.words(seat.get("agents_agent_pick", helper.pk))
+    assert "web" in page
+    assert "2 of 3 tools approved" in page
+    assert "had" not in page
+
+
+def test_a_list_of_servers_takes_the_same_queries_for_any_number(
+    acme: Organization,
+    helper: Agent,
+    server: Server,
+    seat: admin_client.Desk,
+    django_assert_max_num_queries,
+) -> None:
+    seat.get("agents_agent_pick", helper.pk)
+    for number in range(8):
+        admin_client.offer(admin_client.web_server(acme, f"web{number}"))
+    with django_assert_max_num_queries(14):  # with the badges of the navigation
+        page = seat.get("agents_agent_pick", helper.pk)
+    assert "web7" in page
+
+
+@pytest.mark.parametrize(
+    ("in_pool", "words"),
+    [(False, "The pool has no server yet"), (True, "every server of the pool")],
+)
+def test_where_there_is_nothing_to_give_the_page_says_what_to_do(
+    acme: Organization, helper: Agent, seat: admin_client.Desk, in_pool: bool, words: str
+) -> None:
+    if in_pool:
+        bind(factories.administrator(acme), helper, admin_client.web_server(acme))
+    assert words in admin_client.words(seat.get("agents_agent_pick", helper.pk))
+
+
+def test_a_servers_tools_are_shown_with_state_and_arguments(
+    helper: Agent, server: Server, seat: admin_client.Desk
+) -> None:
+    page = seat.get("agents_agent_pick", helper.pk, server=str(server.pk))
+    assert "Adds &lt;b&gt;two&lt;/b&gt; numbers" in page
+    assert ">approved<" in page
+    assert ">waits for approval<" in page
+    add = server.definitions.get(name="add")
+    piece = seat.get("mcp_servers_server_arguments", server.pk, of=str(add.pk))
+    assert "The first summand" in piece
+
+
+def test_arguments_of_another_servers_definition_are_not_there(
+    server: Server, seat: admin_client.Desk
+) -> None:
+    foreign = admin_client.offer(admin_client.web_server(factories.organization("other")))
+    for of in (str(foreign.pk), "nonsense"):
+        seat.get("mcp_servers_server_arguments", server.pk, of=of, status=404)
+
+
+def test_only_the_ticked_tools_are_given(
+    helper: Agent, server: Server, seat: admin_client.Desk
+) -> None:
+    page = give(seat, helper, server, how="chosen", tool=["add", "a*b"])
+    assert helper.bindings.get().allowed_tools == ["a[*]b", "add"]
+    assert "1 of 3 tools can be called" in page
+    assert "denied_by_binding" in page
+
+
+def test_at_least_one_tool_must_be_chosen(
+    helper: Agent, server: Server, seat: admin_client.Desk
+) -> None:
+    for how in ("chosen", ""):
+        assert "nothing_chosen" in give(seat, helper, server, how=how)
+    assert not helper.bindings.exists()
+
+
+def test_everything_is_a_choice_of_its_own(
+    helper: Agent, server: Server, seat: admin_client.Desk
+) -> None:
+    page = give(seat, helper, server, how="all", tool=["add"])
+    assert helper.bindings.get().allowed_tools == []
+    assert "everything, also later" in page
+
+
+def test_what_is_not_offered_is_not_given(
+    helper: Agent, server: Server, seat: admin_client.Desk
+) -> None:
+    assert "unknown_tool" in give(seat, helper, server, how="chosen", tool=["add", "nothing"])
+    assert not helper.bindings.exists()
+
+
+def test_several_servers_are_given_together(
+    acme: Organization, helper: Agent, server: Server, seat: admin_client.Desk
+) -> None:
+    give(seat, helper, server, admin_client.web_server(acme, "bare"), how="all")
+    assert Binding.objects.count() == 2
+
+
+def test_one_choice_that_does_not_hold_leaves_all_as_they_were(
+    acme: Organization, helper: Agent, server: Server, seat: admin_client.Desk
+) -> None:
+    bare = admin_client.web_server(acme, "bare")
+    fields = {
+        "server": [str(server.pk), str(bare.pk)],
+        f"how-{server.pk}": "all",
+        f"how-{bare.pk}": "chosen",
+    }
+    page = seat.send(admin_client.url("agents_agent_pick", helper.pk), fields)
+    assert "nothing_chosen" in page
+    assert not Binding.objects.exists()
+
+
+def test_the_choice_at_hand_is_shown_and_its_globs_and_denials_survive(
+    acme: Organization, helper: Agent, server: Server, seat: admin_client.Desk
+) -> None:
+    bind(
+        *(factories.administrator(acme), helper, server),
+        enabled=False,
+        allowed_tools=["a*"],
+        denied_tools=["a?b"],
+    )
+    page = seat.get("agents_agent_pick", helper.pk, server=str(server.pk))
+    assert page.count(" checked>") == 3  # "only what is ticked", and two tools
+    assert ">a?b</textarea>" in seat.get("agents_agent_pick", helper.pk, server=str(server.pk))
+    give(seat, helper, server, how="chosen", tool=["add", "a*b"], denied="a?b\n\n")
+    binding = helper.bindings.get()
+    assert (binding.allowed_tools, binding.denied_tools) == (["a*"], ["a?b"])
+    assert not binding.enabled
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_server_that_nobody_asked_yet_is_asked_and_its_problem_is_said(
+    acme: Organization, helper: Agent, seat: admin_client.Desk
+) -> None:
+    silent = admin_client.web_server(acme, "silent")
+    assert "data-connect" in seat.get("agents_agent_pick", helper.pk, server=str(silent.pk))
+    address = admin_client.url("agents_agent_ask_server", helper.pk) + f"?server={silent.pk}"
+    piece = seat.send(address, {})
+    assert "server_unreachable" in piece
+    assert f'name="how-{silent.pk}"' in piece
+
+
+def test_a_foreign_server_is_not_there(
+    acme: Organization, helper: Agent, seat: admin_client.Desk
+) -> None:
+    foreign = admin_client.web_server(factories.organization("other"))
+    other = factories.agent(acme, "other")
+    private = admin_client.web_server(acme, "private")
+    Server.objects.filter(pk=private.pk).update(scope_id=other.pk)
+    for one in (str(foreign.pk), str(private.pk), "nonsense"):
+        seat.get("agents_agent_pick", helper.pk, server=one, status=404)
+        seat.post("agents_agent_pick", helper.pk, server=one, status=404)
+    seat.post("agents_agent_pick", helper.pk, status=404)
+    assert not Binding.objects.exists()
+
+
+def test_a_reviewer_gives_nothing(acme: Organization, helper: Agent, server: Server) -> None:
+    reviewer = admin_client.sit(acme, Role.REVIEWER)
+    reviewer.get("agents_agent_pick", helper.pk, server=str(server.pk), status=403)
+    give(reviewer, helper, server, how="all", status=403)
+    assert not Binding.objects.exists()

@@ -1,0 +1,96 @@
+"""The audit's verification from its page: asked for, told while it goes on, kept afterwards."""
+
+from datetime import UTC, datetime
+
+import pytest
+import time_machine
+from django.db import connection
+
+from agents.admin.audit import TAKEN_UP
+from bonobot.accounts.roles import Role
+from bonobot.ledger import tasks
+from bonobot.ledger.audit import verify_chain
+from bonobot.ledger.models import AuditRow
+from bonobot.ledger.tasks import VERIFY_FURTHER, verify_further
+from tests import admin_client, factories
+
+pytestmark = pytest.mark.django_db
+UNDER_WAY = 'id="verification" data-running'
+LIST, VERIFY = "ledger_auditrow_changelist", "ledger_auditrow_verify"
+
+
+@pytest.fixture
+def acme():
+    where = factories.organization()
+    for number in range(5):
+        factories.agent(where, f"agent-{number}")
+    return where
+
+
+@pytest.fixture
+def sent(monkeypatch, django_capture_on_commit_callbacks):
+    found = []
+    monkeypatch.setattr(
+        "bonobot.core.celery_tasks._send", lambda task, arguments: found.append((task, *arguments))
+    )
+    return found
+
+
+def test_a_worker_is_asked_and_the_page_tells_what_it_found(
+    acme, sent, django_capture_on_commit_callbacks
+):
+    seat = admin_client.sit(acme, Role.AUDITOR)
+    assert "was not verified from here yet" in admin_client.words(seat.get(LIST))
+    with django_capture_on_commit_callbacks(execute=True):
+        seat.post(VERIFY)
+    assert sent == [(VERIFY_FURTHER, str(acme.pk), "")]
+    assert UNDER_WAY in seat.get("ledger_auditrow_verification"), "the worker's move"
+    with time_machine.travel(datetime.now(UTC) + TAKEN_UP):
+        assert "No worker has begun it" in admin_client.words(seat.get(LIST))
+    assert verify_further(str(acme.pk))
+    last = AuditRow.objects.of(acme.pk).first().seq
+    page = admin_client.words(seat.get("ledger_auditrow_verification"))
+    assert f"Verified up to entry {last}" in page
+    assert UNDER_WAY not in seat.get(LIST)
+    assert "Verify what came since" in admin_client.words(seat.get(LIST))
+
+
+def test_a_long_one_goes_on_behind_others_and_shows_how_far_it_is(
+    acme, sent, monkeypatch, django_capture_on_commit_callbacks
+):
+    monkeypatch.setattr(tasks, "AT_A_TIME_S", 0.0)
+    monkeypatch.setattr(
+        tasks, "verify_step", lambda pk, **how: verify_chain.verify_step(pk, rows=2, **how)
+    )
+    with django_capture_on_commit_callbacks(execute=True):
+        assert not verify_further(str(acme.pk))
+    assert sent == [(VERIFY_FURTHER, str(acme.pk))]
+    seat = admin_client.sit(acme, Role.AUDITOR)
+    page = seat.get(LIST)
+    assert UNDER_WAY in page
+    assert "Go on verifying" not in admin_client.words(page), "it goes on"
+    with time_machine.travel(datetime.now(UTC) + TAKEN_UP):
+        page = seat.get(LIST)
+        assert UNDER_WAY not in page
+        assert "Go on verifying" in admin_client.words(page)
+    while not verify_further(str(acme.pk)):
+        pass
+    assert "whole" in admin_client.words(seat.get("ledger_auditrow_verification"))
+
+
+def test_a_fault_leads_to_its_row(acme):
+    row = AuditRow.objects.of(acme.pk)[2]
+    altered = row.opened.replace("agent", "tnega")
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE ledger_auditrow SET opened = %s WHERE seq = %s", [altered, row.seq])
+    assert verify_further(str(acme.pk))
+    page = admin_client.sit(acme, Role.AUDITOR).get("ledger_auditrow_verification")
+    assert f"Entry {row.seq} ·" in admin_client.words(page)
+    assert admin_client.links(page, admin_client.url("ledger_auditrow_change", row.pk))
+
+
+def test_a_member_neither_asks_nor_is_told(acme, sent):
+    member = admin_client.sit(acme, Role.MEMBER)
+    member.post(VERIFY, status=403)
+    member.get("ledger_auditrow_verification", status=403)
+    assert sent == []

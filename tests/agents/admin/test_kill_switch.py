@@ -1,0 +1,91 @@
+"""Kill switches in the admin: told before, carried out after, and a banner while it lasts."""
+
+import pytest
+
+from agents.models import Session
+from agents.services import bind
+from agents.sessions.services import start
+from bonobot.accounts.models import Organization
+from bonobot.accounts.roles import Role
+from tests import admin_client, factories
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def acme():
+    return factories.organization()
+
+
+@pytest.fixture
+def helper(acme):
+    return factories.agent(acme)
+
+
+@pytest.fixture
+def running(acme, helper):
+    return start(factories.administrator(acme), helper, "hello")
+
+
+@pytest.fixture
+def seat(acme):
+    return admin_client.sit(acme, Role.OWNER)
+
+
+def test_an_agent_with_sessions_is_switched_off_after_a_question(helper, running, seat):
+    page = admin_client.words(seat.post("agents_agent_switch", helper.pk, enabled="0"))
+    assert "1 running session is cancelled" in page
+    helper.refresh_from_db()
+    assert helper.enabled
+    seat.post("agents_agent_switch", helper.pk, enabled="0", sure="1")
+    helper.refresh_from_db()
+    running.refresh_from_db()
+    assert (helper.enabled, running.status) == (False, Session.Status.CANCELLED)
+
+
+def test_a_server_that_sessions_use_is_switched_off_after_a_question(acme, helper, running, seat):
+    server = admin_client.web_server(acme)
+    bind(factories.administrator(acme), helper, server)
+    page = admin_client.words(seat.post("mcp_servers_server_switch", server.pk, enabled="0"))
+    assert "1 session of agents that have it runs now" in page
+    seat.post("mcp_servers_server_switch", server.pk, enabled="0", sure="1")
+    server.refresh_from_db()
+    running.refresh_from_db()
+    assert (server.enabled, running.status) == (False, Session.Status.QUEUED)
+
+
+def test_what_nobody_uses_is_switched_off_at_once(acme, helper, seat):
+    server = admin_client.web_server(acme)
+    seat.post("mcp_servers_server_switch", server.pk, enabled="0")
+    seat.post("agents_agent_switch", helper.pk, enabled="0")
+    server.refresh_from_db()
+    helper.refresh_from_db()
+    assert (server.enabled, helper.enabled) == (False, False)
+
+
+def test_the_organization_is_halted_and_every_page_says_so(acme, running, seat):
+    page = admin_client.words(seat.get("organization_halt"))
+    assert "cancels 1 running session" in page
+    assert "is halted" not in admin_client.words(seat.get("index"))
+    seat.post("organization_halt", do="halt", reason="drill")
+    assert Organization.objects.get(pk=acme.pk).halted_at
+    for name in ("index", "agents_agent_changelist", "organization_halt"):
+        assert "Acme is halted" in admin_client.words(seat.get(name)), name
+    seat.post("organization_halt", do="resume")
+    assert "is halted" not in admin_client.words(seat.get("index"))
+
+
+def test_others_see_the_switch_and_who_may_turn_it(acme):
+    reviewer = admin_client.sit(acme, Role.REVIEWER)
+    page = reviewer.get("organization_halt")
+    assert "Who may turn this switch: owner" in admin_client.words(page)
+    assert "Halt everything</button>" not in page
+    assert "forbidden" in reviewer.post("organization_halt", do="halt", status=403)
+    assert Organization.objects.get(pk=acme.pk).halted_at is None
+
+
+def test_a_member_sees_the_banner_without_a_way_there(acme, helper):
+    Organization.objects.filter(pk=acme.pk).update(halted_at="2026-01-01T00:00:00Z")
+    page = admin_client.sit(acme, Role.MEMBER).get("agents_agent_changelist")
+    assert "Acme is halted" in admin_client.words(page)
+    assert admin_client.url("organization_halt") not in page

@@ -1,0 +1,95 @@
+"""The policy screen: one table of MCP and built-in tools, rules written as they are read."""
+
+import pytest
+
+from agents.builtin_tools.registry import BUILTIN_TOOLS
+from agents.models import Agent
+from agents.policies.services import PolicySpec, load_policy_spec, set_policy
+from agents.services import bind
+from bonobot.accounts.models import Organization
+from bonobot.accounts.roles import Role
+from mcp_servers.definition_reviews import approve
+from tests import admin_client, factories
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def acme() -> Organization:
+    return factories.organization()
+
+
+@pytest.fixture
+def helper(acme: Organization) -> Agent:
+    made, boss = factories.agent(acme, mode="none"), factories.administrator(acme)
+    server = admin_client.web_server(acme)
+    admin_client.offer(server, "add")
+    admin_client.offer(server, "echo")
+    approve(boss, server)
+    bind(boss, made, server)
+    return made
+
+
+@pytest.fixture
+def seat(acme: Organization) -> admin_client.Desk:
+    return admin_client.sit(acme, Role.OPERATOR)
+
+
+def test_mcp_and_built_in_tools_stand_in_one_table_with_the_reason(
+    helper: Agent, seat: admin_client.Desk
+) -> None:
+    page = admin_client.words(seat.get("agents_agent_policy", helper.pk))
+    assert "mcp_web_add" in page
+    assert "read_result" in page
+    assert "the mode blocks every tool" in page
+
+
+def test_single_tools_and_patterns_become_rules(helper: Agent, seat: admin_client.Desk) -> None:
+    fields = {
+        "mode": "allowlist",
+        "rule-mcp_web_add": "allow",
+        "rule-mcp_web_echo": "deny",
+        "allow": "mcp_web_*\n\n",
+        "deny": "",
+    }
+    page = admin_client.words(seat.post("agents_agent_policy", helper.pk, **fields))
+    text = load_policy_spec(Agent.objects.get())
+    assert text.mode == "allowlist"
+    assert set(text.allow) == {"mcp_web_add", "mcp_web_*"}
+    assert text.deny == ("mcp_web_echo",)
+    off = sum(bool(tool.kit) for tool in BUILTIN_TOOLS.values())
+    assert f"1 of {3 + off} can be called now" in page
+
+
+def test_what_was_saved_is_shown_again(
+    acme: Organization, helper: Agent, seat: admin_client.Desk
+) -> None:
+    seat.get("agents_agent_policy", helper.pk)  # names the tools
+    rules = PolicySpec("denylist", deny=("mcp_web_add", "mcp_web_e*"))
+    set_policy(factories.administrator(acme), helper, rules)
+    page = seat.get("agents_agent_policy", helper.pk)
+    assert 'name="rule-mcp_web_add" value="deny" checked' in page
+    assert ">mcp_web_e*</textarea>" in page
+
+
+@pytest.mark.parametrize(
+    ("said", "code"),
+    [
+        ({"mode": "perhaps"}, "unknown_mode"),
+        ({"mode": "allowlist", "allow": "mcp_nowhere_*"}, "rule_unknown_server"),
+    ],
+)
+def test_a_policy_that_cannot_be_is_refused_and_kept_on_the_page(
+    helper: Agent, seat: admin_client.Desk, said: dict[str, str], code: str
+) -> None:
+    page = seat.post("agents_agent_policy", helper.pk, status=400, **said)
+    assert code in page
+    assert said.get("allow", "") in page
+    assert load_policy_spec(helper).mode == "none"
+
+
+def test_a_reviewer_may_read_but_not_write_it(acme: Organization, helper: Agent) -> None:
+    reviewer = admin_client.sit(acme, Role.REVIEWER)
+    assert "Save the policy" not in reviewer.get("agents_agent_policy", helper.pk)
+    reviewer.post("agents_agent_policy", helper.pk, status=403, mode="all")
+    assert load_policy_spec(helper).mode == "none"

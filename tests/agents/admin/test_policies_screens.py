@@ -1,0 +1,179 @@
+"""The policy screens: questions, conditions, what would hold, and the organization's rules."""
+
+import pytest
+
+from agents.admin import policies
+from agents.models import Agent
+from agents.policies.services import PolicySpec, RuleSpec, load_policy_spec, set_policy
+from agents.services import bind
+from bonobot.accounts.roles import Role
+from mcp_servers.definition_reviews import approve
+from mcp_servers.models import Server
+from tests import admin_client, factories
+
+pytestmark = pytest.mark.django_db
+
+LARGE = RuleSpec("mcp_web_add", {"properties": {"a": {"minimum": 100}}, "required": ["a"]})
+
+
+@pytest.fixture
+def acme():
+    return factories.organization()
+
+
+@pytest.fixture
+def boss(acme):
+    return factories.administrator(acme)
+
+
+@pytest.fixture
+def helper(acme, boss):
+    made = factories.agent(acme, mode="none")
+    server = admin_client.web_server(acme)
+    admin_client.offer(server, "add")
+    admin_client.offer(server, "echo")
+    approve(boss, server)
+    bind(boss, made, server)
+    return made
+
+
+@pytest.fixture
+def seat(acme):
+    return admin_client.sit(acme, Role.OWNER)
+
+
+def fields_of(seat, agent):
+    """Return the form's fields as a browser would send them back."""
+    response = seat.client.get(admin_client.url("agents_agent_policy", agent.pk))
+    draft = response.context["draft"]
+    fields = {"mode": draft.mode, **{effect: text for effect, _, text in draft.patterns}}
+    fields |= {f"rule-{one.tool.name}": one.rule for one in draft.ruled}
+    return fields | {
+        "when-effect": [one.effect for one in draft.conditions],
+        "when-tool": [one.tool for one in draft.conditions],
+        "when-schema": [one.when for one in draft.conditions],
+    }
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        PolicySpec("denylist", ask=("mcp_web_add", "mcp_web_e*"), deny=(LARGE, "mcp_web_echo")),
+        PolicySpec(
+            "all", allow=("mcp_web_add",), ask=("mcp_web_add", LARGE), deny=("mcp_web_add",)
+        ),
+        PolicySpec("allowlist", allow=("*", LARGE), ask=("mcp_*",), deny=("read_result",)),
+    ],
+)
+def test_nothing_is_lost_by_saving_what_is_shown(helper, boss, seat, text):
+    set_policy(boss, helper, text)
+    seat.get("agents_agent_policy", helper.pk)  # names the tools
+    before = load_policy_spec(helper)
+    seat.post("agents_agent_policy", helper.pk, **fields_of(seat, helper))
+    after = load_policy_spec(Agent.objects.get())
+    assert after.mode == before.mode
+    for effect in ("allow", "ask", "deny"):
+        assert sorted(map(str, after.entries(effect))) == sorted(map(str, before.entries(effect)))
+
+
+def test_a_question_and_a_condition_are_written_in_the_form(helper, seat):
+    fields = {
+        "mode": "all",
+        "rule-mcp_web_echo": "ask",
+        "ask": "mcp_web_e*",
+        "when-effect": ["deny", "ask"],
+        "when-tool": ["mcp_web_add", ""],
+        "when-schema": ['{"required": ["a"]}', ""],
+    }
+    page = admin_client.words(seat.post("agents_agent_policy", helper.pk, **fields))
+    text = load_policy_spec(Agent.objects.get())
+    assert set(text.ask) == {"mcp_web_echo", "mcp_web_e*"}
+    assert text.deny == (RuleSpec("mcp_web_add", {"required": ["a"]}),)
+    assert "1 with a person's yes" in page
+
+
+@pytest.mark.parametrize("typed", ["{", "[]", "", '{"$ref": "#"}'])
+def test_a_condition_that_cannot_be_is_refused_and_kept_on_the_page(helper, seat, typed):
+    fields = {"mode": "all", "when-effect": "ask", "when-tool": "mcp_web_add", "when-schema": typed}
+    page = seat.post("agents_agent_policy", helper.pk, status=400, **fields)
+    assert "unusable_condition" in page
+    assert 'value="mcp_web_add"' in page
+    assert load_policy_spec(helper).mode == "none"
+
+
+def test_what_would_hold_is_shown_before_it_is_saved(helper, seat):
+    seat.get("agents_agent_policy", helper.pk)
+    fields = {"mode": "allowlist", "rule-mcp_web_add": "ask", "rule-mcp_web_echo": "allow"}
+    page = seat.post("agents_agent_policy_preview", helper.pk, **fields)
+    assert page.index("asks") < page.index("now-mcp_web_echo")
+    assert "allowed" in page
+    assert load_policy_spec(helper).mode == "none"
+
+
+def test_many_tools_come_by_the_group_and_are_ruled_by_it(acme, helper, boss, seat, monkeypatch):
+    monkeypatch.setattr(policies, "SHOWN_AT_ONCE", 3)
+    monkeypatch.setattr(policies, "SHOWN_AT_ONCE", 3)
+    page = seat.get("agents_agent_policy", helper.pk)
+    group = f"all-{Server.objects.get().pk}"
+    assert f'name="{group}"' in page
+    assert "rule-mcp_web_add" not in page, "its rows come when it is opened"
+    rows = seat.get("agents_agent_policy_rows", helper.pk, group="builtin", page=2)
+    assert rows.count("<tr data-find-item") == 3
+    assert "page=3" in rows
+    fields = {"mode": "all", group: "deny", "rule-mcp_web_echo": "ask", "deny": "read_result"}
+    seat.post("agents_agent_policy", helper.pk, **fields)
+    text = load_policy_spec(Agent.objects.get())
+    assert set(text.deny) == {"mcp_web_add", "read_result"}
+    assert text.ask == ("mcp_web_echo",)
+    found = seat.send(
+        admin_client.url("agents_agent_policy", helper.pk) + "?q=mcp_web_add",
+        {"mode": "all", group: "none"},
+    )
+    assert "rule-mcp_web_add" in found
+    assert "rule-mcp_web_echo" not in found
+    assert load_policy_spec(Agent.objects.get()).ask == ("mcp_web_echo",)
+    assert "mcp_web_add" not in load_policy_spec(Agent.objects.get()).deny
+
+
+def test_the_organizations_rules_hold_for_every_agent(acme, helper, boss, seat):
+    set_policy(boss, helper, PolicySpec("all"))
+    seat.post("organization_policy", mode="all", deny="mcp_web_echo")
+    assert load_policy_spec(acme) == PolicySpec("all", deny=("mcp_web_echo",))
+    assert "denied_by_organization" in seat.get("agents_agent_policy", helper.pk)
+    bad = seat.post("organization_policy", status=400, mode="all", deny="mcp_nowhere_x")
+    assert "rule_unknown_server" in bad
+    assert "mcp_nowhere_x</textarea>" in bad
+
+
+def test_others_read_the_organizations_rules(acme):
+    auditor = admin_client.sit(acme, Role.AUDITOR)
+    page = auditor.get("organization_policy")
+    assert "Save the rules" not in page
+    assert "Who may change them: owner" in admin_client.words(page)
+    auditor.post("organization_policy", status=403, mode="none")
+    assert load_policy_spec(acme) == PolicySpec("all")
+
+
+def test_an_agent_without_tools_says_so_where_it_is_used(helper, seat):
+    for name in ("agents_agent_policy", "agents_agent_change"):
+        page = admin_client.words(seat.get(name, helper.pk))
+        assert "can call no tool of a server" in page
+        assert "it blocks every tool" in page
+
+
+def test_a_policy_is_tried_on_past_calls_before_it_is_saved(seat, helper) -> None:
+    before = load_policy_spec(helper)
+    fields = fields_of(seat, helper) | {"mode": "denylist", "do": "try"}
+    page = admin_client.words(seat.post("agents_agent_policy", helper.pk, **fields))
+    assert "What it would have decided" in page
+    assert "Not saved yet." in page
+    helper.refresh_from_db()
+    assert load_policy_spec(helper) == before
+    assert 'value="denylist" checked' in seat.post("agents_agent_policy", helper.pk, **fields)
+
+
+def test_the_configuration_tells_how_many_tokens_a_turn_begins_with(seat, helper) -> None:
+    Agent.objects.filter(pk=helper.pk).update(instructions="x" * 400)
+    page = seat.get("agents_agent_configuration", helper.pk)
+    assert 'data-tokens-of="id_instructions">100<' in page
+    assert "A turn begins with about" in page

@@ -1,0 +1,91 @@
+"""Trying a tool: a real call through the door, with its result or its refusal."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from agents.models import Agent
+from bonobot.accounts.models import Organization
+from bonobot.accounts.roles import Role
+from bonobot.ledger.models import AuditRow
+from bonobot.ledger.writer.writer_thread import get_writer
+from mcp_servers.models import Definition, Server
+from tests import admin_client
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def seat(acme: Organization) -> Iterator[admin_client.Desk]:
+    yield admin_client.sit(acme, Role.OWNER)
+    get_writer().close()
+
+
+def try_it(seat: admin_client.Desk, server: Server, tool: str, arguments: str, **more: str) -> str:
+    fields = {"tool": tool, "arguments": arguments, **more}
+    return seat.post("mcp_servers_server_try", server.pk, **fields)
+
+
+def test_the_form_begins_with_fitting_arguments(workshop: Server, seat: admin_client.Desk) -> None:
+    tool = workshop.definitions.tools().order_by("name")[0]
+    page = seat.get("mcp_servers_server_try", workshop.pk, tool=tool.name)
+    assert f'<option value="{tool.name}" selected>' in page
+
+
+def test_a_link_to_a_tool_that_is_gone_offers_no_other_in_its_place(
+    workshop: Server, seat: admin_client.Desk
+) -> None:
+    Definition.objects.filter(name="add").update(present=False)
+    page = seat.get("mcp_servers_server_try", workshop.pk, tool="add")
+    assert "<code>not_found</code>" in page
+    assert 'name="arguments"' not in page
+
+
+def test_a_result_is_shown_and_audited(
+    workshop: Server, helper: Agent, seat: admin_client.Desk
+) -> None:
+    page = try_it(seat, workshop, "add", '{"a": 2, "b": 40}')
+    assert "42" in admin_client.words(page)
+    row = AuditRow.objects.get(tool_name="add", event_type="call")
+    assert (row.outcome, row.actor_id) == ("ok", str(seat.user.pk))
+    assert admin_client.url("ledger_auditrow_change", row.pk) in page
+
+
+def test_a_form_of_the_input_schema_makes_the_arguments(
+    workshop: Server, helper: Agent, seat: admin_client.Desk
+) -> None:
+    names = list(workshop.definitions.get(name="add").input_schema["properties"])
+    fields = {f"arg-{names.index('a')}": "2", f"arg-{names.index('b')}": "40"}
+    page = try_it(seat, workshop, "add", "", how="form", **fields)
+    assert "42" in admin_client.words(page)
+    assert "invalid_arguments" in try_it(seat, workshop, "add", "", how="form", **{"arg-0": "x"})
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "code"),
+    [
+        ("add", "{", "broken_json"),
+        ("add", "[1]", "invalid_arguments"),
+        ("add", '{"a": "x"}', "invalid_arguments"),
+        ("nothing", "{}", "unknown_tool"),
+    ],
+)
+def test_a_refusal_says_why_with_its_code(
+    workshop: Server, seat: admin_client.Desk, tool: str, arguments: str, code: str
+) -> None:
+    assert code in try_it(seat, workshop, tool, arguments)
+
+
+def test_what_waits_is_tried_only_after_a_confirmation(
+    workshop: Server, seat: admin_client.Desk
+) -> None:
+    Definition.objects.update(pinned=None, pinned_digest="")
+    assert "not_approved" in try_it(seat, workshop, "add", '{"a": 2, "b": 40}')
+    page = try_it(seat, workshop, "add", '{"a": 2, "b": 40}', unapproved="1")
+    assert "42" in admin_client.words(page)
+
+
+def test_an_auditor_may_not_try(workshop: Server, acme: Organization) -> None:
+    auditor = admin_client.sit(acme, Role.AUDITOR)
+    auditor.get("mcp_servers_server_try", workshop.pk, status=403)
+    assert "Try it" not in admin_client.words(auditor.get("mcp_servers_server_change", workshop.pk))

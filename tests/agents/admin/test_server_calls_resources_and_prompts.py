@@ -1,0 +1,77 @@
+"""Reading resources and filling prompts from a server's pages."""
+
+import pytest
+
+from bonobot.accounts.roles import Role
+from bonobot.ledger.models import AuditRow
+from bonobot.ledger.writer.writer_thread import get_writer
+from mcp_servers.models import Definition
+from tests import admin_client
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+PNG = "data:image/png;base64,iVBOR"
+
+
+@pytest.fixture
+def seat(acme):
+    yield admin_client.sit(acme, Role.OWNER)
+    get_writer().close()
+
+
+@pytest.fixture
+def ask(seat, library):
+    def asked(kind, name, **more):
+        return seat.post("mcp_servers_server_ask", library.pk, kind=kind, name=name, **more)
+
+    return asked
+
+
+def test_every_kind_of_definition_has_its_way_to_be_tried(seat, library):
+    page = seat.get("mcp_servers_server_definitions", library.pk)
+    assert "kind=resources&amp;name=lib%3A%2F%2Frules" in page
+    assert "kind=prompts&amp;name=review" in page
+    form = seat.get("mcp_servers_server_ask", library.pk, kind="resources", name="lib://rules")
+    assert '<option value="lib://rules" selected>' in form
+    assert "House rules" in form
+
+
+def test_a_link_to_what_is_gone_offers_nothing_else_in_its_place(seat, library, ask):
+    Definition.objects.filter(name="lib://rules").update(present=False)
+    page = seat.get("mcp_servers_server_ask", library.pk, kind="resources", name="lib://rules")
+    assert "<code>not_found</code>" in page
+    assert "<code>not_found</code>" in ask("resources", "lib://rules")
+    assert not AuditRow.objects.filter(resource_type="mcp_resource").exists()
+
+
+def test_a_resource_is_read_and_shown_by_its_type(seat, ask):
+    assert "# Be quiet" in ask("resources", "lib://rules")
+    assert AuditRow.objects.get(resource_type="mcp_resource").outcome == "ok"
+    assert PNG in ask("resources", "lib://logo")
+    page = ask("resources", "lib://page")
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+    assert "<script>alert" not in page
+
+
+def test_a_template_is_filled_by_its_variables(ask):
+    page = ask("resources", "lib://books/{book}", **{"in-book": "war & peace"})
+    assert "the text of lib://books/war%20%26%20peace" in page
+    assert "unknown_resource" in ask("resources", "lib://books/{book}", **{"in-book": ".."})
+
+
+def test_a_prompt_is_filled_and_its_messages_are_shown(ask):
+    page = ask("prompts", "review", **{"in-book": "<b>Emma</b>", "in-tone": ""})
+    assert "Review &lt;b&gt;Emma&lt;/b&gt; (plainly)" in page
+    assert PNG in page
+    assert "invalid_arguments" not in page
+
+
+def test_what_waits_is_tried_only_after_a_confirmation(ask):
+    Definition.objects.update(pinned=None, pinned_digest="")
+    assert "not_approved" in ask("prompts", "plain")
+    assert "not_approved" not in ask("prompts", "plain", unapproved="1")
+
+
+def test_a_server_without_resources_says_so(seat, workshop):
+    page = seat.get("mcp_servers_server_ask", workshop.pk)
+    assert "The server offers no resources." in page

@@ -1,0 +1,167 @@
+"""Pasted JSON: previewed with every problem, added as it was ticked."""
+
+import json
+from typing import Any
+
+import pytest
+from django.core.files.uploadedfile import SimpleUploadedFile
+
+from bonobot.accounts.models import Organization
+from bonobot.accounts.roles import Role
+from mcp_servers.import_export import import_plan
+from mcp_servers.models import Server
+from tests import admin_client, factories
+
+pytestmark = pytest.mark.django_db
+TWO = {
+    "mcpServers": {
+        "weather": {"url": "https://mcp.example.com/mcp", "headers": {"X-Team": "geheim"}},
+        "broken": {"url": "ftp://x"},
+    }
+}
+SHARED = {
+    "mcpServers": {
+        "weather": {"url": "https://mcp.example.com/mcp", "allowed_tools": ["get_*", "set_*"]}
+    },
+    "bot_overrides": {
+        "helper": {
+            "additional_servers": ["weather"],
+            "tool_permissions": {"weather": {"denied": ["set_*"]}},
+        }
+    },
+}
+LOCAL = {"local": {"url": "http://127.0.0.1:3001/mcp"}}
+
+
+@pytest.fixture(autouse=True)
+def _no_names_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = import_plan.resolve_for_preview
+    monkeypatch.setattr(
+        import_plan, "resolve_for_preview", lambda host: real(host) if host[:1].isdigit() else ()
+    )
+
+
+@pytest.fixture
+def acme() -> Organization:
+    return factories.organization()
+
+
+@pytest.fixture
+def seat(acme: Organization) -> admin_client.Desk:
+    return admin_client.sit(acme, Role.OPERATOR)
+
+
+def paste(seat: admin_client.Desk, config: Any, *, status: int = 200, **more: Any) -> str:
+    text = config if isinstance(config, str) else json.dumps(config)
+    return seat.post("mcp_servers_server_paste", status=status, text=text, **more)
+
+
+def test_a_preview_shows_each_server_and_adds_none(seat: admin_client.Desk) -> None:
+    page = paste(seat, TWO, do="preview")
+    assert "2 servers were found" in page
+    assert "can be added" in page
+    assert "bad_url" in page
+    assert "geheim" not in admin_client.words(page).replace(json.dumps(TWO), "")
+    assert not Server.objects.exists()
+
+
+def test_what_is_ticked_is_added_and_asked_at_once(seat: admin_client.Desk) -> None:
+    page = paste(seat, TWO, do="add", seen="1", add=["weather"])
+    server = Server.objects.get()
+    assert server.name == "weather"
+    assert f'data-connect="{admin_client.url("mcp_servers_server_connect", server.pk)}"' in page
+
+
+def test_what_is_not_ticked_is_left_out(seat: admin_client.Desk) -> None:
+    page = paste(seat, TWO, do="add", seen="1")
+    assert "Nothing was added." in page
+    assert not Server.objects.exists()
+
+
+def test_one_that_cannot_be_added_does_not_stop_the_others(seat: admin_client.Desk) -> None:
+    page = paste(seat, TWO, do="add", seen="1", add=["weather", "broken"])
+    assert [server.name for server in Server.objects.all()] == ["weather"]
+    assert "not added" in page
+    assert "bad_url" in page
+    assert "line 1 · url" in admin_client.words(page)
+
+
+def test_broken_json_says_where(seat: admin_client.Desk) -> None:
+    page = paste(seat, '{"a": {"url": "https://x.example/"\n', do="preview", status=400)
+    assert "broken_json" in page
+    assert "line" in page
+
+
+def test_a_platform_administrator_may_allow_a_private_address(acme: Organization) -> None:
+    root = admin_client.sit(acme, None)
+    assert 'name="private" value="local"' in paste(root, LOCAL, do="preview")
+    paste(root, LOCAL, do="add", seen="1", add=["local"])
+    assert not Server.objects.exists()
+    paste(root, LOCAL, do="add", seen="1", add=["local"], private=["local"])
+    assert Server.objects.get().allow_private
+
+
+def test_an_operator_is_offered_no_such_permission(seat: admin_client.Desk) -> None:
+    page = paste(seat, LOCAL, do="preview")
+    assert 'name="private"' not in page
+    assert "Ask a platform administrator" in page
+    paste(seat, LOCAL, do="add", seen="1", add=["local"], private=["local"])
+    assert not Server.objects.exists()
+
+
+def test_a_command_is_refused_for_an_operator(seat: admin_client.Desk) -> None:
+    page = paste(seat, {"clock": {"command": "uvx", "args": ["mcp-server-time"]}}, do="preview")
+    assert "platform_admin_only" in page
+
+
+def test_variables_become_values_to_fill(seat: admin_client.Desk) -> None:
+    config = {"weather": {"url": "https://mcp.example.com/mcp", "headers": {"X-Key": "${SKY_KEY}"}}}
+    page = paste(seat, config, do="preview")
+    assert 'name="parameter-SKY_KEY"' in page
+    paste(seat, config, do="add", seen="1", add=["weather"], **{"parameter-SKY_KEY": "geheim"})
+    [secret] = Server.objects.get().secrets.all()
+    assert secret.value.open() == "geheim"
+
+
+def test_a_variable_left_open_is_named(seat: admin_client.Desk) -> None:
+    config = {"weather": {"url": "https://mcp.example.com/${PLACE}"}}
+    page = paste(seat, config, do="add", seen="1", add=["weather"])
+    assert "PLACE" in admin_client.words(page)
+    assert not Server.objects.exists()
+
+
+def test_a_reviewer_may_not_paste(acme: Organization) -> None:
+    reviewer = admin_client.sit(acme, Role.REVIEWER)
+    reviewer.get("mcp_servers_server_paste", status=403)
+    paste(reviewer, TWO, do="add", seen="1", add=["weather"], status=403)
+    assert not Server.objects.exists()
+
+
+def test_what_the_file_gives_to_agents_is_shown_and_done(
+    acme: Organization, seat: admin_client.Desk
+) -> None:
+    helper = factories.agent(acme)
+    page = paste(seat, SHARED, do="preview")
+    assert "What agents get" in page
+    assert not helper.bindings.exists()
+    paste(seat, SHARED, do="add", seen="1", add=["weather"], overrides="1")
+    binding = helper.bindings.get()
+    assert (binding.server.name, binding.denied_tools) == ("weather", ["set_*"])
+    assert binding.server.only_tools == ["get_*", "set_*"]
+
+
+def test_agents_get_nothing_when_it_is_not_ticked(
+    acme: Organization, seat: admin_client.Desk
+) -> None:
+    helper = factories.agent(acme)
+    paste(seat, SHARED, do="add", seen="1", add=["weather"])
+    assert Server.objects.exists()
+    assert not helper.bindings.exists()
+
+
+def test_a_file_is_read_like_a_pasted_text(seat: admin_client.Desk) -> None:
+    file = SimpleUploadedFile("mcp.json", json.dumps(TWO).encode())
+    page = seat.post("mcp_servers_server_paste", text="", file=file, do="preview")
+    assert "2 servers were found" in page
+    odd = SimpleUploadedFile("mcp.bin", b"\xff\xfe\x00")
+    assert "not_text" in seat.post("mcp_servers_server_paste", status=400, text="", file=odd)

@@ -1,0 +1,48 @@
+"""A session's calls tell what they cost, what they carried and what was decided."""
+
+import pytest
+
+from agents.models import Agent, Step
+from bonobot.accounts.models import Organization
+from bonobot.accounts.roles import Role
+from bonobot.ledger.types import Admission, Settlement
+from bonobot.ledger.writer.writer_thread import get_writer
+from tests import admin_client, factories
+from tests.bonobot.ledger.factories import opening_of
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+WAIT_S = 30.0
+
+
+def test_cost_labels_and_decision_stand_at_the_call_and_in_the_timeline(
+    acme: Organization, helper: Agent
+) -> None:
+    session = factories.rested_session(helper)
+    opening = opening_of(
+        acme.pk, agent_id=helper.pk, session_id=session.pk, details={"labels": ["private_data"]}
+    )
+    get_writer().admit(Admission(opening)).result(WAIT_S)
+    settlement = Settlement(
+        call_id=opening.call_id,
+        organization_id=acme.pk,
+        outcome="ok",
+        duration_ms=5,
+        cost_microusd=2_500_000,
+    )
+    get_writer().settle(settlement).result(WAIT_S)
+    get_writer().close()
+    session.steps.create(
+        seq=9,
+        kind=Step.Kind.CALL,
+        state=Step.State.DONE,
+        turn=1,
+        call_id=opening.call_id,
+        payload={"name": "mcp_time_now", "text": "noon"},
+    )
+    owner = admin_client.sit(acme, Role.OWNER)
+    for page in ("agents_session_change", "agents_session_timeline"):
+        text = admin_client.words(owner.get(page, session.pk))
+        assert "$2.50" in text, page
+        assert "private data" in text, page
+        assert "allow" in text, page

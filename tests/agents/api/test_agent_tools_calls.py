@@ -1,0 +1,260 @@
+"""Calls over REST, through the door, to a real server: of agents, and without one (FEATURES C1)."""
+
+import json
+
+import pytest
+
+from agents.builtin_tools.registry import BUILTIN_TOOLS
+from agents.calls.explain import DECIDING
+from agents.models import Agent
+from agents.policies.services import PolicySpec, set_policy
+from bonobot.accounts.models import Organization, User
+from bonobot.accounts.roles import Role
+from bonobot.core.runtime import get_runtime
+from bonobot.ledger.models import AuditRow
+from mcp_servers.client.pool import get_connection_pool
+from mcp_servers.definition_reviews import reset_review
+from mcp_servers.models import Server
+from tests import factories, rest
+from tests.rest import Rest
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+ECHO = "agents/helper/tools/mcp_workshop_echo"
+
+
+@pytest.fixture
+def operator(acme: Organization, helper: Agent) -> Rest:
+    return rest.as_role(acme, Role.OPERATOR)
+
+
+@pytest.fixture
+def owner(acme: Organization, helper: Agent) -> Rest:
+    return rest.as_role(acme, Role.OWNER)
+
+
+def last_call() -> AuditRow:
+    return AuditRow.objects.filter(event_type="call").order_by("seq").last()
+
+
+def unreachable(acme: Organization, *agents: Agent) -> Server:
+    return factories.http_server(acme, "http://127.0.0.1:9/mcp", "silent")
+
+
+# -- of an agent ---------------------------------------------------------------------------------
+
+
+def test_an_agents_tools_are_listed_with_the_decision(operator, workshop):
+    found = {tool["name"]: tool for tool in operator.get("agents/helper/tools").json["results"]}
+    echo = found["mcp_workshop_echo"]
+    assert (echo["server"], echo["tool"], echo["source"]) == ("workshop", "echo", "mcp")
+    assert (echo["allowed"], echo["rule"], echo["code"]) == (True, "policy:all", "")
+    assert echo["input_schema"]["required"] == ["text"]
+    assert found["read_result"]["source"] == "builtin"
+
+
+def test_the_tools_come_in_pages_too(operator, workshop):
+    names, address = [], "agents/helper/tools?limit=4"
+    while address:
+        answer = operator.get(address)
+        names += [tool["name"] for tool in answer.json["results"]]
+        address = answer.json["next"]
+    assert names == sorted(set(names))
+    assert len(names) > 8
+
+
+def test_a_refused_tool_says_which_rule_and_what_to_do(acme, operator, helper, workshop):
+    set_policy(factories.administrator(acme), helper, PolicySpec("none"))
+    found = operator.get("agents/helper/tools").json["results"]
+    codes = {tool["code"] for tool in found if tool["name"] not in BUILTIN_TOOLS}
+    assert codes == {"denied_by_policy"}
+    assert not any(tool["allowed"] for tool in found)
+    assert all(tool["remedy"] and tool["reason"] for tool in found)
+
+
+def test_every_stage_of_a_decision_is_explained(operator, workshop):
+    answer = operator.get(f"{ECHO}/explain").json
+    assert answer["allowed"]
+    stages = [stage["stage"] for stage in answer["stages"]]
+    assert stages == ["resolve", "arguments", *DECIDING, "consent", "flow", "rate", "budgets"]
+
+
+def test_an_unknown_tool_can_not_be_explained(operator, workshop):
+    answer = operator.get("agents/helper/tools/mcp_workshop_nothing/explain")
+    assert (answer.status, answer.code) == (404, "unknown_tool")
+
+
+def test_a_call_is_answered_with_its_outcome_and_is_in_the_audit(operator, workshop):
+    answer = operator.post(f"{ECHO}/call", {"arguments": {"text": "hello"}})
+    assert answer.status == 200
+    assert answer.json["outcome"] == "ok"
+    assert (answer.json["text"], answer.json["server"]) == ("hello", "workshop")
+    assert answer.json["result"]["content"] == [{"type": "text", "text": "hello"}]
+    row = last_call()
+    assert str(row.pk) == answer.json["call_id"]
+    details = json.loads(row.opened)["details"]
+    assert details["arguments"] == {"text": "hello"}
+    assert details["via"] == "rest"
+
+
+def test_a_tools_own_error_is_an_answer(operator, workshop):
+    answer = operator.post(
+        "agents/helper/tools/mcp_workshop_fail/call", {"arguments": {"reason": "no luck"}}
+    )
+    assert (answer.status, answer.json["is_error"], answer.json["code"]) == (
+        200,
+        True,
+        "tool_error",
+    )
+
+
+def test_a_refused_call_is_a_problem_and_in_the_audit(acme, operator, helper, workshop):
+    set_policy(factories.administrator(acme), helper, PolicySpec("none"))
+    answer = operator.post(f"{ECHO}/call", {"arguments": {"text": "x"}})
+    assert (answer.status, answer.code, answer.json["rule"]) == (
+        403,
+        "denied_by_policy",
+        "policy:none",
+    )
+    assert (last_call().outcome, last_call().code) == ("refused", "denied_by_policy")
+
+
+def test_arguments_that_do_not_fit_are_named(operator, workshop):
+    answer = operator.post(f"{ECHO}/call", {"arguments": {"text": 7}})
+    assert (answer.code, answer.json["field"]) == ("invalid_arguments", "$.text")
+    assert operator.post(f"{ECHO}/call", {"arguments": []}).json["field"] == "arguments"
+
+
+def test_a_built_in_tool_is_called_the_same_way(operator, helper):
+    body = {"arguments": {"result_id": "0191f2d0-7f0c-7c3e-9d1f-0d5f2b8f6a11"}}
+    answer = operator.post("agents/helper/tools/read_result/call", body)
+    assert (answer.json["outcome"], answer.json["tool"]) == ("error", "read_result")
+
+
+def test_a_member_calls_only_agents_that_were_given_to_them(acme, helper, workshop):
+    factories.agent(acme, "secret")
+    factories.person(acme, Role.MEMBER, "mia")
+    user = User.objects.get(username="mia")
+    helper.members.add(user)
+    client = Rest(user=user)
+    body = {"arguments": {"text": "x"}}
+    assert client.post(f"{ECHO}/call", body).json["outcome"] == "ok"
+    assert client.post("agents/secret/tools/mcp_workshop_echo/call", body).status == 404
+
+
+def test_a_tokens_rate_is_a_limit_with_the_time_to_wait(acme, helper, workshop):
+    owner = rest.as_role(acme, Role.OWNER)
+    body = {"name": "slow", "role": "member", "agent": "helper", "calls_per_minute": 1}
+    client = Rest(owner.post("tokens", body).json["token"])
+    answers = [client.post(f"{ECHO}/call", {"arguments": {"text": "x"}}) for _ in range(3)]
+    refused = answers[-1]
+    assert (refused.status, refused.code) == (429, "rate_limited")
+    assert int(refused.headers["Retry-After"]) > 0
+
+
+def test_a_call_that_is_sent_twice_with_a_key_is_made_once(operator, workshop, effects):
+    path = "agents/helper/tools/mcp_workshop_count/call"
+    first, again = (
+        operator.post(path, {"arguments": {"what": "x"}}, Idempotency_Key="k") for _ in range(2)
+    )
+    assert first.json == again.json
+    assert effects.read_text() == "x\n"
+
+
+# -- a server's test -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("of", ["mcp-servers", "agents/helper/mcp-servers"])
+def test_a_test_answers_what_was_found(operator, workshop, of):
+    answer = operator.post(f"{of}/{workshop.pk}/test")
+    assert answer.status == 200
+    assert set(answer.json) == {"status", "tools_discovered", "tools", "latency_ms"}
+    assert (answer.json["status"], answer.json["tools_discovered"]) == ("connected", 8)
+    assert {"name": "echo", "description": "Return the text."} in answer.json["tools"]
+    assert answer.json["latency_ms"] >= 0
+    assert operator.get(f"{of}/{workshop.pk}").json["last_connected_at"]
+
+
+def test_a_failed_test_is_an_answer_that_says_what_to_do(acme, operator, helper):
+    server = unreachable(acme)
+    answer = operator.post(f"mcp-servers/{server.pk}/test")
+    assert answer.status == 200
+    assert (answer.json["status"], answer.json["code"]) == ("error", "server_unreachable")
+    assert answer.json["detail"]
+    assert answer.json["remedy"]
+    assert operator.get(f"mcp-servers/{server.pk}").json["status_code"] == "server_unreachable"
+
+
+def test_a_refresh_says_what_changed(operator, workshop):
+    answer = operator.post(f"mcp-servers/{workshop.pk}/refresh").json
+    assert (answer["new"], answer["changed"], answer["gone"], answer["waiting"]) == (0, 0, 0, 0)
+
+
+# -- without an agent ----------------------------------------------------------------------------
+
+
+def execute(client: Rest, server: Server, method: str, **body: object) -> rest.Answer:
+    return client.post(f"mcp-servers/{server.pk}/execute", {"method": method} | body)
+
+
+def test_a_connector_is_greeted(operator, workshop):
+    answer = execute(operator, workshop, "initialize")
+    assert (answer.json["outcome"], answer.json["call_id"]) == ("ok", None)
+    assert answer.json["result"]["serverInfo"]["name"]
+    assert "tools" in answer.json["result"]["capabilities"]
+
+
+def test_a_connector_lists_what_may_be_called(acme, operator, workshop):
+    reset_review(factories.administrator(acme), workshop.definitions.get(name="echo"))
+    tools = execute(operator, workshop, "tools/list").json["result"]["tools"]
+    assert "add" in [tool["name"] for tool in tools]
+    assert "echo" not in [tool["name"] for tool in tools]
+    assert tools[0]["inputSchema"]
+
+
+def test_a_connectors_tool_is_called_by_its_own_name(operator, workshop):
+    params = {"name": "add", "arguments": {"a": 2, "b": 3}}
+    answer = execute(operator, workshop, "tools/call", params=params)
+    assert answer.json["result"]["structuredContent"] == {"result": 5}
+    row = last_call()
+    assert (row.action, row.agent_id, row.tool_name) == ("tool_call", None, "add")
+    get_runtime().call(get_connection_pool().forget, workshop.pk)
+
+
+def test_a_tool_that_waits_is_tried_by_who_may_approve_it(acme, operator, owner, workshop):
+    reset_review(factories.administrator(acme), workshop.definitions.get(name="echo"))
+    asked = {"params": {"name": "echo", "arguments": {"text": "x"}}}
+    assert execute(owner, workshop, "tools/call", **asked).code == "not_approved"
+    assert execute(owner, workshop, "tools/call", **asked, unapproved=True).json["outcome"] == "ok"
+    refused = execute(operator, workshop, "tools/call", **asked, unapproved=True)
+    assert (refused.status, refused.code) == (403, "not_approved")
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code", "field"),
+    [
+        ({"method": "logging/setLevel"}, 400, "unknown_method", "method"),
+        ({"method": "tools/call"}, 400, "invalid", "params.name"),
+        (
+            {"method": "tools/call", "params": {"name": "x", "a": 1}},
+            400,
+            "unknown_field",
+            "params.a",
+        ),
+        ({"method": "tools/call", "params": {"name": "nothing"}}, 404, "unknown_tool", "tool"),
+        ({"params": {}}, 400, "invalid", "method"),
+    ],
+)
+def test_what_a_connector_can_not_do_is_named(operator, workshop, body, status, code, field):
+    answer = operator.post(f"mcp-servers/{workshop.pk}/execute", body)
+    assert (answer.status, answer.code, answer.json["field"]) == (status, code, field)
+
+
+def test_a_connector_that_does_not_answer_is_an_outcome(acme, operator, helper):
+    answer = execute(operator, unreachable(acme), "initialize")
+    assert (answer.status, answer.json["outcome"], answer.json["code"]) == (
+        200,
+        "error",
+        "server_unreachable",
+    )
+    assert answer.json["remedy"]

@@ -1,0 +1,133 @@
+"""Resources, prompts and completion over REST: of an agent, and of a server without one."""
+
+import pytest
+
+from bonobot.accounts.roles import Role
+from mcp_servers.definition_reviews import reset_review
+from tests import factories, rest
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+AGENT = "agents/helper"
+
+
+@pytest.fixture
+def operator(acme, helper):
+    return rest.as_role(acme, Role.OPERATOR)
+
+
+@pytest.fixture
+def ticked(operator, library):
+    """Tick over REST, and return the body that names the server."""
+    body = {
+        "server_id": str(library.pk),
+        "allowed_resources": ["lib://rules", "lib://books/{book}"],
+        "allowed_prompts": ["review"],
+    }
+    answer = operator.post(f"{AGENT}/mcp-servers", body)
+    assert answer.status == 200
+    assert answer.json["allowed_resources"] == ["lib://rules", "lib://books/{book}"]
+    return {"server_id": str(library.pk)}
+
+
+@pytest.fixture
+def execute(operator, library):
+    def asked(method, client=operator, **params):
+        body = {"method": method, "params": params}
+        return client.post(f"mcp-servers/{library.pk}/execute", body)
+
+    return asked
+
+
+def test_what_an_agent_may_read_is_listed_with_the_decision(operator, ticked):
+    found = {one["name"]: one for one in operator.get(f"{AGENT}/resources").json["results"]}
+    assert len(found) == 7
+    rules, logo = found["lib://rules"], found["lib://logo"]
+    assert (rules["allowed"], rules["title"], rules["mime_type"]) == (
+        True,
+        "House rules",
+        "text/markdown",
+    )
+    assert (logo["allowed"], logo["code"]) == (False, "not_ticked")
+    assert logo["remedy"]
+    assert found["lib://books/{book}"]["kind"] == "resource_template"
+    prompts = {one["name"]: one for one in operator.get(f"{AGENT}/prompts").json["results"]}
+    assert [name for name, one in prompts.items() if one["allowed"]] == ["review"]
+    assert prompts["review"]["argument_schema"]["required"] == ["book"]
+
+
+def test_the_list_costs_a_fixed_number_of_queries(operator, ticked, django_assert_max_num_queries):
+    operator.get(f"{AGENT}/resources")
+    with django_assert_max_num_queries(12):
+        assert len(operator.get(f"{AGENT}/resources").json["results"]) == 7
+
+
+def test_the_resources_come_in_pages(operator, ticked):
+    names, address = [], f"{AGENT}/resources?limit=3"
+    while address:
+        answer = operator.get(address)
+        names += [one["name"] for one in answer.json["results"]]
+        address = answer.json["next"]
+    assert len(names) == len(set(names)) == 7
+
+
+def test_a_resource_is_read_as_the_agent(operator, ticked):
+    answer = operator.post(f"{AGENT}/resources/read", ticked | {"uri": "lib://books/emma"})
+    assert (answer.status, answer.json["text"]) == (200, "the text of lib://books/emma")
+    assert answer.json["result"]["contents"][0]["uri"] == "lib://books/emma"
+    refused = operator.post(f"{AGENT}/resources/read", ticked | {"uri": "lib://logo"})
+    assert (refused.status, refused.code) == (403, "not_ticked")
+    unknown = operator.post(f"{AGENT}/resources/read", ticked | {"uri": "lib://books/../x"})
+    assert (unknown.status, unknown.code) == (404, "unknown_resource")
+
+
+def test_a_prompt_is_filled_as_the_agent(operator, ticked):
+    body = ticked | {"name": "review", "arguments": {"book": "Emma", "tone": ""}}
+    answer = operator.post(f"{AGENT}/prompts/get", body)
+    assert answer.json["result"]["messages"][0]["content"]["text"] == "Review Emma ()"
+    wrong = operator.post(f"{AGENT}/prompts/get", ticked | {"name": "review"})
+    assert (wrong.status, wrong.code) == (400, "invalid_arguments")
+    refused = operator.post(f"{AGENT}/prompts/get", ticked | {"name": "plain"})
+    assert refused.code == "not_ticked"
+
+
+def test_another_organizations_server_can_not_be_named(operator, ticked):
+    foreign = factories.http_server(factories.organization("other"), "http://127.0.0.1:9/mcp")
+    body = {"server_id": str(foreign.pk), "uri": "lib://rules"}
+    answer = operator.post(f"{AGENT}/resources/read", body)
+    assert (answer.status, answer.code) == (404, "not_bound")
+
+
+def test_a_server_is_asked_for_everything_without_an_agent(acme, execute, library):
+    reset_review(factories.administrator(acme), library.definitions.get(name="lib://logo"))
+    listed = execute("resources/list").json["result"]["resources"]
+    assert "lib://logo" not in {one["uri"] for one in listed}
+    assert len(listed) == 4
+    templates = execute("resources/templates/list").json["result"]["resourceTemplates"]
+    assert templates[0] == {
+        "uriTemplate": "lib://books/{book}",
+        "name": "book",
+        "description": "A book.",
+    }
+    assert len(execute("prompts/list").json["result"]["prompts"]) == 2
+    assert execute("resources/read", uri="lib://rules").json["text"] == "# Be quiet"
+    assert execute("prompts/get", name="plain").json["outcome"] == "ok"
+    ref = {"type": "ref/prompt", "name": "review"}
+    completed = execute("completion/complete", ref=ref, argument={"name": "book", "value": "E"})
+    assert len(completed.json["result"]["completion"]["values"]) == 100
+
+
+def test_what_a_server_is_asked_wrongly_is_said(execute):
+    assert execute("resources/read").status == 400
+    assert execute("resources/subscribe").code == "unknown_method"
+    answer = execute("completion/complete", ref={"type": "ref/prompt"}, argument={})
+    assert answer.status == 400
+    ref = {"type": "ref/resource", "uri": "lib://books/{book}"}
+    assert execute("completion/complete", ref=ref, argument={}).code == "invalid_arguments"
+
+
+def test_a_member_reads_as_an_agent_only(acme, helper, ticked, execute):
+    member = rest.as_role(acme, Role.MEMBER, helper)
+    read = member.post(f"{AGENT}/resources/read", ticked | {"uri": "lib://rules"})
+    assert read.status in (200, 403, 404)
+    assert execute("resources/read", client=member, uri="lib://rules").status in (403, 404)

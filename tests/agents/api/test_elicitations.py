@@ -1,0 +1,116 @@
+"""Questions of servers: read and answered by REST and in the admin."""
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from agents.models import Question
+from agents.sessions.services import start
+from bonobot.accounts.roles import Role
+from bonobot.ledger.models import AuditRow
+from tests import admin_client, factories, rest
+
+pytestmark = pytest.mark.django_db
+
+PAGE = {
+    "mode": "url",
+    "message": "Sign in\u202e",
+    "url": "http://xn--bcher-kva.example/start?state=1",
+    "elicitationId": "e1",
+}
+
+
+@pytest.fixture
+def acme():
+    return factories.organization()
+
+
+@pytest.fixture
+def helper(acme):
+    return factories.agent(acme)
+
+
+@pytest.fixture
+def server(acme):
+    return admin_client.web_server(acme)
+
+
+def session_of(principal, helper):
+    return start(principal, helper, "Provision it")
+
+
+def test_who_started_the_session_answers_and_nobody_else(acme, helper, server):
+    client = rest.as_role(acme, Role.MEMBER, helper)
+    boss = factories.administrator(acme)
+    owner = factories.person(acme, Role.OWNER)
+    theirs = factories.asked(session_of(owner, helper), server)
+    cli = factories.asked(session_of(boss, helper), server)
+    assert client.get("questions").json["results"] == []
+    assert client.get(f"questions/{theirs.pk}").status == 404
+
+    auditor = rest.as_role(acme, Role.AUDITOR)
+    assert auditor.post(f"questions/{cli.pk}/answer", {"action": "cancel"}).status == 403
+    reviewer = rest.as_role(acme, Role.OWNER)
+    with_all = reviewer.get("questions?state=waiting").json["results"]
+    assert {one["id"] for one in with_all} == {str(theirs.pk), str(cli.pk)}
+    refused = reviewer.post(f"questions/{theirs.pk}/answer", {"action": "cancel"})
+    assert (refused.status, refused.code) == (403, "not_yours")
+    # No person started the other session: whoever approves calls may answer.
+    path = f"questions/{cli.pk}/answer"
+    wrong = reviewer.post(path, {"action": "accept", "content": {"region": "mars"}})
+    assert (wrong.status, wrong.code, wrong.json["field"]) == (400, "bad_answer", "content.region")
+    done = reviewer.post(path, {"action": "accept", "content": {"region": "eu", "count": 2}})
+    assert (done.json["state"], "content" in done.json) == ("accept", False)
+    assert Question.objects.get(pk=cli.pk).content.open() == {"region": "eu", "count": 2}
+    assert reviewer.post(path, {"action": "decline"}).code == "already_answered"
+    assert AuditRow.objects.filter(action="question_answered").count() == 1
+
+    stranger = factories.organization("other")
+    assert rest.as_role(stranger, Role.OWNER).get(f"questions/{cli.pk}").status == 404
+
+
+def test_the_list_takes_a_fixed_number_of_queries(acme, helper, server, django_assert_num_queries):
+    session = session_of(factories.administrator(acme), helper)
+    factories.asked(session, server)
+    client = rest.as_role(acme, Role.AUDITOR)
+    client.get("questions")
+    with CaptureQueriesContext(connection) as before:
+        client.get("questions")
+    for _ in range(3):
+        factories.asked(session, server)
+    with django_assert_num_queries(len(before)):
+        assert len(client.get("questions").json["results"]) == 4
+
+
+def test_the_admin_shows_the_form_and_takes_the_answer(acme, helper, server):
+    seat = admin_client.sit(acme, Role.OPERATOR)
+    session = session_of(admin_client.principal_at(seat, acme), helper)
+    question = factories.asked(session, server)
+    page = seat.get("agents_question_change", question.pk)
+    assert "Which region?" in admin_client.words(page)
+    assert "Which region?" in admin_client.words(seat.get("agents_question_changelist"))
+    seat.post("agents_question_answer", question.pk, answer="accept", value_1="0", value_0="eu")
+    question.refresh_from_db()
+    assert question.state == Question.State.WAITING  # a count is at least 1
+    entered = {"value_0": "us", "value_1": "3", "value_2": "on"}
+    seat.post("agents_question_answer", question.pk, answer="accept", **entered)
+    question.refresh_from_db()
+    assert question.content.open() == {"region": "us", "count": 3, "sure": True}
+
+
+def test_a_page_is_shown_whole_with_warnings(acme, helper, server):
+    seat = admin_client.sit(acme, Role.OPERATOR)
+    question = factories.asked(
+        session_of(admin_client.principal_at(seat, acme), helper), server, PAGE
+    )
+    assert question.flags == ["not_encrypted", "unusual_host"]
+    page = seat.get("agents_question_change", question.pk)
+    assert PAGE["url"] in admin_client.words(page)
+    assert "unusual letters" in admin_client.words(page)
+    assert "\u202e" not in page
+    assert 'rel="noopener noreferrer"' in page
+    other = admin_client.sit(acme, Role.OWNER)
+    assert "is asked" in admin_client.words(other.get("agents_question_change", question.pk))
+    seat.post("agents_question_answer", question.pk, answer="accept")
+    question.refresh_from_db()
+    assert question.state == Question.State.ACCEPTED

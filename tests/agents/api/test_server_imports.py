@@ -1,0 +1,261 @@
+"""Import and presets over REST."""
+
+import json
+from uuid import UUID
+
+import pytest
+
+from agents.api.server_imports import CHECK_DUE
+from bonobot.accounts.models import Organization
+from bonobot.accounts.roles import Role
+from bonobot.core import celery_tasks
+from bonobot.core.problems import Problem
+from bonobot.core.text.masking import MASK
+from mcp_servers.health.services import record_contact, record_failure
+from mcp_servers.models import Preset, Server
+from mcp_servers.presets.availability import enable
+from mcp_servers.tasks import check_due
+from tests import admin_client, factories, rest
+from tests.rest import Rest
+
+pytestmark = pytest.mark.django_db
+
+SECRET = "tok-in-the-clear-0123456789"
+TWO = {
+    "mcpServers": {
+        "docs": {
+            "url": "https://mcp.example.com/mcp",
+            "headers": {"Authorization": f"Bearer {SECRET}"},
+        },
+        "odd": {"transport": "pigeon", "url": "https://x.example/"},
+    }
+}
+LOCAL = {"everything": {"url": "http://127.0.0.1:3001/mcp"}}
+OPEN = {"docs": {"url": "https://mcp.example.com/mcp", "headers": {"X-Key": "${KEY}"}}}
+
+
+@pytest.fixture
+def acme() -> Organization:
+    return factories.organization()
+
+
+@pytest.fixture
+def operator(acme: Organization) -> Rest:
+    return rest.as_role(acme, Role.OPERATOR)
+
+
+def sent(client: Rest, text: object, **more: object) -> rest.Answer:
+    pasted = text if isinstance(text, str) else json.dumps(text)
+    return client.post("mcp-servers/import", {"text": pasted} | more)
+
+
+def test_a_preview_writes_nothing_and_shows_no_secret(operator):
+    answer = sent(operator, TWO)
+    assert (answer.status, answer.json["applied"]) == (200, False)
+    docs, odd = answer.json["entries"]
+    assert (docs["name"], docs["action"], docs["problems"]) == ("docs", "add", [])
+    assert docs["auth_config"]["configured"] is True
+    assert (odd["action"], odd["problems"][0]["code"]) == ("refuse", "unknown_transport")
+    assert SECRET not in answer.text
+    assert not Server.objects.exists()
+
+
+def test_applying_adds_what_holds_and_says_why_the_rest_does_not(operator):
+    docs, odd = sent(operator, TWO, apply=True).json["entries"]
+    server = Server.objects.get()
+    assert (docs["action"], docs["server_id"]) == ("added", str(server.pk))
+    assert (odd["action"], odd["server_id"]) == ("refuse", None)
+    assert server.secrets.get().value.open() == SECRET
+
+
+def test_of_two_entries_with_one_name_only_the_first_is_added(operator):
+    text = "a: {url: https://a.example/}\na: {url: https://b.example/}\n"
+    first, second = sent(operator, text, apply=True).json["entries"]
+    assert (first["action"], second["action"]) == ("added", "refuse")
+    assert second["server_id"] is None
+    assert [one["code"] for one in second["problems"]] == ["duplicate_name"]
+
+
+def test_applying_again_finds_the_name_taken(operator):
+    sent(operator, TWO, apply=True)
+    docs, _ = sent(operator, TWO, apply=True).json["entries"]
+    assert (docs["action"], docs["problems"][0]["code"]) == ("refuse", "name_taken")
+    assert Server.objects.count() == 1
+
+
+def test_only_what_is_chosen_is_added(operator):
+    docs, _ = sent(operator, TWO, apply=True, chosen=[]).json["entries"]
+    assert docs["action"] == "leave out"
+    assert not Server.objects.exists()
+
+
+def test_a_private_address_is_allowed_by_a_platform_administrator(acme, operator):
+    (entry,) = sent(operator, LOCAL).json["entries"]
+    assert (entry["private"], entry["problems"][0]["code"]) == (True, "private_address")
+    refused = sent(operator, LOCAL, apply=True, allow_private=["everything"])
+    assert (refused.status, refused.json["rule"]) == (403, "role:allow_private_address")
+    root = rest.as_administrator()
+    (entry,) = sent(root, LOCAL, apply=True, allow_private=["everything"]).json["entries"]
+    assert (entry["action"], Server.objects.get().allow_private) == ("added", True)
+
+
+def test_a_parameter_is_filled_by_the_person(operator):
+    (entry,) = sent(operator, OPEN).json["entries"]
+    assert (entry["action"], entry["parameters"][0]["name"]) == ("refuse", "KEY")
+    (entry,) = sent(operator, OPEN, apply=True, fill={"KEY": SECRET}).json["entries"]
+    assert entry["action"] == "added"
+    assert entry["endpoint_config"]["headers"] == {"X-Key": MASK}
+    assert Server.objects.get().secrets.get().value.open() == SECRET
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [("{", "broken_json"), ("[]", "nothing_to_import"), ("7", "not_a_configuration")],
+)
+def test_a_text_that_can_not_be_read_is_a_problem(operator, text, code):
+    answer = sent(operator, text)
+    assert (answer.status, answer.code) == (400, code)
+    assert answer.json["remedy"]
+
+
+def test_a_refused_row_names_line_field_and_reason(operator):
+    text = (
+        '{"mcpServers": {\n"fine": {"url": "https://a.example/mcp"},\n"odd": {"url": "ftp://x"}}}'
+    )
+    fine, odd = sent(operator, text).json["entries"]
+    assert (fine["line"], odd["line"]) == (2, 3)
+    [problem] = odd["problems"]
+    assert (problem["code"], problem["field"]) == ("bad_url", "url")
+    assert problem["remedy"]
+    assert not Server.objects.exists(), "the sound ones wait for `apply`"
+
+
+def test_the_answer_does_not_wait_and_its_progress_can_be_read(
+    operator, monkeypatch, django_capture_on_commit_callbacks
+):
+    tasks = []
+    monkeypatch.setattr(celery_tasks.current_app, "send_task", lambda *task: tasks.append(task))
+    with django_capture_on_commit_callbacks(execute=True):
+        answer = sent(operator, TWO, apply=True).json
+    assert [name for name, _ in tasks] == [CHECK_DUE] == [check_due.name]
+    read = operator.get(answer["progress"]).json
+    assert (read["done"], read["total"], read["counts"]["asking"]) == (False, 1, 1)
+    server = Server.objects.get()
+    record_contact(server, "discovery", 7)
+    read = operator.get(answer["progress"]).json
+    assert (read["done"], read["counts"]["connected"]) == (True, 1)
+    record_failure(server.pk, "discovery", Problem("Gone.", code="server_unreachable"))
+    [one] = operator.get(answer["progress"]).json["servers"]
+    assert (one["state"], one["code"], one["name"]) == ("error", "server_unreachable", "docs")
+
+
+def test_without_anything_added_there_is_no_progress(operator):
+    assert sent(operator, TWO).json["progress"] is None
+    assert sent(operator, TWO, apply=True, chosen=[]).json["progress"] is None
+
+
+@pytest.mark.parametrize(
+    ("query", "status"), [("", 400), ("?server=x", 404), (f"?server={UUID(int=1)}", 404)]
+)
+def test_the_progress_of_nothing_is_a_problem(operator, query, status):
+    assert operator.get(f"mcp-servers/import{query}").status == status
+
+
+def test_the_progress_of_anothers_server_does_not_exist(operator):
+    foreign = admin_client.web_server(factories.organization("other"))
+    assert operator.get(f"mcp-servers/import?server={foreign.pk}").status == 404
+
+
+def test_the_progress_of_many_servers_takes_as_many_queries(
+    acme, operator, django_assert_max_num_queries
+):
+    ids = [admin_client.web_server(acme, f"s{number}").pk for number in range(12)]
+    query = "&".join(f"server={pk}" for pk in ids)
+    with django_assert_max_num_queries(12):
+        assert operator.get(f"mcp-servers/import?{query}").json["total"] == 12
+
+
+# -- presets -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def preset(acme) -> Preset:
+    made: Preset = Preset.objects.create(
+        slug="notes",
+        name="Notes",
+        category="Files",
+        transport_type="stdio",
+        endpoint_config={"command": "uvx", "args": ["notes-mcp@1.2.3", "--folder", "${FOLDER}"]},
+        parameters=[{"name": "FOLDER", "label": "Folder", "secret": False, "required": True}],
+    )
+    enable(factories.administrator(acme), made)
+    return made
+
+
+def test_the_platforms_presets_and_ones_own_are_listed(acme, operator, preset):
+    other = factories.organization("other")
+    for organization, slug in ((acme, "mine"), (other, "theirs")):
+        Preset.objects.create(
+            organization=organization, slug=slug, name=slug, transport_type="http"
+        )
+    found = {row["slug"]: row["own"] for row in operator.get("presets?limit=500").json["results"]}
+    assert (found["notes"], found["mine"]) == (False, True)
+    assert "theirs" not in found
+    assert [row["slug"] for row in operator.get("presets?category=Files").json["results"]] == [
+        "notes"
+    ]
+
+
+@pytest.mark.parametrize("of", ["mcp-servers", "agents/helper/mcp-servers"])
+def test_a_preset_lets_an_operator_add_a_local_program(acme, operator, preset, of):
+    factories.agent(acme)
+    body = {"preset": "notes", "name": "my notes", "parameters": {"FOLDER": "/srv/notes"}}
+    made = operator.post(of, body)
+    assert (made.status, made.json["preset_id"]) == (201, str(preset.pk))
+    assert made.json["endpoint_config"]["args"][-1] == "/srv/notes"
+
+
+@pytest.mark.parametrize(
+    ("parameters", "code"),
+    [({}, "missing_value"), ({"FOLDER": "x", "ROOT": "y"}, "unknown_parameter")],
+)
+def test_a_preset_asks_for_its_parameters(operator, preset, parameters, code):
+    answer = operator.post("mcp-servers", {"preset": "notes", "parameters": parameters})
+    assert (answer.status, answer.code) == (400, code)
+    assert answer.json["errors"]
+    assert not Server.objects.exists()
+
+
+def test_another_organizations_preset_does_not_exist(operator):
+    other = factories.organization("other")
+    Preset.objects.create(organization=other, slug="theirs", name="t", transport_type="http")
+    answer = operator.post("mcp-servers", {"preset": "theirs"})
+    assert (answer.status, answer.json["field"]) == (404, "preset")
+
+
+SHARED = {
+    "mcpServers": {"docs": {"url": "https://mcp.example.com/mcp", "allowed_tools": ["read_*"]}},
+    "bot_overrides": {"helper": {"additional_servers": ["docs"]}, "nobody": {"removed_servers": 7}},
+}
+
+
+def test_what_agents_get_is_previewed_then_given(acme, operator):
+    helper = factories.agent(acme)
+    preview = sent(operator, SHARED).json
+    assert [share["action"] for share in preview["overrides"]] == ["give"]
+    assert preview["entries"][0]["allowed_tools"] == ["read_*"]
+    [problem] = preview["problems"]
+    assert problem["code"] == "bad_value"
+    assert problem["field"] == "bot_overrides.nobody.removed_servers"
+    assert not helper.bindings.exists()
+    sent(operator, SHARED, apply=True)
+    binding = helper.bindings.get()
+    assert binding.allowed_tools == ["read_*"]
+    assert binding.server.only_tools == ["read_*"]
+
+
+def test_a_share_of_a_server_that_did_not_come_is_refused(acme, operator):
+    factories.agent(acme)
+    answer = sent(operator, SHARED, apply=True, chosen=[])
+    [share] = answer.json["overrides"]
+    assert (share["action"], share["problems"][0]["code"]) == ("refuse", "not_found")

@@ -1,0 +1,309 @@
+"""Calls that wait for a person: asked once, answered once, spent once (FEATURES X4)."""
+
+import json
+from datetime import timedelta
+
+import pytest
+import time_machine
+from django.db.models import F
+from django.utils import timezone
+
+from agents.approvals.services import answer, expire_overdue, revoke
+from agents.calls.pipeline import ApprovalRequired
+from agents.flow_labels.services import list_approval_label_sources
+from agents.models import Approval, Session, SessionGrant, Step
+from agents.policies.services import PolicySpec, RuleSpec, set_policy
+from agents.sessions import services as sessions
+from agents.tasks import sweep
+from bonobot.accounts.models import Organization
+from bonobot.accounts.roles import Role
+from bonobot.core.problems import Problem
+from bonobot.ledger.audit.verify_chain import verify
+from bonobot.ledger.models import AuditRow, PermitRow
+from bonobot.ledger.writer.writer_thread import get_writer
+from bonobot.notifications.models import Notice
+from bonobot.notifications.services import NotificationChannelSpec, save_channel
+from mcp_servers.models import Definition
+from tests import factories
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+ECHO = "mcp_workshop_echo"
+ADD = "mcp_workshop_add"
+
+
+@pytest.fixture
+def reviewer(acme):
+    return factories.person(acme, Role.REVIEWER)
+
+
+@pytest.fixture
+def asking(acme, helper, workshop):
+    """The agent's policy asks about `echo`."""
+    set_policy(factories.administrator(acme), helper, PolicySpec("all", ask=(ECHO,)))
+
+
+def refused(call, *args, **more) -> Problem:
+    with pytest.raises(Problem) as caught:
+        call(*args, **more)
+    return caught.value
+
+
+def asked() -> Approval:
+    return Approval.objects.get(state=Approval.State.WAITING)
+
+
+def test_a_call_that_must_be_asked_waits_and_says_where(asking, call):
+    problem = refused(call, ECHO, {"text": "x"})
+    assert isinstance(problem, ApprovalRequired)
+    approval = asked()
+    assert problem.extra["approval_url"].endswith(f"/admin/agents/approval/{approval.pk}/change/")
+    assert (approval.label, approval.arguments) == (ECHO, {"text": "x"})
+    row = AuditRow.objects.get(code="approval_required")
+    assert (row.decision, row.outcome) == ("ask", "refused")
+    assert json.loads(row.opened)["details"]["approval_id"] == str(approval.pk)
+
+
+def test_a_call_that_is_asked_about_again_later_still_waits_and_then_goes_through(
+    asking, call, reviewer
+):
+    """Each process, and each minute, writes a row of its own about the same question."""
+    for _ in range(3):
+        assert refused(call, ECHO, {"text": "x"}).code == "approval_required"
+        get_writer().close()
+    assert AuditRow.objects.filter(code="approval_required").count() == 3
+    answer(reviewer, asked(), "approve")
+    assert call(ECHO, {"text": "x"}).text == "x"
+
+
+def test_after_a_yes_the_same_call_goes_through_once(asking, call, reviewer, acme):
+    refused(call, ECHO, {"text": "x"})
+    answer(reviewer, asked(), "approve")
+    assert call(ECHO, {"text": "x"}).text == "x"
+    row = AuditRow.objects.filter(event_type="call", outcome="ok").get()
+    assert "approval_id" in json.loads(row.opened)["details"]
+    assert refused(call, ECHO, {"text": "x"}).code == "approval_required"
+    assert verify(acme.pk).ok
+
+
+def test_other_arguments_need_another_yes(asking, call, reviewer):
+    refused(call, ECHO, {"text": "x"})
+    answer(reviewer, asked(), "approve")
+    assert refused(call, ECHO, {"text": "y"}).code == "approval_required"
+    assert Approval.objects.count() == 2
+
+
+def test_a_changed_definition_needs_another_yes(asking, call, reviewer):
+    refused(call, ECHO, {"text": "x"})
+    answer(reviewer, asked(), "approve")
+    Definition.objects.filter(name="echo").update(digest="new", pinned_digest="new")
+    assert refused(call, ECHO, {"text": "x"}).code == "approval_required"
+
+
+def test_other_rules_need_another_yes(asking, call, reviewer, acme, helper):
+    refused(call, ECHO, {"text": "x"})
+    answer(reviewer, asked(), "approve")
+    set_policy(factories.administrator(acme), helper, PolicySpec("all", ask=("mcp_workshop_*",)))
+    assert refused(call, ECHO, {"text": "x"}).code == "approval_required"
+
+
+def test_another_caller_cannot_spend_it(asking, call, reviewer, acme):
+    refused(call, ECHO, {"text": "x"})
+    answer(reviewer, asked(), "approve")
+    other = factories.person(acme, Role.OPERATOR)
+    assert refused(call, ECHO, {"text": "x"}, principal=other).code == "approval_required"
+
+
+def test_the_same_question_is_asked_once(asking, call):
+    for _ in range(3):
+        refused(call, ECHO, {"text": "x"})
+    assert Approval.objects.count() == 1
+
+
+def test_a_no_is_told_with_the_word_and_is_not_asked_again(asking, call, reviewer):
+    refused(call, ECHO, {"text": "x"})
+    answer(reviewer, asked(), "deny", "Use the other tool.")
+    problem = refused(call, ECHO, {"text": "x"})
+    assert problem.code == "approval_denied"
+    assert "Use the other tool." in str(problem)
+    assert Approval.objects.count() == 1
+
+
+def test_nobody_answering_is_a_no(asking, call, reviewer):
+    refused(call, ECHO, {"text": "x"})
+    with time_machine.travel(timezone.now() + timedelta(hours=25)):
+        with pytest.raises(Problem) as late:
+            answer(reviewer, asked(), "approve")
+        assert late.value.code == "approval_expired"
+        assert expire_overdue() == 1
+    assert Approval.objects.get().state == Approval.State.EXPIRED
+    assert not PermitRow.objects.exists()
+
+
+def test_a_yes_that_was_not_used_in_time_is_worth_nothing(asking, call, reviewer):
+    refused(call, ECHO, {"text": "x"})
+    answer(reviewer, asked(), "approve")
+    # Whether it is too late is told by the database's own clock.
+    PermitRow.objects.update(expires=F("expires") - 25 * 3_600 * 1_000_000)
+    assert refused(call, ECHO, {"text": "x"}).code == "approval_expired"
+
+
+def test_a_question_is_answered_once(asking, call, reviewer):
+    refused(call, ECHO, {"text": "x"})
+    approval = asked()
+    answer(reviewer, approval, "approve")
+    with pytest.raises(Problem) as again:
+        answer(reviewer, approval, "deny")
+    assert again.value.code == "already_answered"
+
+
+def test_only_those_who_may_approve_answer(asking, call, acme):
+    refused(call, ECHO, {"text": "x"})
+    with pytest.raises(Problem) as problem:
+        answer(factories.person(acme, Role.OPERATOR), asked(), "approve")
+    assert problem.value.code == "forbidden"
+
+
+def test_where_four_eyes_are_asked_for_nobody_approves_their_own_call(asking, call, acme):
+    Organization.objects.filter(pk=acme.pk).update(four_eyes=True)
+    owner = factories.person(acme, Role.OWNER)
+    refused(call, ECHO, {"text": "x"}, principal=owner)
+    with pytest.raises(Problem) as problem:
+        answer(owner, asked(), "approve")
+    assert problem.value.code == "own_call"
+    assert answer(owner, asked(), "deny").state == Approval.State.DENIED
+
+
+def test_who_is_told_of_a_question_is_told_once(asking, call, acme):
+    spec = NotificationChannelSpec("Pager", "webhook", url="https://hooks.example.com/x")
+    save_channel(factories.administrator(acme), spec)
+    for _ in range(2):
+        refused(call, ECHO, {"text": "secret"})
+    notice = Notice.objects.get()
+    assert (notice.event, notice.subject_name) == ("approval_waiting", ECHO)
+    assert notice.link.endswith(f"/admin/agents/approval/{asked().pk}/change/")
+    assert "secret" not in notice.text
+
+
+def test_the_organization_says_how_long_a_question_waits(asking, call, acme):
+    Organization.objects.filter(pk=acme.pk).update(approval_hours=2)
+    refused(call, ECHO, {"text": "x"})
+    left = asked().expires_at - timezone.now()
+    assert timedelta(minutes=119) < left <= timedelta(hours=2)
+
+
+def test_a_call_of_no_session_cannot_be_approved_for_one(asking, call, reviewer):
+    refused(call, ECHO, {"text": "x"})
+    for said in ("approve_session", "perhaps"):
+        with pytest.raises(Problem) as problem:
+            answer(reviewer, asked(), said)
+        assert problem.value.field == "answer"
+
+
+def test_a_rule_with_a_condition_asks_only_where_it_fits(acme, helper, workshop, call):
+    large = RuleSpec(ADD, {"properties": {"a": {"minimum": 100}}, "required": ["a"]})
+    set_policy(factories.administrator(acme), helper, PolicySpec("all", ask=(large,)))
+    assert call(ADD, {"a": 1, "b": 2}).outcome == "ok"
+    assert refused(call, ADD, {"a": 100, "b": 2}).code == "approval_required"
+
+
+def test_what_leaks_is_asked_about_once_both_other_legs_are_there(workshop, call, reviewer):
+    labels = {"echo": ["private_data"], "add": ["untrusted_content"], "fail": ["sends_out"]}
+    for name, legs in labels.items():
+        Definition.objects.filter(name=name).update(labels=legs)
+    send = ("mcp_workshop_fail", {"reason": "out"})
+    assert call(*send).outcome == "error"
+    call(ECHO, {"text": "secret"})
+    assert call(*send).outcome == "error"
+    call(ADD, {"a": 1, "b": 2})
+    problem = refused(call, *send)
+    assert problem.code == "approval_required"
+    approval = asked()
+    assert (approval.code, approval.held) == (
+        "flow_needs_approval",
+        ["private_data", "untrusted_content"],
+    )
+    brought = {
+        one.label: [row.tool_name for row in one.calls]
+        for one in list_approval_label_sources(approval)
+    }
+    assert brought == {"private_data": ["echo"], "untrusted_content": ["add"]}
+    answer(reviewer, approval, "approve")
+    assert call(*send).outcome == "error"
+    assert refused(call, *send).code == "approval_required"
+
+
+def started(acme, helper, text):
+    return sessions.start(factories.administrator(acme), helper, text)
+
+
+def calls_of(session):
+    return list(session.steps.filter(kind=Step.Kind.CALL).order_by("seq"))
+
+
+def test_a_session_parks_and_goes_on_after_the_answer(asking, acme, helper, take, reviewer):
+    session = started(acme, helper, f'/{ECHO} {{"text": "hello"}}')
+    assert take(session) == Session.Status.WAITING
+    assert session.runner is None
+    (step,) = calls_of(session)
+    assert step.payload["approval"]["approval_id"] == str(asked().pk)
+    answer(reviewer, asked(), "approve")
+    assert take(session) == Session.Status.DONE
+    (step,) = calls_of(session)
+    assert (step.state, step.payload["text"]) == (Step.State.DONE, "hello")
+
+
+def test_the_other_calls_of_the_turn_do_not_wait(asking, acme, helper, take, reviewer):
+    text = f'/{ECHO} {{"text": "hello"}}\n/{ADD} {{"a": 1, "b": 2}}'
+    session = started(acme, helper, text)
+    assert take(session) == Session.Status.WAITING
+    assert [step.state for step in calls_of(session)] == [Step.State.INTENT, Step.State.DONE]
+    answer(reviewer, asked(), "deny", "No echo today.")
+    assert take(session) == Session.Status.DONE
+    first, _ = calls_of(session)
+    assert (first.state, first.payload["code"]) == (Step.State.FAILED, "approval_denied")
+    assert "No echo today." in first.payload["text"]
+
+
+def test_a_yes_for_the_session_holds_until_it_is_taken_back(asking, acme, helper, take, reviewer):
+    session = started(acme, helper, f'/{ECHO} {{"text": "one"}}')
+    take(session)
+    answer(reviewer, asked(), "approve_session")
+    assert take(session) == Session.Status.DONE
+    boss = factories.administrator(acme)
+    sessions.send(boss, session, f'/{ECHO} {{"text": "two"}}')
+    assert take(session) == Session.Status.DONE
+    revoke(reviewer, SessionGrant.objects.get())
+    sessions.send(boss, session, f'/{ECHO} {{"text": "three"}}')
+    assert take(session) == Session.Status.WAITING
+
+
+def test_cancelling_a_session_that_waits_withdraws_its_question(asking, acme, helper, take):
+    session = started(acme, helper, f'/{ECHO} {{"text": "hello"}}')
+    take(session)
+    assert sessions.cancel(factories.administrator(acme), session)
+    assert take(session) == Session.Status.CANCELLED
+    assert Approval.objects.get().state == Approval.State.WITHDRAWN
+    (step,) = calls_of(session)
+    assert (step.state, step.payload["code"]) == (Step.State.FAILED, "not_made")
+
+
+def test_the_sweep_wakes_a_session_whose_answer_came_while_it_parked(
+    asking, acme, helper, take, reviewer
+):
+    session = started(acme, helper, f'/{ECHO} {{"text": "hello"}}')
+    take(session)
+    answer(reviewer, asked(), "approve")
+    Session.objects.filter(pk=session.pk).update(status=Session.Status.WAITING)
+    sweep()
+    assert take(session) == Session.Status.DONE
+
+
+def test_an_expired_question_lets_the_session_go_on_without_the_call(asking, acme, helper, take):
+    session = started(acme, helper, f'/{ECHO} {{"text": "hello"}}')
+    take(session)
+    Approval.objects.update(expires_at=timezone.now())
+    sweep()
+    assert take(session) == Session.Status.DONE
+    (step,) = calls_of(session)
+    assert step.payload["code"] == "approval_expired"

@@ -1,0 +1,109 @@
+"""Budgets that are nearly or wholly spent are told of, once in a period."""
+
+from uuid import uuid4
+
+import pytest
+from django.utils import timezone
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agents.budgets import alerts as budget_alerts
+from agents.budgets.limits import BudgetLimit, build_budget_key
+from agents.budgets.services import BudgetLine, BudgetUse, set_budgets
+from agents.models import Budget
+from agents.tasks import watch_budgets
+from bonobot.ledger.models import BudgetCell
+from bonobot.notifications.models import Notice
+from bonobot.notifications.services import NotificationChannelSpec, save_channel
+from tests import factories
+
+
+@pytest.fixture
+def acme(db):
+    return factories.organization()
+
+
+@pytest.fixture
+def agent(acme):
+    made = factories.agent(acme)
+    set_budgets(factories.administrator(acme), made, [BudgetLine("tokens", "month", 1_000)])
+    return made
+
+
+@pytest.fixture
+def pager(acme):
+    spec = NotificationChannelSpec("Pager", "webhook", url="https://hooks.example.com/x")
+    return save_channel(factories.administrator(acme), spec)[0]
+
+
+def spend(agent, amount, unit="tokens", limit=1_000):
+    key = build_budget_key(
+        agent.organization_id,
+        BudgetLimit("agent", str(agent.pk), unit, "month", limit),
+        timezone.now(),
+    )
+    BudgetCell.objects.update_or_create(
+        key=key, defaults={"organization_id": agent.organization_id, "spent": amount}
+    )
+    return key
+
+
+def told():
+    return sorted(Notice.objects.values_list("event", flat=True))
+
+
+def test_a_budget_is_told_of_at_eighty_percent_and_when_it_is_spent(agent, pager):
+    spend(agent, 799)
+    assert watch_budgets() == 0
+    spend(agent, 800)
+    watch_budgets()
+    watch_budgets()
+    assert told() == ["budget_warning"]
+    assert "800 of 1,000 tokens" in Notice.objects.get().text
+    spend(agent, 1_000)
+    watch_budgets()
+    watch_budgets()
+    assert told() == ["budget_exhausted", "budget_warning"]
+
+
+def test_a_raised_budget_is_told_of_again(acme, agent, pager):
+    spend(agent, 900)
+    watch_budgets()
+    set_budgets(factories.administrator(acme), agent, [BudgetLine("tokens", "month", 1_100)])
+    watch_budgets()
+    assert told() == ["budget_warning", "budget_warning"]
+
+
+def test_a_budget_that_refuses_is_spent_though_something_is_left(agent, pager, monkeypatch):
+    key = spend(agent, 10)
+    monkeypatch.setattr(budget_alerts, "_list_refusing_cells", lambda *_: {key})
+    watch_budgets()
+    assert told() == ["budget_exhausted"]
+
+
+def test_the_organizations_own_budget_is_told_of(acme, pager):
+    Budget.objects.create(organization=acme, unit="microusd", period="month", limit=100)
+    limit = BudgetLimit("organization", str(acme.pk), "microusd", "month", 100)
+    key = build_budget_key(acme.pk, limit, timezone.now())
+    BudgetCell.objects.create(key=key, organization_id=acme.pk, spent=100)
+    watch_budgets()
+    assert "the organization is spent" in Notice.objects.get().text
+
+
+def test_where_nobody_listens_no_budget_is_read(agent, django_assert_num_queries):
+    spend(agent, 1_000)
+    with django_assert_num_queries(1):
+        assert watch_budgets() == 0
+
+
+def use(spent, limit):
+    line = BudgetLine("tokens", "month", limit)
+    return BudgetUse(uuid4(), "agent", line, "budget:x", spent, reserved=0)
+
+
+@given(st.integers(0, 10**6), st.integers(0, 10**6), st.booleans())
+def test_more_spent_is_never_told_as_less(spent, limit, refused):
+    grades = ["", "budget_warning", "budget_exhausted"]
+    now = grades.index(budget_alerts.find_event(use(spent, limit), refused=refused))
+    later = grades.index(budget_alerts.find_event(use(spent + 1, limit), refused=refused))
+    assert now <= later

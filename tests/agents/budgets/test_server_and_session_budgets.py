@@ -1,0 +1,223 @@
+"""Budgets of servers and sessions, paid calls, and the rates of all who share a server."""
+
+import asyncio
+import json
+from uuid import uuid4
+
+import pytest
+from django.db import IntegrityError
+
+from agents.budgets.services import BudgetLine, set_budgets
+from agents.calls import pipeline
+from agents.models import Budget
+from agents.sessions.services import start
+from bonobot.accounts.models import Organization
+from bonobot.accounts.roles import Role
+from bonobot.core.problems import Problem
+from bonobot.core.runtime import get_runtime
+from bonobot.ledger.models import AuditRow
+from bonobot.ledger.queries import load_organization_balances
+from mcp_servers.client.pool import get_connection_pool
+from mcp_servers.models import Server
+from mcp_servers.server_config import set_prices
+from tests import admin_client, factories, rest
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+ECHO = "mcp_workshop_echo"
+FLOOD = 50
+
+
+@pytest.fixture
+def boss(acme):
+    return factories.administrator(acme)
+
+
+def refused(call, *args, **more):
+    with pytest.raises(Problem) as caught:
+        call(*args, **more)
+    return caught.value
+
+
+def used(organization):
+    """Return (spent, reserved) of each cell by scope and unit."""
+    found = {}
+    for key, cell in load_organization_balances(organization.pk).items():
+        _, _, scope, _, unit, _, _ = key.split(":")
+        found[scope, unit] = (cell.spent, cell.reserved)
+    return found
+
+
+def test_a_servers_budget_holds_for_everybody(acme, boss, workshop, call):
+    set_budgets(boss, workshop, [BudgetLine("calls", "day", 2)])
+    call(ECHO, {"text": "a"})
+    call("echo", {"text": "b"}, agent_id=None, server_id=workshop.pk)
+    problem = refused(call, ECHO, {"text": "c"})
+    assert (problem.code, ":server:" in problem.rule) == ("budget_exhausted", True)
+    assert "server's budget of calls a day" in str(problem)
+    assert used(acme) == {("server", "calls"): (2, 0)}
+
+
+def test_each_session_has_its_own(acme, helper, boss, workshop, call):
+    set_budgets(boss, helper, [BudgetLine("calls", "total", 1, each_session=True)])
+    first, second = uuid4(), uuid4()
+    call(ECHO, {"text": "a"}, session_id=first)
+    assert refused(call, ECHO, {"text": "b"}, session_id=first).code == "budget_exhausted"
+    assert call(ECHO, {"text": "c"}, session_id=second).outcome == "ok"
+    assert call(ECHO, {"text": "without a session"}).outcome == "ok"
+
+
+def test_running_time_is_set_aside_at_the_deadline_and_settled_as_taken(
+    acme, helper, boss, workshop, call
+):
+    set_budgets(boss, helper, [BudgetLine("seconds", "day", 30)])
+    problem = refused(call, ECHO, {"text": "a"}, timeout_s=31)
+    assert problem.extra["asked"] == 31_000
+    outcome = call(ECHO, {"text": "a"}, timeout_s=30)
+    assert used(acme) == {("agent", "milliseconds"): (outcome.duration_ms, 0)}
+
+
+def test_a_paid_call_is_settled_at_what_it_cost(acme, helper, boss, workshop, call):
+    set_prices(boss, workshop, call_price=1_000, second_price=1_000_000)
+    set_budgets(boss, helper, [BudgetLine("microusd", "month", 20_001_000)])
+    assert refused(call, ECHO, {"text": "a"}, timeout_s=21).code == "budget_exhausted"
+    outcome = call(ECHO, {"text": "a"}, timeout_s=20)
+    assert outcome.cost_microusd == 1_000 + outcome.duration_ms * 1_000
+    assert used(acme) == {("agent", "microusd"): (outcome.cost_microusd, 0)}
+    row = AuditRow.objects.filter(event_type="call").order_by("seq").last()
+    assert row.cost_microusd == outcome.cost_microusd
+
+
+def test_a_call_that_was_never_sent_is_given_back(acme, helper, boss, workshop, call):
+    set_prices(boss, workshop, call_price=7)
+    set_budgets(boss, helper, [BudgetLine("microusd", "day", 100), BudgetLine("calls", "day", 9)])
+    gone = {"command": "/nowhere/at-all", "args": []}
+    Server.objects.filter(pk=workshop.pk).update(endpoint_config=gone)
+    get_runtime().call(get_connection_pool().forget, workshop.pk)
+    outcome = call(ECHO, {"text": "a"})
+    assert (outcome.outcome, outcome.cost_microusd) == ("error", 0)
+    assert used(acme) == {("agent", "microusd"): (0, 0), ("agent", "calls"): (0, 0)}
+
+
+def test_a_call_that_nobody_knows_the_end_of_costs_what_was_set_aside(
+    acme, helper, boss, workshop, call
+):
+    set_prices(boss, workshop, call_price=5, second_price=10)
+    set_budgets(boss, helper, [BudgetLine("microusd", "day", 100)])
+    outcome = call("mcp_workshop_wait", {"seconds": 30}, timeout_s=0.3)
+    assert (outcome.outcome, outcome.cost_microusd) == ("unknown", 8)
+    assert used(acme) == {("agent", "microusd"): (8, 0)}
+
+
+def test_all_callers_of_a_server_share_its_rate(boss, workshop, call):
+    set_prices(boss, workshop, calls_per_minute=2)
+    call(ECHO, {"text": "a"})
+    call("echo", {"text": "b"}, agent_id=None, server_id=workshop.pk)
+    problem = refused(call, ECHO, {"text": "c"})
+    assert (problem.code, ":server:" in problem.rule) == ("rate_limited", True)
+    assert 0 < problem.retry_after <= 60
+
+
+def test_an_organization_has_a_rate_of_its_own(acme, workshop, call, settings):
+    settings.BONOBOT_ORG_CALLS_PER_MINUTE = 1
+    call(ECHO, {"text": "a"})
+    problem = refused(call, ECHO, {"text": "b"})
+    assert ("organization's limit of 1 calls" in str(problem), problem.status) == (True, 429)
+    Organization.objects.filter(pk=acme.pk).update(calls_per_minute=0)
+    factories.agent(acme, slug="other")  # any change is seen by the next call
+    assert call(ECHO, {"text": "c"}).outcome == "ok"
+
+
+def test_the_whole_installation_has_a_rate(workshop, call, settings):
+    settings.BONOBOT_GLOBAL_CALLS_PER_MINUTE = 1
+    call(ECHO, {"text": "a"})
+    problem = refused(call, ECHO, {"text": "b"})
+    assert (problem.rule, problem.code) == ("rate:all:global:all", "rate_limited")
+
+
+def test_a_refused_call_uses_no_other_rate(helper, boss, workshop, call, settings):
+    set_prices(boss, workshop, calls_per_minute=1)
+    settings.BONOBOT_ORG_CALLS_PER_MINUTE = 3
+    call(ECHO, {"text": "a"})
+    for _ in range(5):
+        assert ":server:" in refused(call, ECHO, {"text": "b"}).rule
+    set_prices(boss, workshop, calls_per_minute=0)
+    assert [call(ECHO, {"text": "c"}).outcome for _ in range(2)] == ["ok", "ok"]
+    assert ":organization:" in refused(call, ECHO, {"text": "d"}).rule
+
+
+def test_fifty_calls_at_once_never_spend_more_than_there_is(acme, helper, boss, workshop, effects):
+    """R9 through the door: money and calls, on one budget, the tool really called."""
+    set_prices(boss, workshop, call_price=10)
+    set_budgets(boss, helper, [BudgetLine("microusd", "total", 95)])
+    helper.calls_per_minute = 10_000
+    helper.save()
+
+    async def one(number):
+        asked = pipeline.CallRequest(
+            principal=boss,
+            tool="mcp_workshop_count",
+            arguments={"what": f"call {number}"},
+            via="rest",
+            holder="server:tests:flood",
+            agent_id=helper.pk,
+        )
+        try:
+            return (await pipeline.call(asked)).outcome
+        except Problem as problem:
+            return problem.code
+
+    async def all_at_once():
+        try:
+            return await asyncio.gather(*(one(number) for number in range(FLOOD)))
+        finally:
+            await pipeline.release("server:tests:flood")
+
+    ends = get_runtime().call(all_at_once)
+    assert (ends.count("ok"), ends.count("budget_exhausted")) == (9, FLOOD - 9)
+    assert len(effects.read_text().splitlines()) == 9
+    assert used(acme) == {("agent", "microusd"): (90, 0)}
+
+
+def test_a_budget_belongs_to_one_kind_of_owner(acme, helper, workshop):
+    said = {"organization": acme, "unit": "calls", "period": "day", "limit": 1}
+    with pytest.raises(IntegrityError):
+        Budget.objects.create(**said, agent=helper, server=workshop)
+    with pytest.raises(IntegrityError):
+        Budget.objects.create(**said, each_session=True)
+    Budget.objects.create(**said, agent=helper)
+    Budget.objects.create(**said, agent=helper, each_session=True)
+
+
+def test_a_change_of_price_is_in_the_audit(boss, workshop):
+    set_prices(boss, workshop, call_price=5)
+    set_prices(boss, workshop, call_price=5)
+    row = AuditRow.objects.get(action="server_priced")
+    assert json.loads(row.opened)["details"] == {"call_price": 5}
+
+
+@pytest.mark.parametrize("line", [BudgetLine("tokens", "day", 5), BudgetLine("calls", "day", 5)])
+def test_only_agents_have_budgets_for_each_session(boss, workshop, line):
+    each = BudgetLine(line.unit, line.period, line.limit, each_session=True)
+    with pytest.raises(Problem):
+        set_budgets(boss, workshop, [each])
+
+
+def test_a_sessions_page_and_rest_show_what_it_took_of_its_own_budgets(
+    acme, helper, boss, workshop, call
+):
+    set_budgets(
+        boss,
+        helper,
+        [BudgetLine("calls", "total", 4, each_session=True), BudgetLine("calls", "day", 100)],
+    )
+    session, other = start(boss, helper, "one"), start(boss, helper, "two")
+    for _ in range(3):
+        call("mcp_workshop_echo", {"text": "a"}, session_id=session.pk)
+    seat = admin_client.sit(acme, Role.AUDITOR)
+    page = seat.get("agents_session_change", session.pk)
+    assert "width:75%" in page
+    assert "3 of 4 calls" in " ".join(page.split())
+    assert "width:0%" in seat.get("agents_session_change", other.pk)
+    (shown,) = rest.as_role(acme, Role.AUDITOR).get(f"sessions/{session.pk}").json["budgets"]
+    assert (shown["scope"], shown["spent"], shown["limit"]) == ("session", 3, 4)

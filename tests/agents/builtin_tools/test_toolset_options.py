@@ -1,0 +1,219 @@
+"""Built-in tools given and taken: in the admin, over REST, in the configuration file."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agents.builtin_tools.toolset_options import (
+    KITS,
+    ToolsetOption,
+    apply_defaults,
+    check_kits,
+    list_restricted_changes,
+)
+from agents.calls.snapshots import get_snapshot_cache
+from agents.config_file.apply_config import apply
+from agents.config_file.export_config import as_yaml, export_config
+from agents.config_file.read_config import read_wanted
+from agents.models import Agent
+from bonobot.accounts.models import Organization
+from bonobot.accounts.roles import Role
+from bonobot.core.problems import InvalidInput
+from bonobot.ledger.models import AuditRow
+from tests import admin_client, factories, rest
+
+pytestmark = pytest.mark.django_db
+
+FILE = """
+agents:
+  helper:
+    builtin_tools:
+      filesystem: {read_only: true}
+      search:
+      fetch: {hosts: ["*.example.com"], methods: [get, post]}
+    workspace: {mib: 5, files: 50}
+"""
+
+
+@pytest.fixture
+def acme() -> Organization:
+    return factories.organization()
+
+
+@pytest.fixture
+def helper(acme: Organization) -> Agent:
+    return factories.agent(acme)
+
+
+@pytest.mark.parametrize(
+    ("said", "field", "says"),
+    [
+        ("shell", "builtin_tools", "list of names"),
+        (["telepathy"], "builtin_tools", "telepathy"),
+        ({"shell": 3}, "builtin_tools.shell", "object"),
+        ({"shell": {"nice": 1}}, "builtin_tools.shell.nice", "no such option"),
+        ({"shell": {"network": "yes"}}, "builtin_tools.shell.network", "true or false"),
+        ({"shell": {"time_s": 0}}, "builtin_tools.shell.time_s", "out of its bounds"),
+        ({"shell": {"time_s": True}}, "builtin_tools.shell.time_s", "whole number"),
+        ({"fetch": {"hosts": ["http://x"]}}, "builtin_tools.fetch.hosts", "can't be used"),
+        ({"fetch": {"hosts": ["a\nb"]}}, "builtin_tools.fetch.hosts", "can't be used"),
+        ({"fetch": {"methods": ["BREW"]}}, "builtin_tools.fetch.methods", "can't be used"),
+    ],
+)
+def test_what_is_no_kit_or_option_is_refused_by_its_field(said, field, says):
+    with pytest.raises(InvalidInput) as refusal:
+        check_kits(said)
+    assert refusal.value.field == field
+    assert says in str(refusal.value)
+    assert refusal.value.remedy
+
+
+def values_of(option: ToolsetOption) -> st.SearchStrategy[object]:
+    if option.kind == "flag":
+        return st.booleans()
+    if option.kind == "number":
+        return st.integers(option.least, option.most)
+    return st.just(list(option.usual))
+
+
+KITS_SAID = st.fixed_dictionaries(
+    {},
+    optional={
+        kit.name: st.fixed_dictionaries(
+            {}, optional={option.name: values_of(option) for option in kit.options}
+        )
+        for kit in KITS.values()
+    },
+)
+
+
+@given(KITS_SAID, KITS_SAID)
+def test_kits_are_stored_the_same_however_often_and_taking_away_is_free(old, new):
+    stored = check_kits(old)
+    assert check_kits(stored) == stored
+    assert apply_defaults(check_kits(apply_defaults(stored))) == apply_defaults(stored)
+    assert list_restricted_changes(stored, stored) == []
+    assert list_restricted_changes(stored, {}) == []
+    granted = list_restricted_changes(stored, check_kits(new))
+    if "shell" in new and "shell" not in old:
+        assert "shell" in granted
+    if not {"shell", "fetch"} & set(new):
+        assert granted == []
+
+
+def test_the_configuration_file_says_them_and_writes_them_again(acme, helper):
+    boss = factories.administrator(acme)
+    plan = apply(boss, read_wanted(FILE, {}))
+    assert [(step.kind, step.fields) for step in plan.changes] == [
+        ("agent", ("builtin_tools", "workspace_mib", "workspace_files"))
+    ]
+    helper.refresh_from_db()
+    assert helper.builtin_tools == {
+        "filesystem": {"read_only": True},
+        "search": {},
+        "fetch": {"hosts": ["*.example.com"], "methods": ["GET", "POST"]},
+    }
+    assert (helper.workspace_mib, helper.workspace_files) == (5, 50)
+    written = as_yaml(export_config(boss))
+    assert apply(boss, read_wanted(written, {})).changes == ()
+    wrong = apply(boss, read_wanted(FILE.replace("mib: 5", "mib: lots").replace("get", "brew"), {}))
+    assert sorted(problem.field for problem in wrong.problems) == [
+        "agents.helper.builtin_tools",
+        "agents.helper.workspace.mib",
+    ]
+    operator = factories.person(acme, Role.OPERATOR)
+    more = FILE + "    enabled: false\n"
+    assert not apply(operator, read_wanted(more, {})).problems
+    (problem,) = apply(operator, read_wanted(FILE.replace("search:", "shell:"), {})).problems
+    assert (problem.code, problem.field) == (
+        "platform_admin_only",
+        "agents.helper.builtin_tools.shell",
+    )
+
+
+def test_rest_gives_them_and_shows_what_is_effective(acme, helper, tmp_path: Path):
+    operator = rest.as_role(acme, Role.OPERATOR)
+    answer = operator.send(
+        "PATCH", "agents/helper", {"builtin_tools": {"search": {}}, "workspace_mib": 7}
+    )
+    assert (answer.status, answer.json["builtin_tools"]) == (200, {"search": {}})
+    tools = {tool["name"]: tool for tool in operator.get("agents/helper/tools").json["results"]}
+    assert tools["search_files"]["decision"] == "allow"
+    assert tools["run_shell"]["code"] == "builtin_off"
+    assert "Built-in tools" in tools["run_shell"]["remedy"]
+    told = operator.get("agents/helper/tools/run_shell/explain").json
+    assert (told["first"], told["code"]) == ("binding", "builtin_off")
+    for body, status, code in (
+        ({"builtin_tools": {"shell": {}}}, 403, "platform_admin_only"),
+        ({"workspace_folder": str(tmp_path)}, 403, "platform_admin_only"),
+        ({"builtin_tools": {"shll": {}}}, 400, "unknown_kit"),
+    ):
+        refused = operator.send("PATCH", "agents/helper", body)
+        assert (refused.status, refused.code) == (status, code)
+    shown = operator.get("agents/helper/workspace").json
+    assert (shown["bytes"], shown["most_bytes"], shown["labels"]) == (0, 7 << 20, [])
+    assert operator.send("DELETE", "agents/helper/workspace", None).status == 204
+    assert rest.as_role(acme, Role.AUDITOR).send("DELETE", "agents/helper/workspace").status == 403
+
+
+def test_the_page_gives_what_a_role_may_give(acme, helper, tmp_path: Path):
+    seat = admin_client.sit(acme, Role.OPERATOR)
+    page = admin_client.words(seat.get("agents_agent_builtin", helper.pk))
+    assert "Only a platform administrator may switch it on" in page
+    assert "Its own folder holds 0 bytes of 256.0 MB" in page.replace("\xa0", " ")
+    fields = {
+        "kit-filesystem": "on",
+        "option-filesystem-read_only-there": "1",
+        "option-filesystem-read_only": "on",
+        "kit-fetch": "on",
+        "option-fetch-hosts-there": "1",
+        "option-fetch-hosts": "docs.example.com, *.example.org",
+        "option-fetch-methods-there": "1",
+        "option-fetch-methods": "GET",
+        "workspace_mib": "12",
+        "workspace_files": "",
+    }
+    assert "Saved" in admin_client.words(seat.post("agents_agent_builtin", helper.pk, **fields))
+    helper.refresh_from_db()
+    assert helper.builtin_tools == {
+        "filesystem": {"read_only": True},
+        "fetch": {"hosts": ["docs.example.com", "*.example.org"], "methods": ["GET"]},
+    }
+    assert helper.workspace_mib == 12
+    toolbox = get_snapshot_cache().current("agent", helper.pk).toolbox
+    assert toolbox.has("filesystem", writes=False)
+    assert not toolbox.has("filesystem", writes=True)
+    wrong = seat.post("agents_agent_builtin", helper.pk, status=403, **{"kit-shell": "on"})
+    assert "Only a platform administrator" in admin_client.words(wrong)
+    root = admin_client.sit(acme, None)
+    given_by_root = fields | {
+        "kit-shell": "on",
+        "option-shell-time_s-there": "1",
+        "option-shell-time_s": "30",
+        "workspace_folder": str(tmp_path),
+    }
+    root.post("agents_agent_builtin", helper.pk, **given_by_root)
+    # An operator's form holds no field of what is locked, and keeps it as it is.
+    seat.post("agents_agent_builtin", helper.pk, **(fields | {"kit-shell": "on"}))
+    helper.refresh_from_db()
+    assert helper.builtin_tools["shell"] == {"time_s": 30}
+    assert helper.workspace_folder == str(tmp_path.resolve())
+    rows = AuditRow.objects.filter(action="agent_changed", resource_id=str(helper.pk))
+    assert rows.count() == 3
+
+
+def test_people_read_of_built_in_tools_in_german_and_models_in_english(
+    helper: Agent, acme: Organization
+) -> None:
+    Agent.objects.filter(pk=helper.pk).update(builtin_tools={"notes": {}})
+    seat = admin_client.sit(acme, Role.OWNER)
+    seat.client.defaults["HTTP_ACCEPT_LANGUAGE"] = "de"
+    policy = admin_client.words(seat.get("agents_agent_policy", helper.pk))
+    assert "Eine Notiz nach ihrem Titel entfernen." in policy
+    kits = admin_client.words(seat.get("agents_agent_builtin", helper.pk))
+    assert "Dateien und Ordner" in kits
+    assert "Speicher in MiB" in kits
+    forget = get_snapshot_cache().current("agent", helper.pk).tools["forget"]
+    assert forget.description == forget.declaration["description"] == "Remove a note by its title."

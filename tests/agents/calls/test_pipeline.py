@@ -1,0 +1,363 @@
+"""The door: every stage of it, against a real server over stdio."""
+
+import json
+import sys
+from contextlib import AsyncExitStack
+from uuid import uuid4
+
+import pytest
+
+from agents.calls.snapshots import get_snapshot_cache
+from agents.calls.types import CallRefused
+from agents.models import Agent, Approval, Budget, StoredResult
+from agents.policies.services import PolicySpec, set_policy
+from agents.services import bind
+from bonobot.accounts.roles import Role
+from bonobot.core.problems import Forbidden, NotFound, Problem
+from bonobot.core.runtime import get_runtime
+from bonobot.ledger.models import AuditRow
+from bonobot.ledger.queries import load_organization_balances
+from mcp_servers.client.pool import get_connection_pool
+from mcp_servers.definition_reviews import approve, reset_review
+from mcp_servers.models import Definition, Server
+from mcp_servers.server_config import ServerSpec
+from mcp_servers.services import add, set_server_enabled
+from tests import factories
+from tests.servers import raw_http_server
+from tests.servers.raw_http_server import RawHttp
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+ECHO = "mcp_workshop_echo"
+
+
+def refused(call, *args, **more) -> Problem:
+    with pytest.raises(Problem) as caught:
+        call(*args, **more)
+    return caught.value
+
+
+def last_call() -> AuditRow:
+    return AuditRow.objects.filter(event_type="call").order_by("seq").last()
+
+
+def test_an_allowed_call_reaches_the_server_and_is_in_the_audit(workshop, call):
+    outcome = call(ECHO, {"text": "hello"})
+    assert (outcome.outcome, outcome.text) == ("ok", "hello")
+    row = last_call()
+    assert (row.action, row.resource_type, row.resource_id) == ("agent_tool_call", "mcp_tool", ECHO)
+    assert (row.decision, row.outcome) == ("allow", "ok")
+    details = json.loads(row.opened)["details"]
+    assert details["mcp_server_id"] == str(workshop.pk)
+    assert details["mcp_server_name"] == "workshop"
+    assert details["tool_name"] == "echo"
+    assert details["arguments"] == {"text": "hello"}
+    assert details["parent_execution"] is None
+    assert json.loads(row.closed)["details"]["execution_time_ms"] == outcome.duration_ms
+
+
+def test_the_result_reaches_the_caller_whole(workshop, call):
+    outcome = call("mcp_workshop_add", {"a": 2, "b": 3})
+    assert outcome.result["structuredContent"] == {"result": 5}
+
+
+def test_a_tools_own_error_is_an_outcome(workshop, call):
+    outcome = call("mcp_workshop_fail", {"reason": "no luck"})
+    assert (outcome.outcome, outcome.code) == ("error", "tool_error")
+    assert "no luck" in outcome.text
+    assert last_call().outcome == "error"
+
+
+def test_a_tool_that_is_not_there_is_refused_and_recorded(workshop, call):
+    problem = refused(call, "mcp_workshop_nothing")
+    assert (problem.code, problem.field) == ("unknown_tool", "tool")
+    assert (last_call().outcome, last_call().code) == ("refused", "unknown_tool")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field"), [({}, "$.text"), ({"text": 1}, "$.text"), ({"text": None}, "$.text")]
+)
+def test_arguments_that_do_not_fit_never_reach_the_server(workshop, call, arguments, field):
+    problem = refused(call, ECHO, arguments)
+    assert (problem.code, problem.field) == ("invalid_arguments", field)
+    assert last_call().outcome == "refused"
+
+
+def test_a_policy_change_holds_on_the_very_next_call(acme, helper, workshop, call):
+    boss = factories.administrator(acme)
+    assert call(ECHO, {"text": "x"}).outcome == "ok"
+    set_policy(boss, helper, PolicySpec("allowlist", allow=("mcp_workshop_add",)))
+    assert refused(call, ECHO, {"text": "x"}).code == "denied_by_policy"
+    set_policy(boss, helper, PolicySpec("all"))
+    assert call(ECHO, {"text": "x"}).outcome == "ok"
+
+
+def test_a_binding_leaves_tools_out(acme, helper, workshop, call):
+    bind(factories.administrator(acme), helper, workshop, denied_tools=["ec*"])
+    assert refused(call, ECHO, {"text": "x"}).code == "denied_by_binding"
+    assert call("mcp_workshop_add", {"a": 1, "b": 1}).outcome == "ok"
+
+
+def test_switching_the_server_off_holds_at_once(acme, workshop, call):
+    boss = factories.administrator(acme)
+    call(ECHO, {"text": "x"})
+    set_server_enabled(boss, workshop, enabled=False)
+    assert refused(call, ECHO, {"text": "x"}).code == "server_disabled"
+
+
+def test_a_changed_definition_is_refused_until_it_is_approved(acme, workshop, call):
+    call(ECHO, {"text": "x"})
+    Definition.objects.filter(name="echo").update(digest="changed")
+    assert refused(call, ECHO, {"text": "x"}).code == "definition_changed"
+    approve(factories.administrator(acme), workshop)
+    assert call(ECHO, {"text": "x"}).outcome == "ok"
+
+
+def test_an_approval_that_is_withdrawn_is_none(acme, workshop, call):
+    reset_review(factories.administrator(acme), workshop.definitions.get(name="echo"))
+    assert refused(call, ECHO, {"text": "x"}).code == "not_approved"
+
+
+def test_another_organizations_agent_is_not_found(workshop, call):
+    stranger = factories.administrator(factories.organization("other"))
+    assert isinstance(refused(call, ECHO, {"text": "x"}, principal=stranger), NotFound)
+
+
+def test_a_token_for_one_agent_opens_no_other(acme, helper, workshop, call):
+    other = factories.agent(acme, "other")
+    boss = factories.administrator(acme)
+    narrowed = type(boss)(**{**vars(boss), "agent_ids": frozenset({other.pk})})
+    assert isinstance(refused(call, ECHO, {"text": "x"}, principal=narrowed), NotFound)
+
+
+def test_whoever_may_not_run_agents_calls_nothing(acme, workshop, call):
+    auditor = factories.person(acme, Role.AUDITOR)
+    assert isinstance(refused(call, ECHO, {"text": "x"}, principal=auditor), Forbidden)
+
+
+def test_a_call_that_takes_too_long_is_unknown_and_the_next_one_works(workshop, call):
+    call(ECHO, {"text": "warm"})
+    outcome = call("mcp_workshop_wait", {"seconds": 30}, timeout_s=0.3)
+    assert (outcome.outcome, outcome.code) == ("unknown", "call_timeout")
+    assert last_call().outcome == "unknown"
+    assert call(ECHO, {"text": "still here"}).text == "still here"
+
+
+def test_a_server_that_crashes_is_started_again_and_nothing_is_repeated(workshop, call, effects):
+    call("mcp_workshop_count", {"what": "one"})
+    crashed = call("mcp_workshop_crash")
+    assert (crashed.outcome, crashed.code) == ("unknown", "server_crashed")
+    assert call("mcp_workshop_count", {"what": "two"}).outcome == "ok"
+    assert effects.read_text().splitlines() == ["one", "two"]
+
+
+def test_the_rate_of_an_agent_is_limited(helper, workshop, call):
+    Agent.objects.filter(pk=helper.pk).update(calls_per_minute=2)
+    assert [call(ECHO, {"text": text}).outcome for text in "ab"] == ["ok", "ok"]
+    problem = refused(call, ECHO, {"text": "c"})
+    assert problem.code == "rate_limited"
+    assert problem.retry_after > 0
+
+
+def test_a_budget_of_calls_is_never_overspent(acme, helper, workshop, call):
+    Budget.objects.create(organization=acme, agent=helper, unit="calls", period="total", limit=2)
+    call(ECHO, {"text": "1"})
+    call(ECHO, {"text": "2"})
+    assert refused(call, ECHO, {"text": "3"}).code == "budget_exhausted"
+    (cell,) = load_organization_balances(acme.pk).values()
+    assert (cell.spent, cell.reserved) == (2, 0)
+
+
+def test_a_long_result_is_cut_stored_and_read_on(acme, workshop, call, settings):
+    settings.BONOBOT_RESULT_LIMIT = 1024
+    outcome = call("mcp_workshop_long", {"characters": 5000})
+    assert len(outcome.text) < 1500
+    assert StoredResult.objects.get(pk=outcome.call_id).text == "x" * 5000
+    settings.BONOBOT_RESULT_LIMIT = 256 * 1024
+    rest = call("read_result", {"result_id": str(outcome.call_id), "offset": 4999})
+    assert rest.text.startswith("x\n[characters 4999 to 5000 of 5000]")
+
+
+def test_a_stored_result_of_another_session_does_not_exist(workshop, call, settings):
+    settings.BONOBOT_RESULT_LIMIT = 1024
+    outcome = call("mcp_workshop_long", {"characters": 5000})
+    StoredResult.objects.update(session_id=uuid4())
+    refused_read = call("read_result", {"result_id": str(outcome.call_id)})
+    assert refused_read.code == "not_found"
+
+
+def test_a_stored_result_of_another_agent_does_not_exist(acme, workshop, call, settings):
+    settings.BONOBOT_RESULT_LIMIT = 1024
+    outcome = call("mcp_workshop_long", {"characters": 5000})
+    StoredResult.objects.update(agent=factories.agent(acme, "other"))
+    found = call("read_result", {"result_id": str(outcome.call_id)})
+    assert (found.outcome, found.code) == ("error", "not_found")
+
+
+def test_secrets_of_the_server_are_masked_in_the_audit(workshop, call, effects):
+    call(ECHO, {"text": f"the value is {effects}"})
+    assert str(effects) not in last_call().opened
+
+
+def test_arguments_beyond_the_bound_are_kept_by_their_digest(workshop, call):
+    call(ECHO, {"text": "y" * 20_000})
+    kept = json.loads(last_call().opened)["details"]["arguments"]
+    assert set(kept) == {"truncated", "sha256", "length"}
+    assert len(kept["truncated"]) == 16_384
+
+
+def test_the_child_sees_only_the_environment_it_was_given(workshop, call, monkeypatch):
+    monkeypatch.setenv("CANARY_TOKEN", "secret")
+    names = call("mcp_workshop_environment").text
+    assert "WORKSHOP_FILE" in names
+    assert "CANARY_TOKEN" not in names
+    assert "BONOBOT" not in names
+
+
+# -- without an agent ----------------------------------------------------------------------------
+
+
+def test_a_server_is_called_without_an_agent_by_its_own_names(workshop, call):
+    outcome = call("echo", {"text": "direct"}, agent_id=None, server_id=workshop.pk)
+    assert outcome.text == "direct"
+    assert last_call().action == "tool_call"
+
+
+def test_members_call_no_tools_without_an_agent(acme, workshop, call):
+    member = factories.person(acme, Role.MEMBER)
+    asked = {"principal": member, "agent_id": None, "server_id": workshop.pk}
+    assert isinstance(refused(call, "echo", {"text": "x"}, **asked), Forbidden)
+
+
+def test_whoever_may_approve_tries_a_definition_before_it_is_pinned(acme, workshop, call):
+    reset_review(factories.administrator(acme), workshop.definitions.get(name="echo"))
+    without_agent = {"agent_id": None, "server_id": workshop.pk}
+    assert refused(call, "echo", {"text": "x"}, **without_agent).code == "not_approved"
+    assert call("echo", {"text": "x"}, **without_agent, unapproved=True).outcome == "ok"
+    operator = factories.person(acme, Role.OPERATOR)
+    mere = {**without_agent, "principal": operator, "unapproved": True}
+    assert refused(call, "echo", {"text": "x"}, **mere).code == "not_approved"
+
+
+def test_nothing_named_is_not_found(call):
+    assert isinstance(refused(call, "echo", agent_id=None), NotFound)
+
+
+def test_an_unreachable_server_is_an_outcome_that_says_so(acme, helper, workshop, call):
+    Server.objects.filter(pk=workshop.pk).update(
+        endpoint_config={"command": "/nowhere/at-all", "args": []}
+    )
+    get_runtime().call(get_connection_pool().forget, workshop.pk)
+    outcome = call(ECHO, {"text": "x"})
+    assert outcome.outcome == "error"
+    assert outcome.code in ("server_unreachable", "server_crashed")
+    assert "workshop" in outcome.text
+
+
+@pytest.fixture
+def listening():
+    """A function that serves raw HTTP answers on this process's loop and returns the URL."""
+    stack = AsyncExitStack()
+
+    def serve(respond):
+        return get_runtime().call(stack.enter_async_context, RawHttp(respond).listening()).url
+
+    yield serve
+    get_runtime().call(stack.aclose)
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_server_that_refuses_our_credentials_needs_new_ones(
+    acme, helper, call, listening, status
+):
+    open_to_us = True
+
+    def respond(asked):
+        if not open_to_us:
+            return raw_http_server.response(status, b"")
+        if asked.method == "server/discover":
+            return raw_http_server.discovery(asked)
+        return raw_http_server.result(
+            asked, {"tools": [{"name": "t", "inputSchema": {"type": "object"}}]}
+        )
+
+    server = factories.http_server(acme, listening(respond))
+    factories.ready(acme, server, helper)
+    open_to_us = False
+    outcome = call("mcp_web_t")
+    assert (outcome.outcome, outcome.code) == ("error", "needs_reauth")
+    server.refresh_from_db()
+    assert (server.status, server.status_code) == ("needs_reauth", "needs_reauth")
+
+
+def test_a_server_that_went_away_is_marked_at_once(acme, helper, workshop, call):
+    Server.objects.filter(pk=workshop.pk).update(
+        endpoint_config={"command": "/nowhere/at-all", "args": []}
+    )
+    get_runtime().call(get_connection_pool().forget, workshop.pk)
+    for _ in range(2):
+        call(ECHO, {"text": "x"})
+    workshop.refresh_from_db()
+    assert workshop.status == "error"
+    assert workshop.checks.filter(ok=False).count() == 1
+
+
+def test_instructions_that_changed_are_withheld_and_hold_the_tools(acme, helper, workshop, call):
+    def notes():
+        return get_snapshot_cache().current("agent", helper.pk).notes
+
+    assert notes() == {"workshop": "Tools to test with."}
+    Definition.objects.filter(kind="instructions").update(digest="changed")
+    assert notes() == {}
+    with pytest.raises(CallRefused) as refused:
+        call(ECHO, {"text": "x"})
+    assert refused.value.code == "definition_changed"
+    approve(factories.administrator(acme), workshop)
+    assert call(ECHO, {"text": "x"}).outcome == "ok"
+    assert notes() == {"workshop": "Tools to test with."}
+    bind(factories.administrator(acme), helper, workshop, enabled=False)
+    assert notes() == {}
+
+
+# -- what the audit keeps of it ------------------------------------------------------------------
+
+CANARY = "cnry-7Qx9/+ZkM3"
+
+
+def test_a_row_tells_equal_calls_without_showing_them(workshop, call):
+    for text in ("same", "same", "other"):
+        call(ECHO, {"text": text}, client="curl/8")
+    rows = AuditRow.objects.filter(event_type="call").order_by("seq")
+    opened = [json.loads(row.opened)["details"] for row in rows]
+    closed = [json.loads(row.closed)["details"] for row in rows]
+    for found, name in ((opened, "input_sha256"), (closed, "output_sha256")):
+        first, second, third = (one[name] for one in found)
+        assert first == second != third
+        assert len(first) == 64
+    assert opened[0]["client"] == "curl/8"
+    assert (opened[0]["transport"], opened[0]["era"]) == ("stdio", workshop.era)
+
+
+def test_another_servers_secret_is_kept_nowhere_and_comes_back_from_nowhere(
+    acme, helper, workshop, call, settings
+):
+    boss = factories.administrator(acme)
+    config = {"command": sys.executable, "args": ["-m", "x"], "env": {"KEY": CANARY}}
+    add(boss, ServerSpec(name="vault", transport_type="stdio", endpoint_config=config))
+    settings.BONOBOT_RESULT_LIMIT = 16
+    outcome = call(ECHO, {"text": f"the key is {CANARY}, they say"})
+    row = last_call()
+    stored = StoredResult.objects.get(pk=outcome.call_id)
+    whole = (outcome.text, str(outcome.result), row.opened, row.closed, stored.text)
+    assert not [text for text in whole if "cnry-7Q" in text]
+    assert "********" in stored.text
+    assert json.loads(row.closed)["details"]["secrets_masked"] is True
+
+
+def test_a_question_keeps_no_secret_of_another_server(acme, helper, workshop, call):
+    boss = factories.administrator(acme)
+    config = {"command": sys.executable, "args": ["-m", "x"], "env": {"KEY": CANARY}}
+    add(boss, ServerSpec(name="vault", transport_type="stdio", endpoint_config=config))
+    set_policy(boss, helper, PolicySpec("all", ask=(ECHO,)))
+    assert refused(call, ECHO, {"text": CANARY}).code == "approval_required"
+    assert CANARY not in str(Approval.objects.get().arguments)

@@ -1,0 +1,61 @@
+"""A database that takes no outcomes while calls are out: what is told, and what is kept."""
+
+import pytest
+from django.db import OperationalError
+
+from agents.models import Session, Step
+from bonobot.core.problems import Problem
+from bonobot.ledger.audit.verify_chain import verify
+from bonobot.ledger.models import AuditRow
+from bonobot.ledger.writer.batch_plan import CloseItem
+from bonobot.ledger.writer.committer import BatchCommitter
+from bonobot.ledger.writer.writer_thread import get_writer
+from tests.wait import eventually
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+COUNT = "mcp_workshop_count"
+LONG = 1_000_000
+DEADLINE_S = 0.2  # of callers; the writer tries again every 0.05 s
+
+
+class Away:
+    """A database that takes no outcome for so many tries more."""
+
+    def __init__(self):
+        self.tries = 0
+
+    def begin(self, commit, committer, tickets):
+        if self.tries and any(isinstance(ticket.item, CloseItem) for ticket in tickets):
+            self.tries -= 1
+            raise OperationalError("the database is away")
+        return commit(committer, tickets)
+
+
+@pytest.fixture
+def away(transactional_db, monkeypatch):
+    found, commit = Away(), BatchCommitter.commit
+    monkeypatch.setattr(BatchCommitter, "commit", lambda *args: found.begin(commit, *args))
+    monkeypatch.setattr(get_writer(), "deadline_s", DEADLINE_S)
+    yield found
+    found.tries = 0
+    get_writer().close()
+
+
+def test_who_has_no_session_is_told_that_the_call_was_made(workshop, call, effects, away):
+    away.tries = LONG
+    with pytest.raises(Problem) as caught:
+        call(COUNT, {"what": "one"})
+    assert (caught.value.code, caught.value.status) == ("outcome_unrecorded", 503)
+    assert effects.read_text().split() == ["one"]
+    away.tries = 0
+    eventually(lambda: AuditRow.objects.get(event_type="call").outcome == "ok")
+
+
+def test_a_session_waits_until_the_outcome_is_written(workshop, effects, run, away):
+    away.tries = 20  # for longer than any other caller waits
+    session = run(f'/{COUNT} {{"what": "one"}}')
+    assert (session.status, away.tries) == (Session.Status.DONE, 0)
+    assert session.steps.get(kind=Step.Kind.CALL).state == Step.State.DONE
+    assert effects.read_text().split() == ["one"]
+    assert verify(session.organization_id).ok

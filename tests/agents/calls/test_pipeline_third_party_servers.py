@@ -1,0 +1,52 @@
+"""Resources, prompts and completion of servers that others wrote."""
+
+import pytest
+
+from agents.services import bind
+from bonobot.core.problems import Problem
+from bonobot.core.runtime import get_runtime
+from mcp_servers.client.pool import get_connection_pool
+from mcp_servers.server_config import ServerSpec
+from mcp_servers.services import add
+from tests import factories
+
+TEXT = "demo://resource/dynamic/text/{resourceId}"
+
+
+@pytest.fixture
+def everything(acme, helper, node_server):
+    config = {"command": "node", "args": [node_server("mcp-server-everything"), "stdio"]}
+    spec = ServerSpec(name="everything", transport_type="stdio", endpoint_config=config)
+    server = add(factories.administrator(acme), spec)
+    yield factories.ready(acme, server, helper)
+    get_runtime().call(get_connection_pool().forget, server.pk)
+
+
+@pytest.mark.npm
+def test_the_reference_server_is_read_filled_and_completed(acme, helper, everything, call):
+    counts = {
+        kind: everything.definitions.filter(kind=kind).count()
+        for kind in ("resource", "resource_template", "prompt")
+    }
+    assert counts == {"resource": 7, "resource_template": 2, "prompt": 4}
+    bind(
+        *(factories.administrator(acme), helper, everything),
+        allowed_resources=[TEXT, "demo://resource/static/*"],
+        allowed_prompts=["*"],
+    )
+
+    def ask(method, name, given=None):
+        return call(name, given, method=method, server_id=everything.pk)
+
+    static = ask("resources/read", "demo://resource/static/document/features.md")
+    assert "Everything Server" in static.text
+    assert "Resource 7" in ask("resources/read", "demo://resource/dynamic/text/7").text
+    with pytest.raises(Problem, match="does not tick"):
+        ask("resources/read", "demo://resource/dynamic/blob/7")
+    filled = ask("prompts/get", "args-prompt", {"city": "Berlin"})
+    assert filled.text == "user: What's weather in Berlin?"
+    embedded = ask("prompts/get", "resource-prompt", {"resourceType": "Text", "resourceId": "1"})
+    assert "Resource 1" in embedded.text
+    ref = {"ref": {"type": "ref/prompt", "name": "completable-prompt"}}
+    typed = {"argument": {"name": "department", "value": "E"}}
+    assert ask("completion/complete", "completable-prompt", ref | typed).text == "Engineering"

@@ -1,0 +1,155 @@
+"""A token that changes holds on its very next call, whichever host has a pass of it."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from django.conf import settings
+
+from agents.calls.pipeline import CallRequest, call
+from agents.kill_switch import halt_organization
+from benchmarks.door_stages import counted
+from bonobot.accounts.models import Token
+from benchmarks.governed_call_stages import counted
+from bonobot.accounts.roles import Role, TokenScope
+from bonobot.accounts.tokens.cache import VerifiedToken, VerifiedTokenCache
+from bonobot.accounts.tokens.services import InvalidToken, issue, revoke, update_token
+from bonobot.core.problems import Forbidden, NotFound, Problem
+from bonobot.core.runtime import get_runtime
+from bonobot.ledger.writer.writer_thread import get_writer
+from tests import factories
+from tests.parts import ROOT
+from tests.processes import environment
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+ECHO = "mcp_workshop_echo"
+HERE = "192.0.2.7"
+
+
+class Host:
+    """A host with its own passes: nobody tells it of what others change."""
+
+    def __init__(self, text: str) -> None:
+        self.text, self.passes = text, VerifiedTokenCache()
+
+    async def _ask(self, **more: Any) -> str:
+        found: VerifiedToken = await self.passes.known(self.text, HERE)
+        asked: dict[str, Any] = {
+            "principal": found.principal,
+            "principal_generation": found.generation,
+            "renewed": self.passes.renewal(self.text, HERE),
+            "tool": ECHO,
+            "arguments": {"text": "x"},
+            "via": "gateway",
+            "holder": "server:tests:renewing",
+        }
+        return (await call(CallRequest(**(asked | more)))).text
+
+    def ask(self, **more: Any) -> str:
+        """Make a call as the gateway does."""
+        return get_runtime().call(self._ask, **more)
+
+    def refused(self, **more: Any) -> Problem:
+        """Make a call that is refused."""
+        with pytest.raises(Problem) as caught:
+            self.ask(**more)
+        return caught.value
+
+
+@pytest.fixture
+def token(acme, helper, workshop) -> Iterator[tuple[Token, str]]:
+    boss = factories.administrator(acme)
+    yield issue(boss, name="ide", role=Role.MEMBER, agent_ids=[helper.pk])
+    get_writer().close()
+
+
+@pytest.fixture
+def hosts(token, helper) -> list[Host]:
+    """Two hosts that have both been used."""
+    made = [Host(token[1]), Host(token[1])]
+    for host in made:
+        assert host.ask(agent_id=helper.pk) == "x"
+    return made
+
+
+WAYS: dict[str, Callable[[Token], object]] = {
+    "delete": lambda token: token.delete(),
+    "delete many": lambda token: Token.objects.filter(pk=token.pk).delete(),
+    "revoke": lambda token: revoke(factories.administrator(token.organization), token),
+    "expire": lambda token: Token.objects.filter(pk=token.pk).update(expires_at=token.created_at),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_token_that_ends_opens_nothing_on_any_host(token, hosts, helper, way):
+    WAYS[way](token[0])
+    for host in hosts:
+        assert isinstance(host.refused(agent_id=helper.pk), InvalidToken)
+
+
+def test_a_role_that_changes_is_the_role_of_the_next_call(token, hosts, helper):
+    row = token[0]
+    row.role = Role.AUDITOR
+    Token.objects.bulk_update([row], ["role"])
+    assert {host.refused(agent_id=helper.pk).rule for host in hosts} == {"role:use_tools"}
+    row.refresh_from_db()
+    row.role = Role.MEMBER
+    row.save()
+    assert [host.ask(agent_id=helper.pk) for host in hosts] == ["x", "x"]
+
+
+def test_scopes_and_agents_that_change_hold_at_once(acme, token, hosts, helper):
+    boss, other = factories.administrator(acme), factories.agent(acme, "other")
+    update_token(boss, token[0], scopes=[TokenScope.AGENTS])
+    assert {host.refused(agent_id=helper.pk).code for host in hosts} == {"insufficient_scope"}
+    update_token(boss, token[0], scopes=[TokenScope.TOOLS], agent_ids=[other.pk])
+    assert all(isinstance(host.refused(agent_id=helper.pk), NotFound) for host in hosts)
+    update_token(boss, token[0], agent_ids=[other.pk, helper.pk])
+    assert [host.ask(agent_id=helper.pk) for host in hosts] == ["x", "x"]
+
+
+def test_a_snapshot_that_is_newer_than_the_pass_renews_it(token, hosts, helper):
+    Token.objects.filter(pk=token[0].pk).update(role=Role.AUDITOR)
+    first, second = hosts
+    assert isinstance(first.refused(agent_id=helper.pk), Forbidden)
+    # The snapshot is this process's and current by now; only the second host's pass is old.
+    assert isinstance(second.refused(agent_id=helper.pk), Forbidden)
+
+
+def test_a_halt_and_an_agent_that_goes_hold_for_every_pass(acme, token, hosts, helper, workshop):
+    halt_organization(factories.administrator(acme))
+    assert {host.refused(agent_id=helper.pk).code for host in hosts} == {"organization_halted"}
+    helper.delete()
+    assert all(isinstance(host.refused(agent_id=helper.pk), NotFound) for host in hosts)
+
+
+def test_a_warm_call_by_a_pass_asks_the_ledger_and_nobody_else(hosts, helper):
+    host = hosts[0]
+    host.ask(agent_id=helper.pk)
+    with counted() as watched:
+        assert host.ask(agent_id=helper.pk) == "x"
+    counts = watched.counts
+    assert counts["other queries"] == counts["hops to an ORM thread"] == 0
+
+
+REVOKE = """
+import sys, django
+django.setup()
+from django.utils import timezone
+from bonobot.accounts.models import Token
+Token.objects.filter(pk=sys.argv[1]).update(revoked_at=timezone.now())
+"""
+
+
+def test_another_process_revokes_and_the_very_next_call_is_refused(token, hosts, helper):
+    added = {
+        "DJANGO_SETTINGS_MODULE": str(settings.SETTINGS_MODULE),
+        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+    }
+    command = [sys.executable, "-c", REVOKE, str(token[0].pk)]
+    subprocess.run(command, cwd=ROOT, env=environment(added), check=True, timeout=60)
+    assert isinstance(hosts[0].refused(agent_id=helper.pk), InvalidToken)

@@ -1,0 +1,49 @@
+"""What a call in a tree of sessions is charged to beside its own agent's budgets."""
+
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agents.budgets.limits import BudgetLimit
+from agents.budgets.services import BudgetLine, set_budgets
+from agents.calls.root_limits import RootSession, load_root_limits, merge_limits
+from bonobot.core.runtime import get_runtime
+from tests import factories
+from tests.agents.conftest import acme, helper
+
+__all__ = ["acme", "helper"]
+
+SESSION = UUID(int=9)
+LIMITS = st.lists(
+    st.builds(
+        BudgetLimit,
+        st.sampled_from(["agent", "session", "organization", "server"]),
+        st.sampled_from(["a", "b"]),
+        st.sampled_from(["calls", "tokens"]),
+        st.just("day"),
+        st.integers(1, 2),
+    )
+).map(tuple)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_root_pays_of_its_agents_budgets_and_of_its_own_session(acme, helper):
+    boss = factories.administrator(acme)
+    set_budgets(boss, acme, [BudgetLine("calls", "day", 9)])
+    lines = [BudgetLine("calls", "total", 5), BudgetLine("tokens", "day", 7, each_session=True)]
+    set_budgets(boss, helper, lines)
+    found = get_runtime().call(load_root_limits, RootSession(SESSION, helper.pk))
+    assert {(one.scope, one.scope_id, one.unit, one.limit) for one in found} == {
+        ("agent", str(helper.pk), "calls", 5),
+        ("session", str(SESSION), "tokens", 7),
+    }
+    assert get_runtime().call(load_root_limits, None) == ()
+
+
+@given(LIMITS, LIMITS)
+def test_every_limit_holds_and_none_twice(own, of_root):
+    found = merge_limits(own, of_root)
+    assert set(found) == {*own, *of_root}
+    assert len(found) == len(set(found))

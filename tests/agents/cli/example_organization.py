@@ -1,0 +1,395 @@
+"""A small organization in which every verb of the command line has something to do."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from agents.evaluation.services import record
+from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
+from agents.models import Agent
+from agents.notes import NoteSpec, save_note
+from agents.sessions.services import end, start
+from agents.skills.services import SkillSpec, save_skill
+from agents.workflows.services import run_workflow
+from bonobot.accounts.invitations import invite
+from bonobot.accounts.models import Organization, User
+from bonobot.accounts.roles import Role
+from bonobot.accounts.tokens.services import issue
+from bonobot.core.runtime import get_runtime
+from mcp_servers.client.pool import get_connection_pool
+from mcp_servers.models import Launcher, Preset, Server
+from mcp_servers.presets.services import load_presets
+from mcp_servers.server_config import ServerSpec
+from mcp_servers.services import add
+from tests import admin_client, factories
+from tests.servers import raw_http_server
+from tests.servers.raw_http_server import Asked, RawHttp
+
+OBJECT = {"type": "object"}
+OFFERED: Mapping[str, dict[str, Any]] = {
+    "server/discover": {
+        "supportedVersions": [raw_http_server.MODERN],
+        "capabilities": {"tools": {}, "resources": {}, "prompts": {}},
+    },
+    "tools/list": {"tools": [{"name": name, "inputSchema": OBJECT} for name in ("echo", "add")]},
+    "tools/call": {"content": [{"type": "text", "text": "ok"}]},
+    "resources/list": {"resources": [{"uri": "docs://intro", "name": "intro"}]},
+    "resources/templates/list": {"resourceTemplates": []},
+    "resources/read": {"contents": [{"uri": "docs://intro", "text": "Hello"}]},
+    "prompts/list": {"prompts": [{"name": "review"}]},
+    "prompts/get": {"messages": [{"role": "user", "content": {"type": "text", "text": "Go"}}]},
+}
+
+
+@dataclass(frozen=True)
+class Call:
+    """How a verb is called on the organization.
+
+    `#` in an argument is the number of the run, for verbs that can do a thing only once, and `@`
+    what the organization knows by that name. `unknown` is the same verb with an object that isn't
+    there; `reads` says that two runs print the same.
+    """
+
+    given: Sequence[str] = ()
+    unknown: Sequence[str] = ()
+    code: str = "not_found"
+    reads: bool = False
+
+    def arguments(self, run: int, known: Mapping[str, str]) -> list[str]:
+        """Return the arguments of one run."""
+        named = [one.replace("#", str(run)) for one in self.given]
+        return [known.get(one, one) for one in named]
+
+
+NOBODY = ("--org", "nobody")  # where a verb names no object, the organization is one
+
+CALLS: Mapping[str, Call] = {
+    "agents add": Call(("Second #",), ("Second", "--model", "nothing")),
+    "agents set": Call(("helper",), ("nobody",), reads=True),
+    "agents chat": Call(("helper",), ("nobody",)),
+    "agents disable": Call(("helper",), ("nobody",)),
+    "agents enable": Call(("helper",), ("nobody",)),
+    "agents explain": Call(
+        ("helper", "mcp_docs_echo"), ("helper", "nothing"), "unknown_tool", reads=True
+    ),
+    "agents export-session": Call(("@talk0",), ("nothing",), reads=True),
+    "agents list": Call((), NOBODY, reads=True),
+    "agents may-ask": Call(("helper",), ("nobody",), reads=True),
+    "agents policy": Call(("helper",), ("nobody",), reads=True),
+    "agents record": Call(("@talk#",), ("nothing",)),
+    "agents recordings": Call((), ("nobody",), reads=True),
+    "agents remove-recording": Call(("@recorded#",), ("nothing",)),
+    "agents replay": Call(("@replayed", "--no-wait"), ("nothing",)),
+    "agents retry": Call(("@talk#",), ("nothing",)),
+    "agents run": Call(("helper", "Hello"), ("nobody", "Hello")),
+    "questions answer": Call(("@wanted#", "decline"), ("nothing", "decline")),
+    "questions list": Call((), NOBODY, reads=True),
+    "questions show": Call(("@wants",), ("nothing",), reads=True),
+    "agents held": Call(("helper",), ("nobody",), reads=True),
+    "agents clear-held": Call(("helper",), ("nobody",)),
+    "agents grants": Call(("@talk0",), ("nothing",), reads=True),
+    "agents revoke-grant": Call(("@grant#",), ("nothing",)),
+    "agents remove": Call(("gone-#",), ("nobody",)),
+    "agents cancel": Call(("@talk#",), ("nothing",)),
+    "agents sessions": Call((), ("nobody",), reads=True),
+    "agents tools": Call(("helper",), ("nobody",), reads=True),
+    "agents workspace": Call(("helper",), ("nobody",), reads=True),
+    "approvals approve": Call(("@asked#",), ("nothing",)),
+    "approvals deny": Call(("@refused#", "--word", "No."), ("nothing",)),
+    "approvals list": Call((), NOBODY, reads=True),
+    "approvals show": Call(("@question",), ("nothing",), reads=True),
+    "audit export": Call(("--output", "audit-#"), ("--output", "nothing/x"), "unusable_file"),
+    "audit heads": Call((), NOBODY, reads=True),
+    "audit list": Call(("--limit", "5"), NOBODY, reads=True),
+    "audit prune": Call(("--before", "365d", "--yes"), ("--before", "365d", *NOBODY)),
+    "audit replay": Call(
+        ("--agent", "helper", "--mode", "none"), ("--agent", "nobody", "--mode", "none")
+    ),
+    "audit verify": Call((), ("--file", "nothing"), "unusable_file", reads=True),
+    "first-run hide": Call((), NOBODY),
+    "first-run show": Call((), NOBODY, reads=True),
+    "first-run skip": Call(("model",), ("nothing",), "invalid"),
+    "first-run take-up": Call(("model",), ("nothing",), "invalid"),
+    "first-run unhide": Call((), NOBODY),
+    "budgets list": Call((), ("--agent", "nobody"), reads=True),
+    "budgets set": Call(
+        ("--agent", "helper", "calls/day=9@50", "session:dollars/total=1.50"),
+        ("--agent", "nobody", "calls/day=9"),
+    ),
+    "usage export": Call(("--output", "usage-#"), ("--output", "nothing/x"), "unusable_file"),
+    "usage rebuild": Call((), NOBODY),
+    "usage show": Call(("--by", "tool"), NOBODY, reads=True),
+    "mcp add": Call(("new-#", "--url", "@url", "--allow-private"), ("new", "--preset", "nothing")),
+    "mcp add-operation": Call(
+        ("shop-#", "look", "--url", "@url", "--description", "Looks.", "--allow-private"),
+        ("docs", "look", "--url", "/look", "--description", "Looks."),
+        "not_declared",
+    ),
+    "mcp apply": Call(("bonobot.yaml", "--dry-run"), ("nothing",), "unreadable_file", reads=True),
+    "mcp approve": Call(("docs",), ("nothing",)),
+    "mcp connect": Call(("docs", "--agent", "helper"), ("docs", "--agent", "nobody")),
+    "mcp disable": Call(("spare-#",), ("nothing",)),
+    "mcp disable-preset": Call(("time",), ("nothing",)),
+    "mcp disconnect": Call(("docs", "--agent", "helper"), ("nothing",)),
+    "mcp enable": Call(("spare-#",), ("nothing",)),
+    "mcp enable-preset": Call(("time",), ("nothing",)),
+    "mcp export": Call((), ("--agent", "nobody"), reads=True),
+    "mcp history": Call(("docs",), ("nothing",), reads=True),
+    "mcp import": Call(("clients-#.json", "--allow-private"), ("nothing",), "unreadable_file"),
+    "mcp label": Call(("docs",), ("nothing",), reads=True),
+    "mcp list": Call((), NOBODY, reads=True),
+    "mcp login": Call(("linear", "--no-wait"), ("docs",), "no_login", reads=True),
+    "mcp logout": Call(("linear",), ("docs",), "no_login"),
+    "mcp launchers": Call((), NOBODY, reads=True),
+    "mcp add-launcher": Call(("launcher-#",), ("bash",), "invalid"),
+    "mcp remove-launcher": Call(("spare-#",), ("nothing",)),
+    "mcp remove-preset": Call(("spare-#",), ("nothing",)),
+    "mcp logs": Call(("docs",), ("nothing",), reads=True),
+    "mcp operations": Call(("shop",), ("nothing",), reads=True),
+    "mcp presets": Call((), ("nothing",), reads=True),
+    "mcp price": Call(("docs", "--call-price", "0.005"), ("nothing",)),
+    "mcp prompt": Call(("docs", "review"), ("docs", "nothing"), "unknown_prompt"),
+    "mcp prompts": Call(("docs",), ("docs", "--agent", "nobody"), reads=True),
+    "mcp read": Call(("docs", "docs://intro"), ("docs", "docs://x"), "unknown_resource"),
+    "mcp install": Call(("docs",), ("nothing",)),
+    "mcp refresh": Call(("docs",), ("nothing",)),
+    "mcp remove": Call(("spare-#",), ("nothing",)),
+    "mcp remove-operation": Call(("shop", "spare-#"), ("shop", "nothing"), "unknown_operation"),
+    "mcp resources": Call(("docs",), ("nothing",), reads=True),
+    "mcp save-preset": Call(("docs", "Ours #"), ("nothing", "Ours")),
+    "mcp serve": Call(
+        ("--check", "--agent", "helper"),
+        ("--check", "--agent", "nobody"),
+        "unknown_endpoint",
+        reads=True,
+    ),
+    "mcp show": Call(("docs",), ("nothing",), reads=True),
+    "mcp status": Call((), ("nothing",), reads=True),
+    "mcp test": Call(("docs",), ("nothing",)),
+    "mcp test-tool": Call(("docs", "echo"), ("docs", "nothing"), "unknown_tool"),
+    "mcp tools": Call(("docs",), ("docs", "--enable", "nothing"), "unknown_tool", reads=True),
+    "models test": Call(("offline",), ("nothing",)),
+    "models add": Call(
+        ("new-#", "--kind", "anthropic", "--model", "claude"),
+        ("new", "--kind", "offline", "--fallback", "nothing"),
+    ),
+    "models list": Call((), NOBODY, reads=True),
+    "models remove": Call(("spare-#",), ("nothing",)),
+    "models set": Call(("offline", "--timeout", "60"), ("nothing",)),
+    "notes list": Call(("helper",), ("nobody",), reads=True),
+    "notes remove": Call(("helper", "spare-#"), ("helper", "nothing")),
+    "notes write": Call(("helper", "new-#", "Text."), ("nobody", "new", "Text.")),
+    "notices add": Call(
+        ("new-#", "--url", "https://hooks.example.com/#"),
+        ("new", "--url", "https://hooks.example.com/x", *NOBODY),
+    ),
+    "notices remove": Call(("gone-#",), ("nobody",)),
+    "notices set": Call(("Pager", "--minimum", "warning"), ("nobody",)),
+    "notices channels": Call((), NOBODY, reads=True),
+    "notices list": Call((), NOBODY, reads=True),
+    "notices retry": Call(("@notice",), ("nothing",)),
+    "notices test": Call(("Pager",), ("nobody",)),
+    "keys drop": Call(("--now",), NOBODY, "whole_installation"),
+    "keys rotate": Call(("--yes", "--wait", "0"), NOBODY, "whole_installation"),
+    "keys status": Call((), NOBODY, "whole_installation", reads=True),
+    "org add": Call(("new-#",), ("No Slug",), "invalid"),
+    "org delete": Call(("--dry-run",), (*NOBODY, "--dry-run"), reads=True),
+    "org export": Call(("left-#",), ("left", *NOBODY)),
+    "org halt": Call(("--yes",), NOBODY),
+    "org resume": Call((), NOBODY),
+    "org set": Call(("--approval-hours", "8"), (*NOBODY, "--approval-hours", "8")),
+    "org show": Call((), NOBODY, reads=True),
+    "skills add": Call(
+        ("new-#", "--text", "Do it."), ("new", "--text", "Do ${it}."), "undeclared_argument"
+    ),
+    "skills list": Call((), ("--agent", "nobody"), reads=True),
+    "skills remove": Call(("spare-#",), ("nothing",)),
+    "skills run": Call(("tell", "--agent", "helper"), ("nothing", "--agent", "helper")),
+    "skills set": Call(("tell", "--description", "#"), ("nothing", "--text", "x")),
+    "skills show": Call(("tell",), ("nothing",), reads=True),
+    "workflows add": Call(
+        ("new-#", "--file", "flow.yaml"), ("new", "--file", "nothing"), "unusable_file"
+    ),
+    "workflows add-trigger": Call(
+        ("tell", "hourly-#", "--every", "3600"), ("tell", "x", "--cron", "x"), "invalid"
+    ),
+    "workflows approve": Call(("tell",), ("nothing",)),
+    "workflows cancel": Call(("@run",), ("nothing",)),
+    "workflows list": Call((), NOBODY, reads=True),
+    "workflows remove": Call(("spare-#",), ("nothing",)),
+    "workflows remove-trigger": Call(("tell", "spare-#"), ("tell", "nothing")),
+    "workflows replace-secret": Call(("tell", "alerts"), ("tell", "nothing")),
+    "workflows run": Call(("tell", "--no-wait"), ("nothing",)),
+    "workflows runs": Call((), ("nothing",)),
+    "workflows set": Call(("tell", "--on"), ("nothing", "--off")),
+    "workflows set-trigger": Call(("tell", "alerts", "--on"), ("tell", "nothing", "--off")),
+    "workflows show": Call(("tell",), ("nothing",), reads=True),
+    "workflows steps": Call(("@run",), ("nothing",)),
+    "workflows triggers": Call(("tell",), ("nothing",)),
+    "members add": Call(("joins-#", "member"), ("nobody", "member")),
+    "members invite": Call(
+        ("new-#@example.com", "--role", "member", "--agent", "helper"),
+        ("x@example.com", "--role", "member", "--agent", "nobody"),
+    ),
+    "members list": Call((), NOBODY, reads=True),
+    "members remove": Call(("leaves-#",), ("nobody",)),
+    "members reset-password": Call(("stays",), ("nobody",)),
+    "members reset-second-factor": Call(("stays",), ("nobody",)),
+    "members revoke": Call(("gone-#@example.com",), ("nobody@example.com",)),
+    "members send-again": Call(("asked@example.com",), ("nobody@example.com",)),
+    "members set": Call(("stays", "--language", "de"), ("nobody", "--language", "de")),
+    "members set-role": Call(("stays", "auditor"), ("nobody", "auditor")),
+    "members sign-out": Call(("stays",), ("nobody",)),
+    "tokens create": Call(
+        ("ci-#", "--role", "operator"), ("ci", "--role", "member", "--agent", "nobody")
+    ),
+    "tokens held": Call(("@token",), ("nothing",), reads=True),
+    "tokens clear-held": Call(("@token",), ("nothing",)),
+    "tokens list": Call((), NOBODY, reads=True),
+    "tokens revoke": Call(("@token",), ("nothing",)),
+    "tokens set": Call(("@token", "--scope", "api"), ("nothing", "--scope", "api")),
+    "issuers add": Call(
+        ("login-#", "--url", "https://login-#.example.com"),
+        ("x", "--url", "https://x.example.com", "--agent", "nobody"),
+    ),
+    "issuers check": Call(("Login",), ("nothing",)),
+    "issuers list": Call((), NOBODY, reads=True),
+    "issuers remove": Call(("spare-#",), ("nothing",)),
+    "issuers set": Call(("Login", "--scope", "mcp:tools"), ("nothing", "--role", "member")),
+    "sso add": Call(
+        ("id-#", "--url", "https://id-#.example.com", "--client-id", "bonobot"),
+        ("x", "--url", "https://x.example.com", "--client-id", "x", *NOBODY),
+    ),
+    "sso check": Call(("ID",), ("nothing",)),
+    "sso list": Call((), NOBODY, reads=True),
+    "sso remove": Call(("spare-#",), ("nothing",)),
+    "sso set": Call(("ID", "--domain", "example.com"), ("nothing", "--role", "member")),
+    "mcp snippet": Call((), ("--agent", "nobody"), reads=True),
+    "tools list": Call((), NOBODY, reads=True),
+}
+
+
+@contextmanager
+def answering() -> Iterator[RawHttp]:
+    """Run a server of two tools, a resource and a prompt on the runtime's loop."""
+
+    def answer(asked: Asked) -> bytes:
+        if asked.method in OFFERED:
+            return raw_http_server.result(asked, OFFERED[asked.method])
+        if ".well-known" in asked.path:
+            told = {"issuer": http.url, "jwks_uri": f"{http.url}/keys"}
+            told |= {
+                f"{name}_endpoint": f"{http.url}/{name}" for name in ("authorization", "token")
+            }
+            return raw_http_server.response(200, json.dumps(told).encode())
+        if asked.path.endswith("/keys"):
+            return raw_http_server.response(200, b'{"keys": []}')
+        return raw_http_server.response(202, kind="")
+
+    http = RawHttp(answer)
+    listening = http.listening()
+
+    async def begin() -> None:
+        await listening.__aenter__()
+
+    async def end() -> None:
+        await listening.__aexit__(None, None, None)
+
+    get_runtime().call(begin)
+    try:
+        yield http
+    finally:
+        for server in Server.objects.all():
+            get_runtime().call(get_connection_pool().forget, server.pk)
+        get_runtime().call(end)
+
+
+def fill(where: Organization, url: str, folder: Path) -> dict[str, str]:
+    """Fill an organization, write the files beside it, and return what the calls know by name."""
+    boss = factories.administrator(where)
+    load_presets()
+    factories.ready(where, factories.http_server(where, url, "docs"), factories.agent(where))
+    for number in range(4):
+        admin_client.web_server(where, f"spare-{number}")
+        User.objects.create_user(f"joins-{number}")
+        factories.person(where, Role.MEMBER, f"leaves-{number}")
+        invite(boss, f"gone-{number}@example.com", Role.MEMBER)
+        save_endpoint(boss, ModelEndpointSpec(name=f"spare-{number}", kind="offline"))
+        factories.notice(where, f"gone-{number}")
+    factories.person(where, Role.MEMBER, "stays")
+    factories.person(where, Role.OWNER, "head")
+    invite(boss, "asked@example.com", Role.MEMBER)
+    signing_in = {"type": "oauth2", "grant": "authorization_code"}
+    config = {"url": "https://mcp.example.com/mcp"}
+    add(
+        boss,
+        ServerSpec(
+            name="linear",
+            transport_type="http",
+            endpoint_config=config,
+            auth_config=signing_in,
+        ),
+    )
+    declared = [
+        {"name": name, "description": "Looks.", "path": f"/{name}"}
+        for name in ("look", *(f"spare-{number}" for number in range(4)))
+    ]
+    add(
+        boss,
+        ServerSpec(
+            name="shop",
+            transport_type="openapi",
+            endpoint_config={"url": url, "declared": declared},
+            allow_private=True,
+        ),
+    )
+    factories.issuer(where, url, allow_private=True)
+    factories.provider(where, url, "ID", allow_private=True)
+    for number in range(4):
+        factories.issuer(where, f"https://{number}.example.com", f"spare-{number}")
+        factories.provider(where, f"https://{number}.example.com", f"spare-{number}")
+    (folder / "bonobot.yaml").write_text("servers:\n  more: {url: https://more.example.com/mcp}\n")
+    for number in range(4):
+        text = json.dumps({f"client-{number}": {"url": url}})
+        (folder / f"clients-{number}.json").write_text(text)
+    agent = Agent.objects.get(organization=where)
+    for number in range(4):
+        factories.agent(where, f"gone-{number}")
+        save_note(boss, agent, NoteSpec(f"spare-{number}", "Something."))
+        save_skill(boss, SkillSpec(name=f"spare-{number}", text="Something."))
+        factories.workflow(agent, f"spare-{number}")
+    run = run_workflow(boss, factories.workflow(agent), {})
+    for name in ("alerts", *(f"spare-{number}" for number in range(4))):
+        factories.trigger(run.workflow, name)
+    (folder / "flow.yaml").write_text(run.workflow.source)
+    save_skill(boss, SkillSpec(name="tell", text="Hello", agents=[agent.slug]))
+    asked = {
+        f"@{of}{n}": factories.question(agent).pk for of in ("asked", "refused") for n in range(4)
+    }
+    talks = {f"@talk{n}": factories.rested_session(agent).pk for n in range(4)}
+    recorded = {f"@recorded{n}": record(boss, factories.rested_session(agent)).pk for n in range(4)}
+    recorded["@replayed"] = record(boss, factories.rested_session(agent)).pk
+    server = admin_client.web_server(where, "asking")
+    session = start(boss, agent, "Provision it")
+    end(boss, session)  # or a verb that runs sessions would take it up
+    asked |= {f"@wanted{n}": factories.asked(session, server).pk for n in range(4)}
+    for number in range(4):
+        Launcher.objects.create(command=f"spare-{number}")
+        Preset.objects.create(
+            organization=where, slug=f"spare-{number}", name="Spare", transport_type="http"
+        )
+        asked[f"@grant{number}"] = session.grants.create(
+            organization=where, agent=agent, own_name=f"one-{number}", label="one", granted_by="x"
+        ).pk
+    return {name: str(pk) for name, pk in (asked | talks | recorded).items()} | {
+        "@wants": str(factories.asked(session, server).pk),
+        "@question": str(factories.question(agent).pk),
+        "@url": url,
+        "@secret": issue(boss, name="serves", role=Role.OPERATOR)[1],
+        "@run": str(run.pk),
+        "@notice": str(factories.notice(where).pk),
+        "@token": issue(boss, name="old", role=Role.AUDITOR)[0].key,
+    }

@@ -1,0 +1,89 @@
+"""What the command line does as the admin does it: grants, labels, launchers, organizations."""
+
+import pytest
+
+from agents.models import SessionGrant
+from bonobot.accounts.models import Organization
+from bonobot.ledger.models import AuditRow
+from mcp_servers.models import Launcher, Preset
+from mcp_servers.presets.services import load_presets
+from tests import factories
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def actions() -> set[str]:
+    return set(AuditRow.objects.values_list("action", flat=True))
+
+
+def test_a_yes_for_a_session_is_listed_and_taken_back(bonobot, acme):
+    agent = factories.agent(acme)
+    session = factories.rested_session(agent)
+    grant = session.grants.create(
+        organization=acme, agent=agent, own_name="add", label="mcp_web_add", granted_by="anna"
+    )
+    (listed,) = bonobot("agents", "grants", str(session.pk), "--json").json
+    assert (listed["id"], listed["name"]) == (str(grant.pk), "mcp_web_add")
+    assert bonobot("agents", "revoke-grant", str(grant.pk)).status == 0
+    assert not SessionGrant.objects.exists()
+    assert "session_grant_revoked" in actions()
+
+
+def test_what_is_held_is_told_and_let_go(bonobot, acme):
+    agent = factories.agent(acme)
+    assert bonobot("agents", "held", agent.slug, "--json").json == {"name": agent.slug, "held": []}
+    assert bonobot("agents", "clear-held", agent.slug, "--json").status == 0
+    assert "held_labels_cleared" in actions()
+
+
+def test_a_program_is_put_on_the_list_and_taken_off(bonobot, acme):
+    assert bonobot("mcp", "add-launcher", "deno", "--note", "ours").status == 0
+    assert {"command": "deno", "note": "ours", "from": "added"} in bonobot(
+        "mcp", "launchers", "--json"
+    ).json
+    assert bonobot("mcp", "add-launcher", "deno").status == 0  # twice does no harm
+    assert bonobot("mcp", "remove-launcher", "deno").status == 0
+    assert not Launcher.objects.exists()
+    assert bonobot("mcp", "add-launcher", "sh", "--json").error["field"] == "command"
+    assert bonobot("mcp", "remove-launcher", "npx", "--json").error["code"] == "not_found"
+
+
+def test_an_organization_is_made_and_its_audit_begins_with_that(bonobot, acme):
+    made = bonobot("org", "add", "second", "--name", "Second Ltd", "--json").json
+    second = Organization.objects.get(slug="second")
+    assert (made["slug"], second.name) == ("second", "Second Ltd")
+    assert AuditRow.objects.get(organization_id=second.pk).action == "organization_created"
+    refused = bonobot("org", "add", "second", "--json")
+    assert (refused.status, refused.error["field"]) == (1, "slug")
+
+
+def test_a_stdio_preset_is_enabled_and_disabled_for_an_organization(bonobot, acme):
+    load_presets()
+    factories.organization("other")
+
+    def state(org: str) -> tuple[bool, str]:
+        (row,) = bonobot("mcp", "presets", "time", "--org", org, "--json").json
+        line = bonobot("mcp", "presets", "time", "--org", org).out.splitlines()[-1]
+        return row["enabled"], " ".join(line.split()[:4])
+
+    assert state("acme") == (False, "time reference no Tells")
+    done = bonobot("mcp", "enable-preset", "time", "--org", "acme")
+    assert (done.status, done.out) == (0, "Time is enabled for the organization.\n")
+    assert state("acme")[0] is True
+    assert "time reference yes" in state("acme")[1]
+    assert state("other")[0] is False
+    assert (
+        bonobot("mcp", "disable-preset", "time", "--org", "acme", "--json").json["enabled"] is False
+    )
+    assert state("acme")[0] is False
+    refused = bonobot("mcp", "enable-preset", "linear", "--org", "acme", "--json")
+    assert (refused.status, refused.error["code"]) == (1, "preset_always_enabled")
+
+
+def test_a_preset_of_the_catalogue_stays_and_ones_own_goes(bonobot, acme):
+    load_presets()
+    refused = bonobot("mcp", "remove-preset", "time", "--json")
+    assert (refused.status, refused.error["code"]) == (1, "platform_preset")
+    Preset.objects.create(organization=acme, slug="ours", name="Ours", transport_type="http")
+    assert bonobot("mcp", "remove-preset", "ours").status == 0
+    assert not Preset.objects.filter(slug="ours").exists()

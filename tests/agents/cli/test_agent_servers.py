@@ -1,0 +1,140 @@
+"""`bonobot mcp status|connect|disconnect|tools`, against a real server and a real agent."""
+
+import json
+import sys
+
+import pytest
+
+from bonobot.core.cli import command_group
+from bonobot.core.runtime import get_runtime
+from mcp_servers.client.pool import get_connection_pool
+from mcp_servers.models import Server
+from tests import factories
+from tests.agents.conftest import WORKSHOP
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+COMMAND = f"{sys.executable} {WORKSHOP} stdio"
+
+
+@pytest.fixture(autouse=True)
+def _close(acme):
+    yield
+    for server in Server.objects.all():
+        get_runtime().call(get_connection_pool().forget, server.pk)
+
+
+@pytest.fixture
+def workshop(bonobot):
+    ran = bonobot("mcp", "add", "workshop", "--command", COMMAND, "--approve", "--json")
+    assert ran.status == 0, ran.err
+    return Server.objects.get(name="workshop")
+
+
+def test_status_shows_state_latency_and_the_last_error(bonobot, workshop):
+    bonobot("mcp", "add", "away", "--url", "http://127.0.0.1:9/mcp", "--allow-private")
+    found = {one["name"]: one for one in bonobot("mcp", "status", "--json").json}
+    assert found["workshop"]["status"] == "connected"
+    assert found["workshop"]["latency_ms"] >= 0
+    assert (found["away"]["status"], found["away"]["code"]) == ("error", "server_unreachable")
+    assert found["away"]["failures"] == 1
+    told = bonobot("mcp", "status").out
+    assert "server_unreachable" in told
+    assert "s ago" in told
+    assert "never" in told
+
+
+def test_status_of_some_servers_or_of_an_agents(bonobot, workshop, acme):
+    agent = factories.agent(acme)
+    factories.ready(acme, factories.stdio_server(acme), agent)
+    assert [one["name"] for one in bonobot("mcp", "status", "workshop", "--json").json] == [
+        "workshop"
+    ]
+    of_agent = bonobot("mcp", "status", "--agent", agent.slug, "--json").json
+    assert [one["name"] for one in of_agent] == ["time"]
+
+
+def test_watching_shows_what_changed_until_it_is_ended(bonobot, workshop, monkeypatch):
+    pauses = []
+
+    def pause(seconds):
+        pauses.append(seconds)
+        if len(pauses) == 2:
+            raise KeyboardInterrupt
+        Server.objects.update(status="error")
+
+    monkeypatch.setattr(command_group, "pause", pause)
+    ran = bonobot("mcp", "status", "--watch", "--interval", "0", "--json")
+    looks = [json.loads(line)[0]["status"] for line in ran.out.splitlines()]
+    assert (ran.status, looks) == (0, ["connected", "error"])
+    assert pauses == [command_group.SHORTEST_INTERVAL_S] * 2
+    pauses.clear()
+    assert "workshop" in bonobot("mcp", "status", "--watch").out
+
+
+def test_disconnecting_and_connecting_hold_on_the_next_call(bonobot, workshop):
+    call = ("mcp", "test-tool", "workshop", "echo", '{"text": "x"}', "--json")
+    assert bonobot("mcp", "disconnect", "workshop", "--json").json["status"] == "disabled"
+    assert bonobot(*call).error["code"] == "server_disabled"
+    again = bonobot("mcp", "connect", "workshop", "--json").json
+    assert (again["status"], again["discovery"]["tools"]) == ("connected", 8)
+    assert bonobot(*call).json["text"] == "x"
+
+
+def test_connecting_what_is_away_fails_with_its_code(bonobot):
+    bonobot("mcp", "add", "away", "--url", "http://127.0.0.1:9/mcp", "--allow-private")
+    ran = bonobot("mcp", "connect", "away", "--json")
+    assert (ran.status, ran.json["discovery"]["code"]) == (1, "server_unreachable")
+
+
+def test_for_one_agent_the_binding_is_switched_and_its_lists_are_kept(bonobot, workshop, acme):
+    agent = factories.agent(acme)
+    ran = bonobot("mcp", "disconnect", "workshop", "--agent", agent.slug, "--json")
+    assert (ran.status, ran.error["code"]) == (1, "not_bound")
+    assert bonobot("mcp", "connect", "workshop", "--agent", agent.slug).status == 0
+    agent.bindings.update(allowed_tools=["echo"])
+    seen = bonobot("agents", "policy", agent.slug, "--json").json["tools"]
+    assert "mcp_workshop_echo" in {tool["name"] for tool in seen if tool["allowed"]}
+    ran = bonobot("mcp", "disconnect", "workshop", "--agent", agent.slug, "--json")
+    assert ran.json == {"agent": agent.slug, "server": "workshop", "connected": False}
+    seen = bonobot("agents", "policy", agent.slug, "--json").json["tools"]
+    assert "mcp_workshop_echo" not in {tool["name"] for tool in seen if tool["allowed"]}
+    bonobot("mcp", "connect", "workshop", "--agent", agent.slug)
+    binding = agent.bindings.get()
+    assert (binding.enabled, binding.allowed_tools) == (True, ["echo"])
+    workshop.refresh_from_db()
+    assert workshop.enabled
+
+
+def test_tools_are_listed_and_switched_by_name_or_glob(bonobot, workshop):
+    tools = bonobot("mcp", "tools", "workshop", "--json").json
+    assert {"name": "echo", "state": "approved", "enabled": True}.items() <= next(
+        tool for tool in tools if tool["name"] == "echo"
+    ).items()
+    ran = bonobot("mcp", "tools", "workshop", "--disable", "*", "--enable", "echo", "--json")
+    assert [tool["name"] for tool in ran.json if tool["enabled"]] == ["echo"]
+    ran = bonobot("mcp", "test-tool", "workshop", "add", '{"a": 1, "b": 2}', "--json")
+    assert (ran.status, ran.error["code"]) == (1, "tool_disabled")
+    assert "off" in bonobot("mcp", "tools", "workshop").out
+    ran = bonobot("mcp", "tools", "workshop", "--enable", "nothing", "--json")
+    assert (ran.status, ran.error["code"]) == (1, "unknown_tool")
+
+
+def test_an_agent_gets_the_chosen_tools_and_one_at_least(bonobot, workshop, acme):
+    agent = factories.agent(acme)
+    give = ("mcp", "connect", "workshop", "--agent", agent.slug)
+    assert bonobot(*give, "--tools", "e*", "--without", "environment").status == 0
+    seen = bonobot("agents", "policy", agent.slug, "--json").json["tools"]
+    offered = {tool["name"] for tool in seen if tool["allowed"]}
+    assert offered == {"mcp_workshop_echo", "read_result"}
+    ran = bonobot(*give, "--tools", "echo,nothing_*", "--json")
+    assert (ran.status, ran.error["code"], ran.error["field"]) == (1, "unknown_tool", "--tools")
+    ran = bonobot(*give, "--tools", " , ", "--json")
+    assert (ran.status, ran.error["code"]) == (1, "nothing_chosen")
+    assert agent.bindings.get().allowed_tools == ["e*"]
+    bonobot(*give, "--tools", "add, echo")
+    binding = agent.bindings.get()
+    assert (binding.allowed_tools, binding.denied_tools) == (["add", "echo"], ["environment"])
+    bonobot(*give, "--tools", "*")
+    assert agent.bindings.get().allowed_tools == []
+    assert bonobot("mcp", "connect", "workshop", "--tools", "add", "--json").status == 1

@@ -1,0 +1,78 @@
+"""`bonobot approvals`, and runs that wait for a person."""
+
+import pytest
+
+from agents.cli import approvals as cli_approvals
+from agents.models import Agent, Approval, SessionGrant
+from agents.policies.services import PolicySpec, set_policy
+from bonobot.accounts.models import Organization
+from bonobot.core.cli.command_group import CommandContext
+from tests import factories
+from tests.command_line import Bonobot
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+NOW = "mcp_time_get_current_time"
+ASK = f'/{NOW} {{"timezone": "Asia/Tokyo"}}'
+
+
+@pytest.fixture
+def agent(acme: Organization) -> Agent:
+    made = factories.agent(acme)
+    factories.ready(acme, factories.stdio_server(acme), made)
+    set_policy(factories.administrator(acme), made, PolicySpec("all", ask=(NOW,)))
+    return made
+
+
+def test_what_waits_is_listed_shown_and_answered(bonobot: Bonobot, acme: Organization) -> None:
+    helper = factories.agent(acme)
+    session, first = factories.waiting_session(helper)
+    second = factories.question(helper, arguments={"text": "\u202e<b>"})
+    assert len(bonobot("approvals", "list", "--json").json) == 2
+    shown = bonobot("approvals", "show", str(second.pk)).out
+    assert "U+202E" in shown
+    assert bonobot("approvals", "approve", str(first.pk), "--session").status == 0
+    assert SessionGrant.objects.get().session_id == session.pk
+    ran = bonobot("approvals", "deny", str(second.pk), "--word", "No.", "--json")
+    assert (ran.json["state"], ran.json["word"]) == ("denied", "No.")
+    again = bonobot("approvals", "approve", str(second.pk), "--json")
+    assert (again.status, again.error["code"]) == (1, "already_answered")
+    assert "No call waits" in bonobot("approvals", "list").out
+
+
+def test_a_run_that_must_wait_says_how_to_answer(bonobot: Bonobot, agent: Agent) -> None:
+    ran = bonobot("agents", "run", "helper", ASK, "--json")
+    approval = Approval.objects.get()
+    assert (ran.status, ran.json["status"]) == (1, "waiting")
+    assert ran.json["approvals"][0]["id"] == str(approval.pk)
+
+
+def test_a_run_that_waits_goes_on_after_the_answer(
+    bonobot: Bonobot, agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def somebody(seconds: float) -> None:
+        bonobot("approvals", "approve", str(Approval.objects.waiting().get().pk))
+
+    monkeypatch.setattr(cli_approvals.watching, "pause", somebody)
+    ran = bonobot("agents", "run", "helper", ASK, "--wait")
+    assert ran.status == 0
+    assert "bonobot approvals approve" in ran.out
+
+
+@pytest.mark.parametrize(
+    ("said", "state", "grants"),
+    [
+        (["", "yes"], Approval.State.DENIED, 0),
+        (["maybe", "y"], Approval.State.APPROVED, 0),
+        (["for"], Approval.State.APPROVED, 1),
+    ],
+)
+def test_on_a_terminal_the_person_there_is_asked(
+    bonobot: Bonobot, agent: Agent, monkeypatch: pytest.MonkeyPatch, said, state, grants
+) -> None:
+    monkeypatch.setattr(CommandContext, "can_ask", True)
+    answers = iter(said)
+    monkeypatch.setattr("rich.prompt.PromptBase.get_input", lambda *_, **__: next(answers))
+    assert bonobot("agents", "run", "helper", ASK).status == 0
+    assert Approval.objects.get().state == state
+    assert SessionGrant.objects.count() == grants

@@ -1,0 +1,41 @@
+"""`bonobot org`: the switch that stops everything."""
+
+from agents.sessions.services import start
+from bonobot.accounts.models import Organization
+from tests.agents import casting
+from tests import factories
+
+
+def test_halting_asks_first_and_says_what_it_would_stop(bonobot, acme):
+    start(factories.administrator(acme), factories.agent(acme), "hello")
+    ran = bonobot("org", "halt", "--json")
+    assert (ran.status, ran.error["code"]) == (1, "not_confirmed")
+    assert "1 running" in ran.error["detail"]
+    assert Organization.objects.get().halted_at is None
+
+
+def test_halt_show_resume(bonobot, acme):
+    halted = bonobot("org", "halt", "--yes", "--reason", "drill", "--json")
+    assert halted.status == 0
+    assert halted.json["halted_at"]
+    assert "It is halted" in bonobot("org", "show").out
+    ran = bonobot("agents", "run", factories.agent(acme).slug, "hello", "--json")
+    assert (ran.status, ran.error["code"]) == (1, "organization_halted")
+    assert bonobot("org", "resume", "--json").json["halted_at"] is None
+    assert "halted" not in bonobot("org", "show").out
+
+
+def test_the_rate_is_set_and_given_back_to_the_settings(bonobot, acme):
+    assert bonobot("org", "set", "--calls-per-minute", "600", "--json").json[
+        "calls_per_minute"
+    ] == (600)
+    assert Organization.objects.get().calls_per_minute == 600
+    shown = bonobot("org", "set", "--calls-per-minute", "default", "--four-eyes", "--json").json
+    assert (shown["calls_per_minute"], shown["four_eyes"]) == (None, True)
+    assert bonobot("org", "set", "--json").error["code"] == "invalid"
+
+
+def test_numbers_beyond_what_the_columns_hold_are_refused(bonobot, acme):
+    for wrong in (("--calls-per-minute", "-1"), ("--approval-hours", "9999")):
+        ran = bonobot("org", "set", "=".join(wrong), "--json")
+        assert (ran.status, ran.error["code"]) == (1, "invalid")

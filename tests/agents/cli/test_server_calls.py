@@ -1,0 +1,68 @@
+"""`bonobot mcp resources|prompts|read|prompt`, against a real server."""
+
+import json
+import sys
+
+import pytest
+
+from bonobot.core.runtime import get_runtime
+from bonobot.ledger.models import AuditRow
+from mcp_servers.client.pool import get_connection_pool
+from mcp_servers.models import Server
+from tests import factories
+from tests.agents.conftest import LIBRARY
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture(autouse=True)
+def library(bonobot):
+    ran = bonobot("mcp", "add", "library", "--command", f"{sys.executable} {LIBRARY}", "--approve")
+    assert ran.status == 0, ran.err
+    yield Server.objects.get()
+    get_runtime().call(get_connection_pool().forget, Server.objects.get().pk)
+
+
+def test_resources_and_prompts_are_listed(bonobot):
+    found = {one["name"]: one for one in bonobot("mcp", "resources", "library", "--json").json}
+    assert (found["lib://rules"]["allowed"], found["lib://rules"]["kind"]) == (True, "resource")
+    assert "template" in bonobot("mcp", "resources", "library").out
+    [plain, review] = bonobot("mcp", "prompts", "library", "--json").json
+    assert [one["name"] for one in review["arguments"]] == ["book", "tone"]
+    assert "book [tone]" in bonobot("mcp", "prompts", "library").out
+    assert plain["arguments"] == []
+
+
+def test_a_resource_is_read_and_a_prompt_filled(bonobot):
+    assert "# Be quiet" in bonobot("mcp", "read", "library", "lib://rules").out
+    ran = bonobot("mcp", "prompt", "library", "review", "book=Emma", "tone=kindly", "--json")
+    assert ran.json["result"]["messages"][0]["content"]["text"] == "Review Emma (kindly)"
+    wrong = bonobot("mcp", "prompt", "library", "review", "nothing", "--json")
+    assert (wrong.status, wrong.error["field"]) == (1, "K=V")
+
+
+def test_an_agent_reads_what_is_ticked_for_it(bonobot, acme):
+    agent = factories.agent(acme)
+    as_agent = ("--agent", agent.slug, "--json")
+    assert bonobot("mcp", "read", "library", "lib://rules", *as_agent).error["code"] == "not_bound"
+    chosen = ("--resource", "lib://r*", "--prompt", "review")
+    assert bonobot("mcp", "connect", "library", *as_agent, *chosen).status == 0
+    assert bonobot("mcp", "read", "library", "lib://rules", *as_agent).json["outcome"] == "ok"
+    refused = bonobot("mcp", "read", "library", "lib://logo", *as_agent)
+    assert (refused.status, refused.error["code"]) == (1, "not_ticked")
+    listed = bonobot("mcp", "resources", "library", *as_agent).json
+    assert [one["name"] for one in listed if one["allowed"]] == ["lib://rules"]
+    # Choosing tools later leaves the ticks alone.
+    bonobot("mcp", "connect", "library", *as_agent, "--without", "x*")
+    assert agent.bindings.get().allowed_resources == ["lib://r*"]
+
+
+def test_ticks_are_chosen_for_an_agent(bonobot):
+    ran = bonobot("mcp", "connect", "library", "--resource", "*", "--json")
+    assert (ran.status, ran.error["field"]) == (1, "--resource")
+
+
+def test_the_audit_says_which_program_called(bonobot):
+    bonobot("mcp", "read", "library", "lib://rules")
+    row = AuditRow.objects.get(action="resource_read")
+    assert json.loads(row.opened)["details"]["client"].startswith("bonobot-cli/")

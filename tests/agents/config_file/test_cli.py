@@ -1,0 +1,367 @@
+"""`bonobot mcp export|apply`: a plan first, twice is once, nothing half written, no secret out."""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from agents.budgets.services import list_budgets
+from agents.callable_agents import list_callable_agents
+from agents.models import Agent, Binding, Budget, ModelEndpoint
+from agents.policies.services import load_policy_spec
+from agents.policies.shadow_mode import find_draft
+from bonobot.core.runtime import get_runtime
+from bonobot.ledger.models import AuditRow, Head
+from mcp_servers.client.pool import get_connection_pool
+from mcp_servers.models import Secret, Server
+from tests import factories
+from tests.agents.conftest import WORKSHOP
+from tests.command_line import acme, bonobot
+
+__all__ = ["acme", "bonobot"]
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+FILE = f"""\
+bonobot: 1
+budgets:
+  - {{unit: microusd, period: month, limit: 20000000}}
+policy_draft:
+  mode: all
+  deny: [current_time]
+model_endpoints:
+  offline:
+    kind: offline
+    model: offline
+  big:
+    name: Big
+    kind: openai
+    base_url: https://models.example.com/v1
+    model: big-1
+    context_window: 32000
+    api_key: ${{MODEL_KEY}}
+servers:
+  workshop:
+    command: {sys.executable}
+    args: [{WORKSHOP}, stdio]
+    env: {{KEY: "${{WORKSHOP_SECRET}}"}}
+    approval: first
+    description: Tools to test with
+    allowed_tools: [echo, "*a*"]
+    budgets:
+      - {{unit: calls, period: month, limit: 500, warn_at: 50}}
+  docs:
+    url: https://docs.example.com/mcp
+    headers: {{Authorization: "Bearer ${{DOCS_TOKEN}}"}}
+    enabled: false
+agents:
+  helper:
+    name: Helper
+    model: offline
+    instructions: |
+      Be kind.
+      Use ${{NOTHING}} as it is.
+    max_turns: 7
+    tool_search_above: 12
+    policy:
+      mode: allowlist
+      allow: [mcp_workshop_*, read_result]
+      deny: [mcp_workshop_crash]
+    policy_draft:
+      mode: denylist
+      ask: [mcp_workshop_echo]
+    budgets:
+      - {{unit: tokens, period: day, limit: 100000}}
+    servers:
+      workshop:
+        denied_tools: [crash]
+        allowed_resources: ["docs://*", "docs://pages/{{page}}"]
+        allowed_prompts: [review]
+      docs: {{enabled: false}}
+    builtin_tools: [notes]
+    may_ask: [helper]
+skills:
+  release-notes:
+    description: Writes the notes of a release
+    text: |
+      Write release notes for ${{version}}.
+    arguments:
+      - {{name: version, required: true, choices: ["1.0", "2.0"]}}
+    agents: [helper]
+workflows:
+  tell:
+    agent: helper
+    inputs: {{type: object, properties: {{version: {{type: string}}}}}}
+    steps:
+      - id: read
+        call: read_skill
+        arguments: {{name: release-notes}}
+        when: {{/inputs/version: {{const: "1.0"}}}}
+    outputs: {{said: "${{/steps/read/text:-no}}"}}
+    agents: [helper]
+    triggers:
+      nightly:
+        kind: schedule
+        cron: 0 3 * * *
+        time_zone: Europe/Berlin
+        inputs: {{version: "1.0"}}
+      alerts: {{kind: webhook, per_minute: 5, enabled: false, inputs: {{version: "${{/body/v}}"}}}}
+"""
+
+
+@pytest.fixture(autouse=True)
+def _environment(acme, monkeypatch):
+    for name in ("MODEL_KEY", "WORKSHOP_SECRET", "DOCS_TOKEN"):
+        monkeypatch.setenv(name, f"s3cret-{name}")
+    yield
+    for server in Server.objects.all():
+        get_runtime().call(get_connection_pool().forget, server.pk)
+
+
+@pytest.fixture
+def write(tmp_path):
+    def put(text, name="bonobot.yaml"):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+        return str(tmp_path / name)
+
+    return put
+
+
+@pytest.fixture
+def applied(bonobot, write):
+    ran = bonobot("mcp", "apply", write(FILE), "--json")
+    assert ran.status == 0, ran.out + ran.err
+    return ran.json
+
+
+def test_everything_in_the_file_is_made(applied):
+    assert {step["action"] for step in applied["steps"]} == {"create", "change"}
+    assert applied["discovery"]["workshop"]["tools"] == 8
+    assert "docs" not in applied["discovery"]
+    agent = Agent.objects.get(slug="helper")
+    assert (agent.max_turns, agent.tool_search_above) == (7, 12)
+    assert agent.model_endpoint.slug == "offline"
+    assert agent.instructions == "Be kind.\nUse ${NOTHING} as it is.\n"
+    assert set(load_policy_spec(agent).allow) == {"mcp_workshop_*", "read_result"}
+    binding = Binding.objects.get(server__name="workshop")
+    assert binding.denied_tools == ["crash"]
+    assert binding.allowed_resources == ["docs://*", "docs://pages/{page}"]
+    assert binding.allowed_prompts == ["review"]
+    assert Server.objects.get(name="workshop").only_tools == ["echo", "*a*"]
+    assert Budget.objects.get(agent=agent).limit == 100000
+    assert Secret.objects.get(name="KEY").value.open() == "s3cret-WORKSHOP_SECRET"
+    assert Secret.objects.get(name="token").value.open() == "s3cret-DOCS_TOKEN"
+    assert ModelEndpoint.objects.get(slug="big").api_key.open() == "s3cret-MODEL_KEY"
+
+
+def test_skills_and_groups_of_built_in_tools_are_carried(applied, bonobot, write):
+    agent = Agent.objects.get(slug="helper")
+    assert agent.builtin_tools == {"notes": {}}
+    assert list_callable_agents(agent) == ["helper"]
+    skill = agent.given.get(skill__isnull=False).skill
+    assert (skill.text, skill.version) == ("Write release notes for ${version}.\n", 1)
+    assert skill.arguments[0]["choices"] == ["1.0", "2.0"]
+    workflow = agent.workflows.get()
+    assert workflow.definition["outputs"] == {"said": "${/steps/read/text:-no}"}
+    assert workflow.given.get().agent == agent
+    alerts, nightly = workflow.triggers.all()
+    assert (alerts.per_minute, alerts.enabled, bool(alerts.secret)) == (5, False, False)
+    assert (nightly.cron, nightly.time_zone) == ("0 3 * * *", "Europe/Berlin")
+    bad = "workflows:\n  a: {agent: helper, steps: [{id: a, call: b, when: {/x: {}}}]}\n"
+    refused = bonobot("mcp", "apply", write(bad), "--json")
+    assert [one["field"] for one in refused.json["problems"]] == ["workflows.a.steps[0].when./x"]
+    wrong = "skills:\n  a: {text: 'Use ${b}', agents: [nobody], arguments: [1]}\n"
+    refused = bonobot("mcp", "apply", write(wrong), "--json")
+    assert refused.status == 1
+    fields = [one["field"] for one in refused.json["problems"]]
+    assert fields == ["skills.a.arguments", "skills.a.agents"]
+    refused = bonobot("mcp", "apply", write("skills:\n  a: {text: 'Use ${b}'}\n"), "--json")
+    assert [one["field"] for one in refused.json["problems"]] == ["skills.a.text"]
+    assert bonobot("mcp", "apply", write("skills: {}"), "--prune", "--yes", "--json").status == 0
+    assert not agent.given.filter(skill__isnull=False).exists()
+
+
+def test_drafts_and_the_budgets_of_organization_and_servers_are_carried(acme, applied):
+    (own,) = list_budgets(acme)
+    assert (own.unit, own.limit) == ("microusd", 20_000_000)
+    (calls,) = list_budgets(Server.objects.get(name="workshop"))
+    assert (calls.unit, calls.limit, calls.warn_at) == ("calls", 500, 50)
+    assert find_draft(acme).text.deny == ("current_time",)
+    assert find_draft(Agent.objects.get()).text.ask == ("mcp_workshop_echo",)
+    assert load_policy_spec(acme).mode == "all"
+
+
+def test_applying_again_changes_nothing_and_writes_no_audit(bonobot, write, applied):
+    before = AuditRow.objects.count(), Head.objects.get().generation
+    ran = bonobot("mcp", "apply", write(FILE), "--json")
+    assert ran.status == 0
+    assert {step["action"] for step in ran.json["steps"]} == {"unchanged"}
+    assert (AuditRow.objects.count(), Head.objects.get().generation) == before
+    assert "Nothing to do" in bonobot("mcp", "apply", write(FILE)).out
+
+
+def test_an_export_applied_again_is_no_change(bonobot, write, applied, monkeypatch):
+    text = bonobot("mcp", "export").out
+    assert "s3cret" not in text
+    assert '- "*a*"' in text or "- '*a*'" in text
+    for name, value in (
+        ("WORKSHOP_KEY", "WORKSHOP_SECRET"),
+        ("DOCS_TOKEN", "DOCS_TOKEN"),
+        ("BIG_API_KEY", "MODEL_KEY"),
+    ):
+        assert f"${{{name}}}" in text
+        monkeypatch.setenv(name, f"s3cret-{value}")
+    ran = bonobot("mcp", "apply", write(text), "--prune", "--yes", "--json")
+    assert ran.status == 0, ran.out
+    assert {step["action"] for step in ran.json["steps"]} == {"unchanged"}
+
+
+def test_a_plan_names_the_fields_that_change_and_no_secret(bonobot, write, applied, monkeypatch):
+    monkeypatch.setenv("WORKSHOP_SECRET", "another-s3cret")
+    text = FILE.replace("max_turns: 7", "max_turns: 9").replace("limit: 100000", "limit: 5")
+    ran = bonobot("mcp", "apply", write(text), "--dry-run", "--json")
+    changed = {
+        (step["kind"], step["name"]): step["fields"]
+        for step in ran.json["steps"]
+        if step["action"] == "change"
+    }
+    assert changed == {
+        ("server", "workshop"): ["env.KEY"],
+        ("agent", "helper"): ["max_turns"],
+        ("budgets", "helper"): ["budgets"],
+    }
+    assert "s3cret" not in ran.out
+    assert Agent.objects.get().max_turns == 7
+    assert ran.json["applied"] is False
+
+
+def test_a_dry_run_of_a_new_file_leaves_nothing_behind(bonobot, write):
+    ran = bonobot("mcp", "apply", write(FILE), "--dry-run", "--json")
+    assert (ran.status, ran.json["problems"]) == (0, [])
+    counts = [model.objects.count() for model in (Server, Agent, Secret, ModelEndpoint, AuditRow)]
+    assert counts == [0] * 5
+
+
+def test_only_prune_removes_and_only_in_the_sections_of_the_file(bonobot, write, applied):
+    text = "agents: {}\n"
+    ran = bonobot("mcp", "apply", write(text), "--json")
+    assert (ran.json["steps"], Agent.objects.count()) == ([], 1)
+    ran = bonobot("mcp", "apply", write(text), "--prune", "--json")
+    assert (ran.json["applied"], Agent.objects.count()) == (False, 1)
+    ran = bonobot("mcp", "apply", write(text), "--prune", "--yes", "--json")
+    assert [(s["kind"], s["action"]) for s in ran.json["steps"]] == [("agent", "remove")]
+    assert (Agent.objects.count(), Server.objects.count()) == (0, 2)
+
+
+def test_prune_takes_servers_from_agents_that_the_file_leaves_out(bonobot, write, applied):
+    text = FILE.replace("      docs: {enabled: false}\n", "")
+    ran = bonobot("mcp", "apply", write(text), "--prune", "--yes", "--json")
+    removed = [step["name"] for step in ran.json["steps"] if step["action"] == "remove"]
+    assert removed == ["helper/docs"]
+    assert [one.server.name for one in Binding.objects.all()] == ["workshop"]
+
+
+WRONG = {
+    "an unknown member": ("max_turns: 7", "max_turn: 7", "unknown_field", "agents.helper.max_turn"),
+    "a wrong type": ("max_turns: 7", "max_turns: many", "bad_value", "agents.helper.max_turns"),
+    "an unknown model": (
+        "model: offline\n    i",
+        "model: x\n    i",
+        "not_found",
+        "agents.helper.model",
+    ),
+    "an unknown server": ("docs: {e", "dogs: {e", "not_found", "agents.helper.servers.dogs"),
+    "an unknown rule": ("mcp_workshop_*", "mcp_nowhere_*", "rule_unknown_server", "agents.helper"),
+    "a bad budget": ("period: day", "period: hour", "invalid", "agents.helper.budgets[0].period"),
+    "a bad url": ("https://docs", "ftp://docs", "bad_url", "servers.docs.url"),
+    "a bad launcher": (sys.executable, "rm", "launcher_not_allowed", "servers.workshop"),
+    "a bad mode": ("mode: allowlist", "mode: some", "unknown_mode", "agents.helper.mode"),
+    "a wrong approval": ("approval: first", "approval: maybe", "invalid", "servers.workshop"),
+    "a left out value": ("DOCS_TOKEN", "UNSET_HERE", "missing_value", "servers.docs.headers"),
+    "a variable of ours": ("DOCS_TOKEN", "DATABASE_URL", "forbidden_variable", "servers.docs"),
+    "a strange server member": (
+        "    enabled: false",
+        "    sandbox: yes",
+        "unknown_field",
+        "servers.docs",
+    ),
+    "a bad slug": ("  big:", "  big model:", "bad_slug", "model_endpoints.big model"),
+    "a version of tomorrow": ("bonobot: 1", "bonobot: 2", "unknown_version", "bonobot"),
+}
+
+
+@pytest.mark.parametrize(("old", "new", "code", "path"), WRONG.values(), ids=WRONG.keys())
+def test_what_is_wrong_names_document_and_path_and_nothing_is_written(
+    bonobot, write, old, new, code, path
+):
+    assert old in FILE
+    ran = bonobot("mcp", "apply", write("---\n" + FILE.replace(old, new)), "--yes", "--json")
+    assert ran.status == 1, ran.out
+    problem = next(p for p in ran.json["problems"] if p["code"] == code)
+    assert problem["field"].startswith(path)
+    assert (problem["document"], problem["line"] > 0) == (1, True)
+    assert problem["remedy"]
+    assert not Server.objects.exists()
+    assert not Agent.objects.exists()
+    assert not AuditRow.objects.exists()
+
+
+def test_what_can_not_be_removed_stops_everything(bonobot, write, applied):
+    text = "model_endpoints: {}\nservers: {}\n"
+    ran = bonobot("mcp", "apply", write(text), "--prune", "--yes", "--json")
+    (problem,) = ran.json["problems"]
+    assert (ran.status, problem["code"]) == (1, "in_use")
+    assert problem["field"] == "model_endpoint offline"
+    assert (Server.objects.count(), ModelEndpoint.objects.count()) == (2, 2)
+
+
+def test_the_example_of_the_documentation_holds(bonobot, write, monkeypatch):
+    page = (Path(__file__).parents[3] / "docs" / "configuration-file.md").read_text("utf-8")
+    example = page.split("```yaml\n")[1].split("```")[0]
+    for name in set(re.findall(r"\$\{(\w+)\}", example)):
+        monkeypatch.setenv(name, "x")
+    ran = bonobot("mcp", "apply", write(example), "--dry-run", "--json")
+    assert (ran.status, ran.json["problems"]) == (0, [])
+
+
+def test_people_read_where_it_is_wrong(bonobot, write):
+    ran = bonobot("mcp", "apply", write("agents: {}\n---\nservers:\n  x: {url: 7}\n"))
+    assert ran.status == 1
+    assert "document 2, line 4, servers.x" in ran.out
+    assert "Nothing was changed." in ran.out
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [("", "nothing_to_import"), ("---\n", "nothing_to_apply"), ("a: [", "broken_yaml")],
+)
+def test_a_file_that_can_not_be_read_says_why(bonobot, write, text, code):
+    ran = bonobot("mcp", "apply", write(text), "--json")
+    assert (ran.status, ran.error["code"]) == (1, code)
+
+
+def test_the_export_for_other_clients_has_placeholders_for_secrets(bonobot, acme, applied):
+    found = json.loads(bonobot("mcp", "export", "--format", "mcpServers").out)["mcpServers"]
+    assert found["docs"] == {
+        "type": "http",
+        "url": "https://docs.example.com/mcp",
+        "headers": {"Authorization": "Bearer ${DOCS_TOKEN}"},
+        "disabled": True,
+    }
+    assert found["workshop"]["env"] == {"KEY": "${WORKSHOP_KEY}"}
+    factories.stdio_server(acme)
+    of_agent = json.loads(
+        bonobot("mcp", "export", "--agent", "helper", "--format", "mcpServers").out
+    )
+    assert sorted(of_agent["mcpServers"]) == ["docs", "workshop"]
+
+
+def test_the_export_of_an_agent_holds_what_it_needs(bonobot, acme, applied):
+    factories.stdio_server(acme)
+    found = yaml.safe_load(bonobot("mcp", "export", "--agent", "helper").out)
+    assert sorted(found["servers"]) == ["docs", "workshop"]
+    assert list(found["model_endpoints"]) == ["offline"]
+    assert found == bonobot("mcp", "export", "--agent", "helper", "--json").json

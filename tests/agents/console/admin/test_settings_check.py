@@ -1,0 +1,103 @@
+"""The settings check as a page: for platform administrators, in their language, in good time."""
+
+import pytest
+from django.core.checks import Warning as CheckWarning
+from playwright.sync_api import Page, expect
+from pytest_django import DjangoAssertNumQueries
+
+from agents.console.admin import settings_check
+from agents.console.settings_check import START_BEAT, SettingsFinding
+from bonobot.accounts.models import User
+from bonobot.accounts.roles import Role
+from bonobot.core.i18n.messages import format_message
+from tests import admin_client, factories
+
+pytestmark = pytest.mark.django_db
+PIECE = {"headers": {"Bonobot-Fragment": "1"}}
+
+
+@pytest.fixture
+def found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look at three things."""
+    findings = (
+        SettingsFinding("python", "ok", "CPython 3.13"),
+        SettingsFinding(
+            "beat", "failed", format_message("no sweep in {uptime_s} s", uptime_s=40), START_BEAT
+        ),
+        SettingsFinding(
+            "npx", "warning", "<b>away</b>", format_message("Install {package}.", package="Node.js")
+        ),
+    )
+    monkeypatch.setattr(settings_check, "run_settings_checks", lambda: iter(findings))
+
+
+def piece(seat: admin_client.Desk) -> str:
+    return admin_client.page_of(seat.client.get(admin_client.url("settings_check"), **PIECE))
+
+
+def test_what_is_wrong_comes_with_its_remedy_and_what_is_fine_is_counted(found: None) -> None:
+    said = admin_client.words(piece(admin_client.sit(factories.organization(), None)))
+    assert "failed Beat no sweep in 40 s Start one: bonobot up" in said
+    assert "warning npx <b>away</b> Install Node.js." in said
+    assert "1 is fine" in said
+
+
+def test_settings_that_a_deployment_changes_come_with_their_codes(
+    found: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seat = admin_client.sit(factories.organization(), None)
+    monkeypatch.setattr(
+        settings_check,
+        "run_checks",
+        lambda **_: [CheckWarning("Open.", hint="Shut it.", id="bonobot.W1")],
+    )
+    assert "Open. Shut it. bonobot.W1" in admin_client.words(piece(seat))
+    monkeypatch.setattr(settings_check, "run_checks", lambda **_: [])
+    assert "Nothing: its settings are those of a deployment." in admin_client.words(piece(seat))
+
+
+def test_it_is_told_in_the_readers_language(found: None) -> None:
+    seat = admin_client.sit(factories.organization(), None)
+    User.objects.update(language="de")
+    said = admin_client.words(piece(seat))
+    assert "gescheitert Beat kein Durchgang in 40 s" in said
+    assert "Starte einen: bonobot up" in said
+
+
+def test_the_page_itself_waits_for_nothing(
+    monkeypatch: pytest.MonkeyPatch, django_assert_max_num_queries: DjangoAssertNumQueries
+) -> None:
+    monkeypatch.setattr(settings_check, "run_settings_checks", lambda: pytest.fail("it looked"))
+    seat = admin_client.sit(factories.organization(), None)
+    with django_assert_max_num_queries(15):
+        page = seat.get("settings_check")
+    assert f'data-asked="{admin_client.url("settings_check")}"' in page
+
+
+def test_without_a_script_a_link_looks(found: None) -> None:
+    seat = admin_client.sit(factories.organization(), None)
+    [again] = admin_client.links(seat.get("settings_check"), "?look")
+    assert "no sweep in 40 s" in admin_client.words(
+        seat.open(admin_client.url("settings_check") + again)
+    )
+
+
+@pytest.mark.parametrize("role", [Role.OWNER, Role.AUDITOR])
+def test_it_is_a_platform_administrators(found: None, role: Role) -> None:
+    seat = admin_client.sit(factories.organization(), role)
+    assert seat.client.get(admin_client.url("settings_check"), **PIECE).status_code == 403
+    assert not admin_client.links(seat.get("index"), admin_client.url("settings_check"))
+
+
+@pytest.mark.browser
+def test_a_browser_shows_what_this_machine_has(transactional_db: None, page: Page) -> None:
+    factories.organization()
+    User.objects.create_superuser("root", password="pw-for-tests")
+    page.goto("/admin/")
+    page.get_by_label("Username").fill("root")
+    page.get_by_label("Password").fill("pw-for-tests")
+    page.get_by_role("button", name="Log in").click()
+    page.get_by_role("link", name="Settings check").click()
+    expect(page.get_by_text("no worker answers")).to_be_visible(timeout=30_000)
+    page.get_by_text("are fine").click()
+    expect(page.get_by_role("cell", name="Database", exact=True)).to_be_visible()

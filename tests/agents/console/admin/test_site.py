@@ -1,0 +1,249 @@
+"""The admin as a whole: who gets in, what each role sees and may do."""
+
+import re
+from html import unescape
+
+import pytest
+from django.contrib.admin import site
+from django.test import Client
+from django.urls import reverse
+from pytest_django import DjangoAssertNumQueries
+
+from agents.models import Session
+from agents.sessions.services import start
+from bonobot.accounts.models import Membership, User
+from bonobot.accounts.roles import Role
+from bonobot.core.problems import Problem
+from bonobot.ledger.models import AuditRow
+from bonobot.notifications.models import Notice
+from mcp_servers.health.services import record_failure
+from mcp_servers.models import Server
+from tests import admin_client, factories
+from tests.screens import LISTS, fill
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.mark.parametrize(
+    ("role", "name", "fields", "who"),
+    [
+        (Role.MEMBER, "mcp_servers_server_changelist", {"action": "disable_chosen"}, "operator"),
+        (Role.AUDITOR, "mcp_servers_server_changelist", {"action": "disable_chosen"}, "operator"),
+        (Role.OPERATOR, "mcp_servers_server_changelist", {"action": "approve_chosen"}, "reviewer"),
+        (Role.AUDITOR, "agents_approval_changelist", {"action": "deny_chosen"}, "reviewer"),
+        (Role.AUDITOR, "agents_budget_add", {"limit": "1"}, "operator"),
+        (Role.OWNER, "tenancy_issuer_changelist", {}, "platform administrator"),
+        (Role.OWNER, "agents_session_add", {}, "Nobody"),
+    ],
+)
+def test_what_a_role_may_not_do_is_refused_with_who_may(
+    role: Role, name: str, fields: dict[str, str], who: str
+) -> None:
+    acme = factories.organization()
+    server = admin_client.web_server(acme)
+    factories.waiting_session(factories.agent(acme))
+    page = admin_client.sit(acme, role).post(name, status=403, _selected_action=server.pk, **fields)
+    assert "forbidden" in admin_client.words(page)
+    assert who in admin_client.words(page)
+    assert Server.objects.get(pk=server.pk).enabled
+
+
+def test_lists_and_the_dashboard_take_few_queries_however_much_there_is(
+    django_assert_max_num_queries: DjangoAssertNumQueries,
+) -> None:
+    acme = factories.organization()
+    fill(acme, many=8)
+    seat = admin_client.sit(acme, None)
+    for name in (*LISTS, "index"):
+        with django_assert_max_num_queries(25 if name == "index" else 15, info=name):
+            seat.get(name)
+
+
+def test_an_empty_dashboard_says_what_to_do_first() -> None:
+    page = admin_client.sit(factories.organization(), Role.OWNER).get("index")
+    assert "First steps" in page
+    assert reverse("admin:mcp_servers_server_presets") in page
+
+
+def test_the_dashboard_names_what_is_in_trouble_and_what_waits() -> None:
+    acme = factories.organization()
+    server = admin_client.web_server(acme)
+    admin_client.offer(server)
+    Server.objects.filter(pk=server.pk).update(
+        status="error", status_code="server_unreachable", status_detail="Nobody answers."
+    )
+    page = admin_client.words(admin_client.sit(acme, Role.AUDITOR).get("index"))
+    assert "Nobody answers." in page
+    assert "1 definition" in page
+
+
+def test_somebody_without_an_organization_does_not_get_in() -> None:
+    factories.organization()
+    User.objects.create_user("stray", password="pw-for-tests", is_staff=True)
+    client = Client()
+    answer = client.post(
+        reverse("admin:login"), {"username": "stray", "password": "pw-for-tests"}, follow=True
+    )
+    assert "You belong to no organization yet" in answer.content.decode()
+    assert "_auth_user_id" not in client.session
+
+
+def test_a_member_who_is_no_staff_gets_in_and_lands_on_the_agents() -> None:
+    acme = factories.organization()
+    agent = factories.agent(acme)
+    factories.agent(acme, "secret")
+    seat = admin_client.sit(acme, Role.MEMBER)
+    agent.members.add(seat.user)
+    answer = seat.client.get(reverse("admin:index"), follow=True)
+    page = admin_client.page_of(answer)
+    assert answer.redirect_chain[-1][0] == reverse("admin:agents_agent_changelist")
+    assert "Helper" in page
+    assert "Secret" not in page
+    assert "Audit" not in admin_client.words(page)
+
+
+def test_a_member_sees_their_own_sessions_only() -> None:
+    acme = factories.organization()
+    agent = factories.agent(acme)
+    start(factories.administrator(acme), agent, "the boss asks")
+    seat = admin_client.sit(acme, Role.MEMBER)
+    agent.members.add(seat.user)
+    start(admin_client.principal_at(seat, acme), agent, "the member asks")
+    page = admin_client.words(seat.get("agents_session_changelist"))
+    assert "the member asks" in page
+    assert "the boss asks" not in page
+    hidden = Session.objects.get(title="the boss asks")
+    seat.get("agents_session_change", hidden.pk, status=404)
+
+
+def test_one_chooses_the_organization_to_work_in() -> None:
+    acme, other = factories.organization("acme"), factories.organization("other")
+    seat = admin_client.sit(acme, Role.OWNER)
+    Membership.objects.create(organization=other, user=seat.user, role=Role.AUDITOR)
+    admin_client.web_server(other, "elsewhere")
+    assert "elsewhere" not in seat.get("mcp_servers_server_changelist")
+    seat.post("switch_organization", to="other")
+    page = seat.get("mcp_servers_server_changelist")
+    assert "elsewhere" in page
+    assert reverse("admin:mcp_servers_server_add") not in page
+
+
+def test_one_cannot_choose_a_strangers_organization() -> None:
+    acme, _other = factories.organization("acme"), factories.organization("other")
+    seat = admin_client.sit(acme, Role.OWNER)
+    seat.post("switch_organization", to="other", status=404)
+    assert "Acme" in seat.get("index")
+
+
+def test_switching_by_a_link_alone_changes_nothing() -> None:
+    acme, other = factories.organization("acme"), factories.organization("other")
+    seat = admin_client.sit(acme, None)
+    seat.get("switch_organization", to=other.slug)
+    assert "organization" not in seat.client.session
+
+
+def test_nothing_is_registered_that_has_no_use_here() -> None:
+    labels = {model._meta.app_label for model in site._registry}
+    assert labels == {"agents", "ledger", "mcp_servers", "notices", "tenancy"} | {
+        "django_celery_beat"
+    }
+
+
+def test_the_front_door_leads_to_the_admin() -> None:
+    assert Client().get("/")["Location"] == reverse("admin:index")
+
+
+def test_a_member_is_added_by_the_name_they_sign_in_with() -> None:
+    acme = factories.organization()
+    User.objects.create_user("berta")
+    seat = admin_client.sit(acme, None)
+    seat.post("tenancy_membership_add", username="berta", role="reviewer")
+    assert Membership.objects.get(user__username="berta").role == Role.REVIEWER
+
+
+def test_an_unknown_name_is_refused_at_its_field() -> None:
+    seat = admin_client.sit(factories.organization(), None)
+    page = seat.post("tenancy_membership_add", username="nobody", role="reviewer")
+    assert "There is no user" in page
+    assert not Membership.objects.exists()
+
+
+def test_an_owner_learns_of_no_account_that_is_elsewhere() -> None:
+    User.objects.create_user("berta")
+    seat = admin_client.sit(factories.organization(), Role.OWNER)
+    fields = {"username": "berta", "role": "reviewer"}
+    seat.post("tenancy_membership_add", status=403, **fields)
+    assert not Membership.objects.filter(user__username="berta").exists()
+
+
+def test_the_last_owner_stays() -> None:
+    acme = factories.organization()
+    seat = admin_client.sit(acme, Role.OWNER)
+    own = Membership.objects.get(user=seat.user)
+    page = seat.post("tenancy_membership_change", own.pk, role="auditor")
+    assert "last_owner" in page
+    own.refresh_from_db()
+    assert own.role == Role.OWNER
+
+
+def test_a_user_is_made_by_a_platform_administrator_alone() -> None:
+    acme = factories.organization()
+    fields = {"username": "new", "password1": "long-enough-1", "password2": "long-enough-1"}
+    fields["usable_password"] = "true"
+    admin_client.sit(acme, Role.OWNER).post("tenancy_user_add", status=403, **fields)
+    admin_client.sit(acme, None).post("tenancy_user_add", **fields)
+    assert User.objects.get(username="new").check_password("long-enough-1")
+    assert AuditRow.objects.filter(action="user_added").count() == 1
+
+
+def test_an_administrator_does_not_lock_themselves_out() -> None:
+    acme = factories.organization()
+    seat = admin_client.sit(acme, None)
+    page = seat.post("tenancy_user_change", seat.user.pk, username=seat.user.username)
+    assert "own_account" in page
+    assert User.objects.get(pk=seat.user.pk).is_active
+
+
+def test_every_number_of_the_dashboard_leads_to_its_rows() -> None:
+    acme = factories.organization()
+    fill(acme)
+    seat = admin_client.sit(acme, Role.OWNER)
+    links = set(re.findall(r'href="(/admin/[^"]*\?[^"]*)"', seat.get("index")))
+    assert len(links) >= 6
+    for link in links:
+        assert seat.client.get(unescape(link)).status_code == 200, link
+
+
+def test_the_lists_are_narrowed_as_the_dashboard_asks() -> None:
+    acme = factories.organization()
+    for name, status in (("good", "connected"), ("bad", "error")):
+        server = admin_client.web_server(acme, name)
+        Server.objects.filter(pk=server.pk).update(status=status, description=f"{name} one")
+    seat = admin_client.sit(acme, Role.OWNER)
+    [link] = re.findall(r'href="([^"]*\?status__in=error)"', seat.get("index"))
+    page = admin_client.words(seat.open(unescape(link)))
+    assert "bad one" in page
+    assert "good one" not in page
+
+
+def test_the_dashboard_tells_outages_and_what_helps() -> None:
+    acme = factories.organization()
+    away, closed = (admin_client.web_server(acme, name) for name in ("away", "closed"))
+    record_failure(away.pk, "health", Problem("Nobody listens.", code="server_unreachable"))
+    record_failure(closed.pk, "health", Problem("It said 401.", code="needs_reauth"))
+    notice = factories.notice(acme)
+    Notice.objects.filter(pk=notice.pk).update(state="failed")
+    page = admin_client.sit(acme, Role.OWNER).get("index")
+    assert admin_client.url("mcp_servers_server_health", away.pk) in page
+    assert admin_client.url("mcp_servers_server_configuration", closed.pk) in page
+    # What is away is told once, among the servers, with since when; outages tell of others.
+    assert (
+        len(admin_client.links(page, admin_client.url("mcp_servers_server_health", away.pk))) == 1
+    )
+    assert "still away" not in admin_client.words(page)
+    Server.objects.filter(pk=away.pk).update(enabled=False)
+    assert (
+        admin_client.words(admin_client.sit(acme, Role.AUDITOR).get("index")).count("still away")
+        == 1
+    )
+    assert "1 notice of the last day did not arrive." in page

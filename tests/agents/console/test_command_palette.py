@@ -1,0 +1,60 @@
+"""The palette: a few letters lead to places, deeds and objects, each role to its own."""
+
+import pytest
+
+from agents.models import Session
+from agents.sessions.services import start
+from bonobot.accounts.models import Organization
+from bonobot.accounts.roles import Role
+from tests import admin_client, factories
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def acme() -> Organization:
+    return factories.organization()
+
+
+def test_nothing_typed_shows_the_places_and_what_one_may_do(acme: Organization) -> None:
+    page = admin_client.words(admin_client.sit(acme, Role.OWNER).get("palette"))
+    assert "Approvals" in page
+    assert "New agent" in page
+    auditor = admin_client.words(admin_client.sit(acme, Role.AUDITOR).get("palette"))
+    assert "Approvals" in auditor
+    assert "New agent" not in auditor
+    assert "Users" not in page
+
+
+def test_words_find_servers_agents_and_sessions_of_this_organization_alone(
+    acme: Organization,
+) -> None:
+    other = factories.organization("other")
+    for where in (acme, other):
+        admin_client.web_server(where, f"weather-{where.slug}")
+    agent = factories.agent(acme, "weatherman")
+    start(factories.administrator(acme), agent, "How is the weather?")
+    page = admin_client.sit(acme, Role.OWNER).get("palette", q="weather")
+    assert "weather-acme" in page
+    assert admin_client.url("agents_agent_change", agent.pk) in page
+    assert admin_client.url("agents_session_change", Session.objects.get().pk) in page
+    assert "weather-other" not in page
+
+
+def test_a_member_finds_only_what_was_given_to_them(acme: Organization) -> None:
+    admin_client.web_server(acme, "weather")
+    agent = factories.agent(acme, "weatherman")
+    seat = admin_client.sit(acme, Role.MEMBER)
+    assert "Nothing fits" in seat.get("palette", q="weather")
+    agent.members.add(seat.user)
+    assert admin_client.url("agents_agent_change", agent.pk) in seat.get("palette", q="weather")
+
+
+def test_letters_that_fit_nothing_say_so(acme: Organization) -> None:
+    assert "Nothing fits" in admin_client.sit(acme, Role.OWNER).get("palette", q="<script>%_")
+
+
+def test_it_takes_few_queries(acme: Organization, django_assert_max_num_queries) -> None:
+    seat = admin_client.sit(acme, Role.OWNER)
+    with django_assert_max_num_queries(15):
+        seat.get("palette", q="a")

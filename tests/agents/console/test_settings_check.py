@@ -1,0 +1,306 @@
+import io
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from django.core.management import call_command
+from django.db import OperationalError, connection
+from pytest_django import Settings
+
+from agents.console import settings_check
+from agents.console.settings_check import SettingsFinding
+from bonobot.monitoring import health
+from mcp_servers.client.child_process import GROUP, NAMESPACE
+from mcp_servers.client.sandbox_modes import ServerSandboxUnavailable
+from mcp_servers.models import Server
+from mcp_servers.models.servers import ServerQuerySet
+from mcp_servers.subscriptions import leases
+from tests import factories
+from tests.processes import Process
+from tests.servers.token_issuer import listening
+
+
+def states(look: Any) -> dict[str, str]:
+    return {finding.name: finding.state for finding in look()}
+
+
+def doctor(*arguments: str) -> tuple[str, int]:
+    out, err = io.StringIO(), io.StringIO()
+    try:
+        call_command("doctor", *arguments, stdout=out, stderr=err)
+    except SystemExit as ended:
+        return out.getvalue(), int(ended.code or 0)
+    return out.getvalue(), 0
+
+
+def test_the_interpreter_and_the_folder_are_fine_here() -> None:
+    assert states(settings_check.inspect_python) == {"python": "ok"}
+    assert states(settings_check.inspect_data_folder) == {"folder": "ok", "keys": "ok"}
+
+
+def test_an_old_interpreter_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings_check, "OLDEST_PYTHON", (4, 0))
+    assert states(settings_check.inspect_python) == {"python": "failed"}
+
+
+def test_a_folder_that_is_not_writable_fails(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, settings: Settings
+) -> None:
+    settings.BONOBOT_VAR = tmp_path
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    assert states(settings_check.inspect_data_folder)["folder"] == "failed"
+
+
+def test_a_readable_key_fails_with_the_command_that_repairs_it(
+    tmp_path: Path, settings: Settings
+) -> None:
+    settings.BONOBOT_VAR = tmp_path
+    key = tmp_path / "keys" / "field_keys"
+    key.parent.mkdir()
+    key.touch(0o644)
+    finding = list(settings_check.inspect_data_folder())[1]
+    assert (finding.state, finding.fix) == ("failed", f"Run `chmod 600 {key}`.")
+
+
+def test_the_database_is_fine_here(db: None) -> None:
+    assert states(settings_check.inspect_database) == {"database": "ok", "migrations": "ok"}
+
+
+def test_missing_migrations_fail(db: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "count_unapplied_migrations", lambda: 2)
+    assert states(settings_check.inspect_database)["migrations"] == "failed"
+
+
+def test_a_database_that_is_away_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    def away() -> int:
+        raise OperationalError("refused")
+
+    monkeypatch.setattr(health, "count_unapplied_migrations", away)
+    assert states(settings_check.inspect_database) == {"database": "failed"}
+
+
+def test_nothing_more_is_asked_of_a_database_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def away() -> Iterator[SettingsFinding]:
+        yield SettingsFinding("database", "failed", "x", "x")
+
+    def rows() -> Iterator[SettingsFinding]:
+        asked.append("rows")
+        yield SettingsFinding("rows", "ok", "x")
+
+    def goes() -> Iterator[SettingsFinding]:
+        raise OperationalError
+        yield
+
+    monkeypatch.setattr(settings_check, "OF_ROWS", (rows, goes))
+    for first in (away, goes):
+        monkeypatch.setattr(settings_check, "LOOKS", (first, rows, settings_check.inspect_python))
+        assert [one.name for one in settings_check.run_settings_checks()][-1] == "python"
+    assert not asked
+
+
+@pytest.mark.postgres
+def test_a_database_that_gives_no_connection_is_asked_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = connection.get_connection_params()
+    monkeypatch.setattr(
+        connection, "get_connection_params", lambda: {**there, "dbname": "nowhere-x"}
+    )
+    assert "nowhere-x" in health.explain_database_error(
+        OperationalError("couldn't get a connection")
+    )
+
+
+def test_keys_that_open_nothing_fail_with_what_to_do(
+    db: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert states(settings_check.inspect_secrets) == {"secrets": "ok"}
+    monkeypatch.setattr(health, "list_unreadable_fields", lambda: iter(["tokens"]))
+    (finding,) = settings_check.inspect_secrets()
+    assert (finding.state, finding.detail) == ("failed", "made with other keys: tokens")
+
+
+@pytest.mark.postgres
+def test_the_database_server_has_the_time_and_connections(db: None) -> None:
+    assert set(states(settings_check.inspect_clock)) == {"clock", "connections"}
+    assert states(settings_check.inspect_clock)["clock"] == "ok"
+
+
+@pytest.mark.redis
+def test_redis_keeps_what_it_was_given() -> None:
+    assert states(settings_check.inspect_redis_memory) == {"redis": "ok"}
+
+
+def test_no_worker_fails() -> None:
+    assert states(settings_check.inspect_broker) == {"broker": "ok", "worker": "failed"}
+
+
+@pytest.mark.worker
+def test_a_worker_is_found(worker: Process) -> None:
+    found = states(settings_check.inspect_broker)
+    assert found == {"broker": "ok", "worker": "ok", "beat": "warning"}
+
+
+@pytest.mark.parametrize(
+    ("uptime", "sweeps", "state"), [(100, 9, "ok"), (5, 0, "warning"), (100, 0, "failed")]
+)
+def test_beat_is_known_by_what_reached_the_workers(uptime: int, sweeps: int, state: str) -> None:
+    idle = {"uptime": 3, "total": {}}
+    busy = {"uptime": uptime, "total": {settings_check.SWEEP: sweeps} if sweeps else {}}
+    assert settings_check.inspect_scheduler([idle, busy]).state == state
+
+
+def test_servers_that_nobody_listens_to_are_a_warning(db: None, settings: Settings) -> None:
+    assert states(settings_check.inspect_change_listeners) == {"change notices": "ok"}
+    server = factories.http_server(factories.organization(), "http://127.0.0.1:9/mcp")
+    leases.store_change_topics(server, {"tools": {"listChanged": True}})
+    [finding] = settings_check.inspect_change_listeners()
+    assert (finding.state, finding.detail) == ("warning", "1 of 1 servers are unheard")
+    leases.claim_servers(uuid4(), 1)
+    assert states(settings_check.inspect_change_listeners) == {"change notices": "ok"}
+    settings.BONOBOT_WATCHED_SERVERS = 0
+    assert states(settings_check.inspect_change_listeners) == {"change notices": "ok"}
+
+
+def test_an_issuer_of_tokens_is_asked_for_its_keys(transactional_db: None) -> None:
+    acme = factories.organization()
+    with listening() as login:
+        factories.issuer(acme, login.url, "Here", allow_private=True)
+        factories.issuer(acme, "http://127.0.0.1:9", "Gone", allow_private=True)
+        found = states(settings_check.inspect_external_issuers)
+    assert found == {"issuer Here": "ok", "issuer Gone": "failed"}
+
+
+def test_a_missing_launcher_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    assert set(states(settings_check.inspect_launchers).values()) == {"warning"}
+
+
+def test_namespaces_for_stdio_servers_are_fine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings_check, "choose_containment", lambda: NAMESPACE)
+    assert states(settings_check.inspect_process_isolation) == {"isolation": "ok"}
+
+
+@pytest.mark.parametrize(
+    ("platform", "tool", "fix"),
+    [
+        ("darwin", None, "on Linux"),
+        ("linux", None, "util-linux"),
+        ("linux", "/usr/bin/tool", "user namespaces"),
+    ],
+)
+def test_weaker_isolation_is_a_warning_with_what_to_do(
+    platform: str, tool: str | None, fix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settings_check, "choose_containment", lambda: GROUP)
+    monkeypatch.setattr(shutil, "which", lambda name: tool)
+    monkeypatch.setattr("sys.platform", platform)
+    [finding] = settings_check.inspect_process_isolation()
+    assert finding.state == "warning"
+    assert fix in finding.fix
+
+
+@pytest.mark.parametrize(("asked", "state"), [(False, "warning"), (True, "failed")])
+def test_a_box_that_does_not_work_fails_where_a_server_asks_for_it(
+    asked: bool, state: str, db: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = ServerSandboxUnavailable(
+        "`bwrap` isn't installed", "Install the package `bubblewrap`."
+    )
+    monkeypatch.setattr(
+        settings_check,
+        "find_sandbox_problem",
+        lambda kind, network: problem if kind == "bubblewrap" else None,
+    )
+    server = factories.stdio_server(factories.organization())
+    if asked:
+        Server.objects.filter(pk=server.pk).update(confinement="bubblewrap")
+    assert states(settings_check.inspect_server_sandboxes) == {
+        "namespaces": "ok",
+        "bubblewrap": state,
+    }
+    assert "package `bubblewrap`" in list(settings_check.inspect_server_sandboxes())[1].fix
+
+
+def test_a_box_is_looked_at_though_the_database_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(self: object) -> None:
+        raise OperationalError("refused")
+
+    monkeypatch.setattr(
+        settings_check,
+        "find_sandbox_problem",
+        lambda kind, network: ServerSandboxUnavailable("no", "Install it."),
+    )
+    monkeypatch.setattr(ServerQuerySet, "enabled", away)
+    assert set(states(settings_check.inspect_server_sandboxes).values()) == {"warning"}
+
+
+@pytest.mark.parametrize(
+    ("organizations", "state", "told"),
+    [
+        (("acme",), "warning", "run as this user while there is one organization alone"),
+        (("acme", "others"), "failed", "1 stdio servers of organizations can't be started"),
+    ],
+)
+def test_a_missing_sandbox_of_stdio_servers_fails_where_there_are_several_organizations(
+    db: None,
+    monkeypatch: pytest.MonkeyPatch,
+    settings: Settings,
+    organizations: tuple[str, ...],
+    state: str,
+    told: str,
+) -> None:
+    settings.BONOBOT_STDIO_CONFINEMENT = "sandbox"
+    for slug in organizations:
+        where = factories.organization(slug)
+    factories.stdio_server(where)
+    problem = ServerSandboxUnavailable(
+        "`bwrap` isn't installed", "Install the package `bubblewrap`."
+    )
+    monkeypatch.setattr(settings_check, "fault_of_server_sandbox", lambda: problem)
+    [finding] = settings_check.sandbox_of_servers()
+    assert (finding.state, finding.fix) == (state, "Install the package `bubblewrap`.")
+    assert told in finding.detail
+
+
+def test_another_package_of_our_names_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert list(settings_check.inspect_packages()) == []
+    about = tmp_path / "openai_agents-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: openai-agents\nVersion: 1.0\n")
+    (about / "top_level.txt").write_text("agents\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    [found] = settings_check.inspect_packages()
+    assert (found.state, "openai-agents" in found.detail) == ("failed", True)
+
+
+def test_every_finding_that_is_not_ok_says_what_to_do(db: None) -> None:
+    assert all(
+        finding.fix for finding in settings_check.run_settings_checks() if finding.state != "ok"
+    )
+
+
+def test_the_command_succeeds_with_warnings_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    findings = [
+        SettingsFinding("python", "ok", "3.11"),
+        SettingsFinding("npx", "warning", "absent", "Install it."),
+    ]
+    monkeypatch.setattr(settings_check, "LOOKS", (lambda: iter(findings),))
+    text, status = doctor()
+    assert status == 0
+    assert "→ Install it." in text
+
+
+def test_the_command_fails_when_a_check_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    findings = [SettingsFinding("database", "failed", "away", "Start it.")]
+    monkeypatch.setattr(settings_check, "LOOKS", (lambda: iter(findings),))
+    text, status = doctor("--json")
+    assert status == 1
+    assert json.loads(text) == {"ok": False, "checks": [findings[0].as_dict()]}

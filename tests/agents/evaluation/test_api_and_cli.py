@@ -1,0 +1,114 @@
+"""Recordings and replays for programs and people: REST and the command line."""
+
+import json
+
+import pytest
+
+from agents.evaluation import replay_runner
+from agents.models import Agent, Recording, Replay
+from bonobot.accounts.roles import Role
+from bonobot.core.runtime import get_runtime
+from tests import admin_client, factories, rest
+from tests.command_line import bonobot as bonobot  # the fixture
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+ECHO = '/mcp_workshop_echo {"text": "hello"}'
+
+
+def test_a_session_is_recorded_and_replayed_over_rest(acme, helper, workshop, run):
+    operator = rest.as_role(acme, Role.OPERATOR)
+    session = run(ECHO)
+    made = operator.post("recordings", {"session_id": str(session.pk)})
+    assert (made.status, made.json["agent"], made.json["calls"]) == (201, "helper", 1)
+    again = operator.post("recordings", {"session_id": str(session.pk)})
+    assert (again.status, again.code) == (409, "already_recorded")
+    path = f"recordings/{made.json['id']}"
+    first = operator.get(path).json["conversation"]["exchanges"][0]
+    assert first["turns"][0]["calls"][0]["arguments"] == {"text": "hello"}
+    policy = {"mode": "denylist", "deny": ["mcp_workshop_echo"]}
+    wrong = operator.post(f"{path}/replays", {"policy": {**policy, "deny": ["mcp_nothing_x"]}})
+    assert wrong.status == 400
+    wrong = operator.post(f"{path}/replays", {"endpoint": "nothing"})
+    assert (wrong.status, wrong.json["field"]) == (404, "endpoint")
+    asked = operator.post(f"{path}/replays", {"policy": policy})
+    assert (asked.status, asked.json["status"], asked.json["sides"]) == (201, "queued", None)
+    get_runtime().call(replay_runner.take, Replay.objects.get().pk)
+    one = operator.get(f"{path}/replays/{asked.json['id']}").json
+    assert (one["status"], one["differs"], one["changed"]["policy"]["mode"]) == (
+        "done",
+        True,
+        "denylist",
+    )
+    assert one["differences"][0]["kind"] == "decision_changed"
+    assert one["sides"]["before"]["calls"] == one["sides"]["after"]["calls"] == 1
+    listed = operator.get(f"{path}/replays?differs=true").json["results"]
+    assert [found["id"] for found in listed] == [asked.json["id"]]
+    assert len(operator.get("recordings?agent=helper").json["results"]) == 1
+    auditor = rest.as_role(acme, Role.AUDITOR)
+    assert auditor.get(path).status == 200
+    assert auditor.post(f"{path}/replays", {}).status == 403
+    narrowed = rest.as_role(acme, Role.AUDITOR, factories.agent(acme, "other"))
+    assert narrowed.get(path).status == 404
+    assert operator.delete(path).status == 204
+    assert not Recording.objects.exists()
+
+
+def test_a_session_is_recorded_and_replayed_on_the_command_line(
+    bonobot, acme, helper, workshop, run, runner, tmp_path
+):
+    session = run(ECHO)
+    get_runtime().call(runner.drain)  # no worker is there: the command makes the replay itself
+    made = bonobot("agents", "record", str(session.pk), "--json")
+    assert made.status == 0, made.err
+    pk = made.json["id"]
+    assert [one["id"] for one in bonobot("agents", "recordings", "helper", "--json").json] == [pk]
+    same = bonobot("agents", "replay", pk, "--json")
+    assert (same.status, same.json["differs"]) == (0, False), same.err
+    (tmp_path / "policy.yaml").write_text("mode: none\n")
+    (tmp_path / "prompt.txt").write_text("Be brief.")
+    options = ("--policy", str(tmp_path / "policy.yaml"))
+    prompt = ("--instructions-file", str(tmp_path / "prompt.txt"), "--endpoint", "offline")
+    denied = bonobot("agents", "replay", pk, *options, *prompt, "--json")
+    assert (denied.status, denied.json["differs"]) == (1, True)
+    assert json.loads(denied.out)["changed"]["instructions"] == "Be brief."
+    shown = bonobot("agents", "replay", pk, *options)
+    assert shown.status == 1
+    assert "decided otherwise" in shown.out + shown.err
+    unread = bonobot("agents", "replay", pk, "--instructions-file", "nothing", "--json")
+    assert (unread.status, unread.error["code"]) == (1, "unusable_file")
+    assert bonobot("agents", "remove-recording", pk).status == 0
+    assert Agent.objects.get().instructions == helper.instructions
+
+
+def test_a_session_is_recorded_and_replayed_in_the_admin(acme, helper, workshop, run):
+    session = run(ECHO)
+    seat = admin_client.sit(acme, Role.OPERATOR)
+    assert "Nothing is recorded yet." in admin_client.words(
+        seat.get("agents_agent_recordings", helper.pk)
+    )
+    page = admin_client.words(seat.post("agents_session_record", session.pk))
+    assert "It hasn't been replayed yet." in page
+    assert "Its recording" in admin_client.words(seat.get("agents_session_change", session.pk))
+    recording = Recording.objects.get()
+    assert session.title in admin_client.words(seat.get("agents_agent_recordings", helper.pk))
+    address = f"{admin_client.url('agents_agent_recording', helper.pk)}?recording={recording.pk}"
+    fields = {"instructions": helper.instructions, "endpoint": "offline", "mode": "all"}
+    wrong = seat.send(address, {**fields, "deny": "mcp_nothing_x"}, status=400)
+    assert "mcp_nothing_x" in admin_client.words(wrong)
+    page = admin_client.words(seat.send(address, {**fields, "mode": "none"}))
+    assert "It is being made." in page
+    made = Replay.objects.get()
+    assert set(made.changed) == {"policy"}
+    get_runtime().call(replay_runner.take, made.pk)
+    page = admin_client.words(seat.get("agents_agent_replayed", helper.pk, replay=made.pk))
+    assert "Decided otherwise" in page
+    assert "denied_by_policy" in page
+    auditor = admin_client.sit(acme, Role.AUDITOR)
+    page = admin_client.words(
+        auditor.get("agents_agent_recording", helper.pk, recording=recording.pk)
+    )
+    assert "differs" in page
+    assert "What if Change something" not in page
+    seat.post("agents_agent_remove_recording", helper.pk, recording=str(recording.pk))
+    assert not Recording.objects.exists()

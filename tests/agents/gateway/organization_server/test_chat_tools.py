@@ -1,0 +1,228 @@
+"""Conversing at `/mcp`: real sessions of the offline model, watched, gone on with, cancelled."""
+
+import json
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from agents.gateway.organization_server.handlers import load_tools
+from agents.models import Agent, Session
+from agents.policies.services import PolicySpec, set_policy
+from bonobot.accounts.models import Organization
+from bonobot.accounts.roles import Role
+from bonobot.ledger.models import AuditRow
+from mcp_servers.models import Server
+from tests import factories
+from tests.agents.gateway.conftest import Wire, token_of
+from tests.agents.gateway.organization_server.conftest import PATH, Client
+from tests.wait import eventually
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+Take = Callable[[Session], str]
+
+ECHO = '/mcp_workshop_echo {"text": "over there"}'
+
+
+def rows() -> list[AuditRow]:
+    return list(AuditRow.objects.filter(action="gateway_call").order_by("seq"))
+
+
+def test_an_agent_answers_and_is_talked_with_again(
+    helper: Agent, workshop: Server, client: Client, at_work: None
+) -> None:
+    found = client.use("helper_chat", message=ECHO, wait_s=30)
+    assert (found["status"], found["resting"], found["agent"]) == ("done", True, "helper")
+    assert found["calls"] == [{"tool": "mcp_workshop_echo", "state": "done", "code": ""}]
+    assert "over there" in found["answer"]
+    assert (found["waits_for"], found["error"]["code"]) == ([], "")
+    again = client.use("helper_chat", message="hello", session_id=found["session_id"], wait_s=30)
+    assert again["session_id"] == found["session_id"]
+    assert (again["status"], again["calls"]) == ("done", [])
+    read = client.use("session_messages", session_id=found["session_id"])
+    assert [one["from"] for one in read["messages"]] == ["person", "agent", "person", "agent"]
+    assert read["messages"][-1]["text"] == again["answer"]
+    behind = read["messages"][1]["seq"]
+    later = client.use("session_messages", session_id=found["session_id"], after_seq=behind)
+    assert later["messages"] == read["messages"][2:]
+
+
+def test_progress_tells_what_it_writes_and_calls_where_it_is_wanted(
+    helper: Agent, workshop: Server, client: Client, at_work: None
+) -> None:
+    said = {"message": ECHO, "wait_s": 30}
+    silent = client.call("helper_chat", said)
+    assert silent.told == []
+    reply = client.call("helper_chat", said, meta={"progressToken": "p"})
+    told = [one["params"] for one in reply.told if one["method"] == "notifications/progress"]
+    assert [one["progressToken"] for one in told] == ["p"] * len(told)
+    numbers = [one["progress"] for one in told]
+    assert numbers == sorted(set(numbers))
+    lines = [one["message"] for one in told]
+    assert any(line.startswith("[mcp_workshop_echo: done") for line in lines)
+    answer = reply.result["structuredContent"]["answer"]
+    assert answer in "".join(lines)
+
+
+def test_a_chat_may_be_sent_without_waiting_and_waited_for_later(
+    helper: Agent, client: Client, take: Take
+) -> None:
+    sent = client.use("helper_chat", message="hello", wait_s=0)
+    assert (sent["status"], sent["resting"], sent["answer"]) == ("queued", False, "")
+    assert client.use("session_status", session_id=sent["session_id"])["status"] == "queued"
+    take(Session.objects.get())
+    found = client.use("session_status", session_id=sent["session_id"], wait_s=30)
+    assert (found["status"], bool(found["answer"])) == ("done", True)
+
+
+def test_what_waits_for_a_person_is_told_with_its_address(
+    acme: Organization, helper: Agent, workshop: Server, client: Client, at_work: None
+) -> None:
+    set_policy(factories.administrator(acme), helper, PolicySpec("all", ask=("mcp_workshop_echo",)))
+    found = client.use("helper_chat", message=ECHO, wait_s=30)
+    assert (found["status"], found["resting"], found["answer"]) == ("waiting", True, "")
+    [waiting] = found["waits_for"]
+    assert waiting["kind"] == "approval"
+    assert waiting["url"].endswith(f"/{waiting['id']}/change/")
+    ended = client.use("session_cancel", session_id=found["session_id"])
+    assert ended["cancelled"] is True
+    eventually(lambda: Session.objects.get().status == "cancelled")
+    after = client.use("session_status", session_id=found["session_id"])
+    assert (after["status"], after["waits_for"]) == ("cancelled", [])
+    assert client.use("session_cancel", session_id=found["session_id"])["cancelled"] is False
+
+
+def test_a_client_that_goes_away_stops_only_the_watching(
+    helper: Agent, wire: Wire, take: Take
+) -> None:
+    opened = wire.handshake(PATH)
+    params = {"name": "helper_chat", "arguments": {"message": "hello", "wait_s": 60}}
+    asked = ("tools/call", params, opened.headers, None, 777)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(wire._request, PATH, *asked)
+        session = eventually(Session.objects.first)
+        body = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 777}}
+        bearer = f"Bearer {wire.token}"
+        wire.send("POST", PATH, json.dumps(body).encode(), Authorization=bearer, **opened.headers)
+        waiting.result(30)
+    eventually(lambda: [row.outcome for row in rows()] == ["cancelled"])
+    session.refresh_from_db()
+    assert session.status == "queued"
+    assert take(session) == "done"
+
+
+def test_each_call_is_in_the_audit_with_its_client_and_outcome(
+    acme: Organization, helper: Agent, client: Client
+) -> None:
+    client.use("helper_chat", message="hello", wait_s=0)
+    wrong = client.call("helper_chat", {"text": "hello"})
+    assert (wrong.result["isError"], wrong.code) == (True, "invalid_arguments")
+    strange = client.call("session_status", {"session_id": str(acme.pk)})
+    assert (strange.result["isError"], strange.code) == (True, "not_found")
+    assert client.call("nothing", {"a": 1}).error["code"] == -32602
+    talked, refused, failed, missing = rows()
+    told = json.loads(talked.opened)["details"]
+    assert (talked.outcome, talked.tool_name) == ("ok", "helper_chat")
+    assert (talked.agent_id, told["client"], told["via"]) == (helper.pk, "tests 1", "gateway")
+    assert told["arguments"]["message"] == "hello"
+    assert (refused.outcome, refused.code) == ("refused", "invalid_arguments")
+    assert (failed.outcome, failed.code) == ("error", "not_found")
+    assert (missing.outcome, missing.code) == ("refused", "unknown_tool")
+    assert json.loads(missing.opened)["details"]["arguments"] == {}
+
+
+def test_only_what_a_token_may_do_is_listed_and_the_rest_is_unknown(
+    acme: Organization, helper: Agent, client: Client
+) -> None:
+    factories.agent(acme, "other")
+    off = factories.agent(acme, "resting")
+    off.enabled = False
+    off.save()
+    boss = factories.administrator(acme)
+    assert {"helper_chat", "other_chat"} <= set(client.tools())
+    assert "resting_chat" not in client.tools()
+    one = Client(client.wire, token_of(boss, Role.MEMBER, agent_ids=[helper.pk]))
+    assert {"helper_chat", "session_status", "session_cancel"} <= set(one.tools())
+    assert "other_chat" not in one.tools()
+    for name in ("other_chat", "resting_chat", "no_chat"):
+        error = one.call(name, {"message": "hello"}).error
+        assert error == {"code": -32602, "message": f"Unknown tool: {name}"}
+    reader = Client(client.wire, token_of(boss, Role.AUDITOR))
+    listed = set(reader.tools())
+    assert "session_status" in listed
+    assert not {"helper_chat", "session_cancel"} & listed
+    assert reader.call("session_cancel", {"session_id": "x"}).error["code"] == -32602
+    mine = client.use("other_chat", message="hello", wait_s=0)["session_id"]
+    assert one.call("session_status", {"session_id": mine}).code == "not_found"
+    assert one.call("session_cancel", {"session_id": mine}).code == "not_found"
+    wrong = client.call("helper_chat", {"message": "hello", "session_id": mine})
+    assert wrong.code == "not_found"
+
+
+def test_a_tokens_rate_holds(acme: Organization, helper: Agent, client: Client) -> None:
+    boss = factories.administrator(acme)
+    slow = Client(client.wire, token_of(boss, calls_per_minute=1))
+    arguments = {"message": "hello", "wait_s": 0}
+    assert not slow.call("helper_chat", arguments).result.get("isError")
+    assert slow.call("helper_chat", arguments).code == "rate_limited"
+    assert Session.objects.count() == 1
+
+
+def test_characters_that_no_database_stores_are_replaced(helper: Agent, client: Client) -> None:
+    sent = client.use("helper_chat", message="hello\x00\ud800 there", wait_s=0)
+    assert Session.objects.get(pk=sent["session_id"]).title == "hello\ufffd\ufffd there"
+    assert client.call("session_status", {"session_id": "\x00\ud800"}).code == "not_found"
+    assert client.call("get_agent", {"agent_id": "\x00\ud800"}).code == "not_found"
+    assert (
+        client.call("list_agents", {"q": "\x00\ud800"}).result["structuredContent"]["results"] == []
+    )
+    for method, params in (
+        ("tools/call", {"name": "\x00"}),
+        ("prompts/get", {"name": "\x00"}),
+        ("resources/read", {"uri": "bonobot://agents/\x00"}),
+    ):
+        answer = client.wire.handshake(PATH).ask(method, params)
+        assert answer.error["code"] == -32602
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), 10**400, -1, True, "5", None])
+def test_numbers_that_are_none_are_refused(number: Any, helper: Agent, client: Client) -> None:
+    answer = client.call("helper_chat", {"message": "hello", "wait_s": number})
+    if "error" in answer.message:
+        assert answer.error["code"] in (-32700, -32600, -32602)
+    else:
+        assert (answer.result["isError"], answer.code) == (True, "invalid_arguments")
+    assert not Session.objects.exists()
+
+
+def test_long_slugs_give_short_names_that_differ(acme: Organization, client: Client) -> None:
+    slugs = [f"{'a' * 62}{tail}" for tail in "xy"]
+    for slug in slugs:
+        factories.agent(acme, slug)
+    names = [name for name in client.tools() if name.endswith("_chat")]
+    assert len(set(names)) == 2
+    assert all(len(name) <= 64 for name in names)
+    assert client.use(names[0], message="hello", wait_s=0)["agent"] in slugs
+
+
+def test_clients_are_told_how_to_use_it(acme: Organization, helper: Agent, wire: Wire) -> None:
+    found = wire.modern(PATH, "server/discover").result
+    assert "`helper` (Helper)" in found["instructions"]
+    assert {"tools", "resources", "prompts", "completions"} <= set(found["capabilities"])
+    session = wire.handshake(PATH)
+    assert session.opened.result["instructions"] == found["instructions"]
+    names = [tool["name"] for tool in session.ask("tools/list").result["tools"]]
+    assert "helper_chat" in names
+
+
+def test_the_list_of_tools_is_a_fixed_number_of_queries(acme: Organization, helper: Agent) -> None:
+    boss = factories.administrator(acme)
+    for number in range(5):
+        factories.agent(acme, f"agent-{number}")
+    with CaptureQueriesContext(connection) as queries:
+        assert len([name for name in load_tools(boss) if name.endswith("_chat")]) == 6
+    assert len(queries) == 1

@@ -1,0 +1,93 @@
+"""Prompts at `/mcp`: skills with their arguments, filled in and completed."""
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from agents.gateway.organization_server.handlers import list_prompts
+from agents.models import Agent
+from agents.skills.services import SkillSpec, save_skill
+from bonobot.accounts.models import Organization
+from bonobot.accounts.roles import Role
+from tests import factories
+from tests.agents.gateway.conftest import Wire, token_of
+from tests.agents.gateway.organization_server.conftest import PATH
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+ARGUMENTS = [
+    {"name": "version", "description": "Which one", "required": True},
+    {"name": "tone", "choices": ["plain", "proud"], "default": "plain"},
+]
+
+
+@pytest.fixture(autouse=True)
+def _skills(acme: Organization, helper: Agent) -> None:
+    boss = factories.administrator(acme)
+    text = "Write notes for ${version}, ${tone}."
+    spec = SkillSpec(name="notes", description="Notes", text=text, arguments=ARGUMENTS)
+    save_skill(boss, spec)
+    save_skill(boss, SkillSpec(name="given", text="Say it.", agents=["helper"]))
+    save_skill(boss, SkillSpec(name="off", text="Say it.", enabled=False))
+
+
+def test_skills_are_listed_and_filled_in(wire: Wire) -> None:
+    listed = wire.modern(PATH, "prompts/list").result["prompts"]
+    assert [one["name"] for one in listed] == ["given", "notes"]
+    declared = {one["name"]: one for one in listed[1]["arguments"]}
+    assert (declared["version"]["required"], declared["tone"]["required"]) == (True, False)
+    params = {"name": "notes", "arguments": {"version": "1.4"}}
+    for result in (
+        wire.modern(PATH, "prompts/get", params).result,
+        wire.handshake(PATH).ask("prompts/get", params).result,
+    ):
+        [message] = result["messages"]
+        text = "Write notes for 1.4, plain."
+        assert message == {"role": "user", "content": {"type": "text", "text": text}}
+        assert result["description"] == "Notes"
+
+
+def test_wrong_arguments_and_unknown_prompts_are_refused(wire: Wire) -> None:
+    def error(name: str, **arguments: object) -> tuple[int, str]:
+        params = {"name": name, "arguments": arguments}
+        found = wire.modern(PATH, "prompts/get", params).error
+        return found["code"], (found.get("data") or {}).get("code", "")
+
+    assert error("notes") == (-32602, "missing_argument")
+    assert error("notes", version="1", tone="loud") == (-32602, "invalid")
+    assert error("notes", version=1) == (-32602, "invalid")
+    assert error("notes", version="1", nothing="1") == (-32602, "unknown_argument")
+    assert error("off") == error("nothing") == (-32602, "")
+
+
+def test_only_a_tokens_own_skills_are_there(acme: Organization, helper: Agent, wire: Wire) -> None:
+    token = token_of(factories.administrator(acme), Role.MEMBER, agent_ids=[helper.pk])
+    listed = wire.modern(PATH, "prompts/list", token=token).result["prompts"]
+    assert [one["name"] for one in listed] == ["given"]
+    answer = wire.modern(PATH, "prompts/get", {"name": "notes"}, token=token)
+    assert answer.error == {"code": -32602, "message": "Unknown prompt: notes"}
+
+
+def test_choices_are_completed(wire: Wire) -> None:
+    def complete(name: str, begun: str, prompt: str = "notes") -> list[str]:
+        params = {
+            "ref": {"type": "ref/prompt", "name": prompt},
+            "argument": {"name": name, "value": begun},
+        }
+        found: list[str] = wire.modern(PATH, "completion/complete", params).result["completion"][
+            "values"
+        ]
+        return found
+
+    assert complete("tone", "P") == ["plain", "proud"]
+    assert complete("tone", "pr") == ["proud"]
+    assert complete("version", "1") == []
+    params = {"ref": {"type": "ref/prompt", "name": "off"}, "argument": {"name": "x", "value": ""}}
+    assert wire.modern(PATH, "completion/complete", params).error["code"] == -32602
+
+
+def test_the_list_is_one_query(acme: Organization) -> None:
+    boss = factories.administrator(acme)
+    with CaptureQueriesContext(connection) as queries:
+        assert len(list_prompts(boss)) == 2
+    assert len(queries) == 1

@@ -1,0 +1,218 @@
+"""Managing at `/mcp`: REST's own operations as tools, for those who may, with the same checks."""
+
+import json
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from agents.gateway.organization_server.handlers import load_tools
+from agents.gateway.organization_server.management_tools import OPERATIONS, list_management_tools
+from agents.models import Agent, Note, Workflow, WorkflowRun
+from agents.skills.services import SkillSpec, save_skill
+from bonobot.accounts.models import Organization
+from bonobot.accounts.roles import Role, TokenScope
+from bonobot.ledger.models import AuditRow
+from mcp_servers.models import Server
+from tests import factories, rest
+from tests.agents.gateway.conftest import token_of
+from tests.agents.gateway.organization_server.conftest import PATH, Client
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+SECRET = "s3cr3t-of-the-other-side"
+
+
+@pytest.fixture
+def workflow(helper: Agent) -> Workflow:
+    return factories.workflow(helper)
+
+
+def test_agents_are_made_changed_and_listed_page_by_page(
+    acme: Organization, helper: Agent, client: Client
+) -> None:
+    made = client.use("add_agent", name="Second", instructions="You count.", max_turns=3)
+    assert (made["slug"], made["max_turns"]) == ("second", 3)
+    changed = client.use("change_agent", agent_id="second", description="Counts things")
+    assert (changed["description"], changed["max_turns"]) == ("Counts things", 3)
+    assert client.use("get_agent", agent_id="second") == changed
+    owner = rest.as_role(acme, Role.OWNER)
+    assert changed == owner.get("agents/second").json
+    first = client.use("list_agents", limit=1)
+    rest_of = client.use("list_agents", limit=1, cursor=first["next"])
+    assert [one["slug"] for one in (*first["results"], *rest_of["results"])] == ["helper", "second"]
+    assert rest_of["next"] is None
+    assert client.use("list_agents", q="sec", enabled=True)["results"] == [changed]
+    assert "second_chat" in client.tools()
+    change = AuditRow.objects.get(action="agent_added", resource_name="Second")
+    assert change.actor_label == "tests"
+
+
+def test_what_rest_refuses_is_refused_with_the_same_code(helper: Agent, client: Client) -> None:
+    def code(name: str, /, **arguments: Any) -> str:
+        answer = client.call(name, arguments)
+        assert answer.result["isError"] is True
+        return answer.code
+
+    assert code("add_agent", name="Helper", slug="helper") == "name_taken"
+    assert code("add_agent", slug="x") == "invalid_arguments"
+    assert code("add_agent", name="A", nothing=1) == "invalid_arguments"
+    assert code("get_agent", agent_id="nobody") == "not_found"
+    assert code("list_agents", cursor="x") == "bad_cursor"
+    assert code("list_notes", agent_id="../../tokens") == "not_found"
+    problem = client.call("add_agent", {"name": "Helper", "slug": "helper"}).result["_meta"]
+    assert problem["bonobot/problem"]["remedy"]
+
+
+def test_servers_are_added_changed_and_given_and_no_secret_is_written_down(
+    acme: Organization, helper: Agent, client: Client
+) -> None:
+    made = client.use(
+        "add_server",
+        name="docs",
+        transport_type="http",
+        endpoint_config={"url": "https://mcp.example.com/mcp", "headers": {"X-Own": SECRET}},
+        auth_config={"type": "bearer_token", "token": SECRET + "2"},
+    )
+    assert client.use("get_server", server_id=made["id"])["name"] == "docs"
+    changed = client.use("change_server", server_id=made["id"], description="The docs")
+    assert changed["description"] == "The docs"
+    assert [one["name"] for one in client.use("list_servers")["results"]] == ["docs"]
+    given = client.use(
+        "give_agent_server", agent_id="helper", server_id=made["id"], allowed_tools=["*"]
+    )
+    assert (given["allowed_tools"], given["enabled"]) == (["*"], True)
+    off = client.use("change_agent_server", agent_id="helper", server_id=made["id"], enabled=False)
+    assert off["enabled"] is False
+    assert len(client.use("list_agent_servers", agent_id="helper")["results"]) == 1
+    presets = client.use("list_presets", limit=500)["results"]
+    assert presets
+    told = json.dumps([made, changed, given])
+    written = "".join(row.opened + row.closed for row in AuditRow.objects.all())
+    assert SECRET not in told + written
+    assert AuditRow.objects.filter(action="gateway_call", tool_name="add_server").count() == 1
+
+
+def test_notes_are_written_changed_and_removed(helper: Agent, client: Client) -> None:
+    note = client.use("add_note", agent_id="helper", title="Day", text="Tuesday")
+    where = {"agent_id": "helper", "note_id": note["id"]}
+    assert client.use("change_note", **where, text="Friday")["text"] == "Friday"
+    assert len(client.use("list_notes", agent_id="helper", q="friday")["results"]) == 1
+    assert client.use("remove_note", **where) == {"removed": True}
+    assert not Note.objects.exists()
+
+
+def test_skills_are_read_filled_in_and_run(
+    acme: Organization, helper: Agent, client: Client, at_work: None
+) -> None:
+    arguments = [{"name": "who", "required": True}]
+    spec = SkillSpec(name="greet", text="hello ${who}", arguments=arguments, agents=["helper"])
+    save_skill(factories.administrator(acme), spec)
+    assert [one["name"] for one in client.use("list_skills")["results"]] == ["greet"]
+    assert client.use("get_skill", skill_id="greet")["agents"] == ["helper"]
+    values = {"skill_id": "greet", "arguments": {"who": "Ada"}}
+    assert client.use("render_skill", **values) == {"text": "hello Ada"}
+    session = client.use("run_skill", **values, agent="helper")
+    found = client.use("session_status", session_id=session["id"], wait_s=30)
+    assert (found["status"], bool(found["answer"])) == ("done", True)
+    listed = client.use("list_sessions", agent="helper")["results"]
+    assert [one["id"] for one in listed] == [session["id"]]
+
+
+def test_workflows_are_run_and_looked_at(
+    helper: Agent, workflow: Workflow, client: Client, at_work: None
+) -> None:
+    assert [one["name"] for one in client.use("list_workflows")["results"]] == ["tell"]
+    assert client.use("get_workflow", workflow_id="tell")["id"] == str(workflow.pk)
+    run = client.use("run_workflow", workflow_id="tell", inputs={})
+    client.use("session_status", session_id=run["session"]["id"], wait_s=30)
+    ended = client.use("get_workflow_run", run_id=run["id"])
+    assert ended["session"]["status"] in ("done", "failed")
+    assert [one["id"] for one in ended["steps"]] == ["look"]
+    assert len(client.use("list_workflow_runs", workflow_id="tell")["results"]) == 1
+    assert client.use("cancel_workflow_run", run_id=run["id"])["id"] == run["id"]
+    assert WorkflowRun.objects.count() == 1
+
+
+@pytest.mark.parametrize("role", list(Role))
+def test_a_role_is_shown_what_it_may_do_and_the_rest_is_unknown(
+    role: Role, acme: Organization, helper: Agent, client: Client
+) -> None:
+    boss = factories.administrator(acme)
+    other = Client(client.wire, token_of(boss, role))
+    listed, everything = set(other.tools()), set(client.tools())
+    assert listed <= everything
+    assert ("add_agent" in listed) == (role in (Role.OWNER, Role.OPERATOR))
+    assert ("run_workflow" in listed) == (role in (Role.OWNER, Role.OPERATOR, Role.MEMBER))
+    assert ("list_servers" in listed) == (role != Role.MEMBER)
+    hidden = sorted(everything - listed)[:3]
+    for name in hidden:
+        assert other.call(name).error == {"code": -32602, "message": f"Unknown tool: {name}"}
+
+
+def test_a_token_for_one_agent_manages_nothing(
+    acme: Organization, helper: Agent, client: Client
+) -> None:
+    boss = factories.administrator(acme)
+    factories.agent(acme, "other")
+    narrow = Client(client.wire, token_of(boss, Role.OWNER, agent_ids=[helper.pk]))
+    listed = set(narrow.tools())
+    writes = {"add_agent", "change_agent", "add_server", "add_note", "list_servers", "list_notes"}
+    assert not writes & listed
+    assert {"list_agents", "run_skill", "list_sessions"} <= listed
+    assert [one["slug"] for one in narrow.use("list_agents")["results"]] == ["helper"]
+    assert narrow.call("get_agent", {"agent_id": "other"}).code == "not_found"
+
+
+def test_a_token_does_here_what_its_scopes_of_mcp_allow(
+    acme: Organization, helper: Agent, client: Client
+) -> None:
+    boss = factories.administrator(acme)
+
+    def scoped(scope: TokenScope) -> Client:
+        return Client(client.wire, token_of(boss, scopes=[scope]))
+
+    runs, manages = scoped(TokenScope.AGENTS), scoped(TokenScope.MANAGE)
+    assert {"helper_chat", "run_skill", "list_agents"} <= set(runs.tools())
+    assert not {"add_agent", "add_note"} & set(runs.tools())
+    assert runs.use("list_agents")["results"]
+    assert not {"helper_chat", "run_skill"} & set(manages.tools())
+    assert manages.use("add_agent", name="Second")["slug"] == "second"
+    barred = client.wire.modern(PATH, "tools/list", token=scoped(TokenScope.TOOLS).token)
+    assert (barred.status, barred.message["code"]) == (403, "insufficient_scope")
+    assert barred.message["scopes"] == ["mcp:agents", "mcp:manage", "api"]
+
+
+def test_organizations_are_apart(acme: Organization, helper: Agent, client: Client) -> None:
+    boss = factories.administrator(factories.organization("other"))
+    far = Client(client.wire, token_of(boss))
+    assert far.use("list_agents")["results"] == []
+    assert far.call("change_agent", {"agent_id": str(helper.pk)}).code == "not_found"
+    assert "helper_chat" not in far.tools()
+
+
+def test_every_tool_declares_sound_schemas_and_honest_hints(
+    acme: Organization, helper: Agent
+) -> None:
+    tools = load_tools(factories.administrator(acme))
+    assert len(list_management_tools(factories.administrator(acme))) == len(OPERATIONS)
+    for name, tool in tools.items():
+        declared = tool.declaration
+        for schema in (declared["inputSchema"], declared["outputSchema"]):
+            Draft202012Validator.check_schema(schema)
+            assert schema["type"] == "object", name
+        assert tool.takes.judgement is not None
+        assert declared["description"].strip(), name
+        assert "Roles:" not in declared["description"], name
+        assert len(name) <= 64
+        hints = declared["annotations"]
+        reads = name.startswith(("list_", "get_", "render_")) or name.endswith(
+            ("_status", "_messages")
+        )
+        assert hints["readOnlyHint"] == reads, name
+        assert ("destructiveHint" in hints) == (not reads), name
+
+
+def test_a_server_is_read_anew(workshop: Server, client: Client) -> None:
+    found = client.use("refresh_server", server_id=str(workshop.pk))
+    assert found["status"] == "connected"

@@ -1,0 +1,149 @@
+"""Approving: a client that can show where is sent there, and gets its result after the yes."""
+
+from typing import Any
+
+import pytest
+
+from agents.approvals.services import answer
+from agents.gateway import approvals
+from agents.models import Agent, Approval
+from agents.policies.services import PolicySpec, set_policy
+from bonobot.accounts.models import Organization
+from mcp_servers.models import Server
+from tests import factories
+from tests.agents.gateway.conftest import Session, Wire, token_of
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+AGENT = "/mcp/agents/helper"
+COUNT = {"name": "mcp_workshop_count", "arguments": {"what": "once"}}
+SHOWS = {"elicitation": {"form": {}, "url": {}}}
+KEY = "bonobot-approval"
+
+
+@pytest.fixture
+def asked(acme: Organization, helper: Agent, workshop: Server, wire: Wire) -> dict[str, Any]:
+    """What a call is answered with that a person has to allow."""
+    boss = factories.administrator(acme)
+    set_policy(boss, helper, PolicySpec("all", ask=("mcp_workshop_count",)))
+    return wire.modern(AGENT, "tools/call", COUNT, capabilities=SHOWS).result
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have answers looked for often."""
+    monkeypatch.setattr(approvals, "LOOK_EVERY_S", 0.05)
+
+
+def back(asked: dict[str, Any], action: str = "accept") -> dict[str, Any]:
+    return {"requestState": asked["requestState"], "inputResponses": {KEY: {"action": action}}}
+
+
+def test_the_call_is_made_once_after_the_yes(
+    acme: Organization, wire: Wire, asked: dict[str, Any], effects: Any
+) -> None:
+    visit = asked["inputRequests"][KEY]
+    waiting = Approval.objects.get()
+    assert (asked["resultType"], visit["method"]) == ("input_required", "elicitation/create")
+    assert visit["params"]["url"].endswith(f"/{waiting.pk}/change/")
+    answer(factories.administrator(acme), waiting, "approve")
+    result = wire.modern(AGENT, "tools/call", COUNT | back(asked), capabilities=SHOWS).result
+    assert (result["resultType"], effects.read_text()) == ("complete", "once\n")
+    again = wire.modern(AGENT, "tools/call", COUNT | back(asked), capabilities=SHOWS).result
+    assert (again["resultType"], effects.read_text()) == ("input_required", "once\n")
+
+
+def test_a_client_that_comes_back_before_the_answer_waits_for_it(
+    acme: Organization, wire: Wire, asked: dict[str, Any], effects: Any, quick: None
+) -> None:
+    params = COUNT | back(asked)
+    waiting = wire.listen(AGENT, params, method="tools/call", capabilities=SHOWS)
+    with pytest.raises(TimeoutError):
+        waiting.next(within=0.2)
+    assert not effects.read_text()
+    answer(factories.administrator(acme), Approval.objects.get(), "approve")
+    told = waiting.next()
+    waiting.close()
+    assert told is not None
+    assert (told["result"]["resultType"], effects.read_text()) == ("complete", "once\n")
+
+
+def test_a_client_that_waited_long_is_sent_there_again(
+    wire: Wire, asked: dict[str, Any], quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(approvals, "PATIENCE_S", 0.0)
+    again = wire.modern(AGENT, "tools/call", COUNT | back(asked), capabilities=SHOWS).result
+    assert again["resultType"] == "input_required"
+    assert again["inputRequests"] == asked["inputRequests"]
+    assert Approval.objects.count() == 1
+
+
+@pytest.fixture
+def session(acme: Organization, helper: Agent, workshop: Server, wire: Wire) -> Session:
+    """A session of the handshake era at an agent that asks before it counts."""
+    boss = factories.administrator(acme)
+    set_policy(boss, helper, PolicySpec("all", ask=("mcp_workshop_count",)))
+    return wire.handshake(AGENT, capabilities=SHOWS)
+
+
+def test_a_session_is_sent_there_and_goes_on_after_the_yes(
+    acme: Organization, session: Session, effects: Any, quick: None
+) -> None:
+    calling = session.begin("tools/call", COUNT)
+    visit = calling.next()
+    assert visit is not None
+    waiting = Approval.objects.get()
+    assert visit["params"]["elicitationId"] == str(waiting.pk)
+    assert visit["params"]["url"].endswith(f"/{waiting.pk}/change/")
+    session.answer(visit, result={"action": "accept"})
+    answer(factories.administrator(acme), waiting, "approve")
+    done = calling.next()
+    calling.close()
+    assert done is not None
+    assert (done["result"]["isError"], effects.read_text()) == (False, "once\n")
+
+
+@pytest.mark.parametrize("action", ["decline", "accept"])
+def test_a_session_whose_person_gives_no_yes_is_told_so(
+    session: Session, effects: Any, quick: None, settings: Any, action: str
+) -> None:
+    settings.BONOBOT_ANSWER_S = 0.2  # of the one who went there, and answers nothing
+    calling = session.begin("tools/call", COUNT)
+    visit = calling.next()
+    assert visit is not None
+    session.answer(visit, result={"action": action})
+    done = calling.next()
+    calling.close()
+    assert done is not None
+    problem = done["result"]["_meta"]["bonobot/problem"]
+    assert (done["result"]["isError"], problem["code"]) == (True, "approval_required")
+    assert not effects.read_text()
+
+
+def test_a_person_who_does_not_go_there_ends_the_call(wire: Wire, asked: dict[str, Any]) -> None:
+    declined = COUNT | back(asked, "decline")
+    reply = wire.modern(AGENT, "tools/call", declined, capabilities=SHOWS)
+    assert (reply.result["isError"], reply.code) == (True, "approval_required")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"arguments": {"what": "twice"}},
+        {"name": "mcp_workshop_echo", "arguments": {"text": "hello"}},
+        {"requestState": "forged"},
+        {"requestState": 7},
+    ],
+)
+def test_a_state_brings_no_other_call_back(
+    wire: Wire, asked: dict[str, Any], other: dict[str, Any]
+) -> None:
+    reply = wire.modern(AGENT, "tools/call", COUNT | back(asked) | other, capabilities=SHOWS)
+    assert reply.error["code"] == -32602
+
+
+def test_a_state_is_nobody_elses(acme: Organization, wire: Wire, asked: dict[str, Any]) -> None:
+    other = token_of(factories.administrator(acme))
+    taken = COUNT | back(asked)
+    reply = wire.modern(AGENT, "tools/call", taken, capabilities=SHOWS, token=other)
+    assert reply.error["code"] == -32602

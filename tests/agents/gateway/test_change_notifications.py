@@ -1,0 +1,221 @@
+"""Listening: who listens is told what changes for them, at once, and nothing of others."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import aclosing
+from typing import Any
+from uuid import UUID
+
+import pytest
+from django.db import InterfaceError, OperationalError
+
+from agents.gateway import change_notifications
+from agents.gateway.authentication import AuthenticatedClient, authenticate_client
+from agents.gateway.change_notifications import LOOK_EVERY_S
+from agents.gateway.dispatcher import GatewayDispatcher
+from agents.gateway.resource_subscriptions import watch
+from agents.gateway.routes import GatewayAddress
+from agents.models import Agent
+from agents.policies.services import PolicySpec, set_policy
+from agents.sessions.services import send
+from bonobot.accounts.models import Organization, Token
+from bonobot.accounts.roles import Role
+from bonobot.accounts.tokens.services import issue, revoke
+from bonobot.core.runtime import get_runtime
+from mcp_servers.client.change_notifications import TOPICS
+from mcp_servers.definition_reviews import reset_review
+from mcp_servers.models import Server
+from tests import factories
+from tests.agents.gateway.conftest import Wire
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+TOOLS = "notifications/tools/list_changed"
+BAD = -32602
+LONG_S = 30
+
+
+def visiting(where: Organization) -> tuple[AuthenticatedClient, Token]:
+    token, text = issue(factories.administrator(where), name="listens", role=Role.OPERATOR)
+    return get_runtime().call(
+        authenticate_client, text, GatewayAddress("agent", "helper"), ""
+    ), token
+
+
+def heard(visitor: AuthenticatedClient, change: Callable[[], object]) -> list[str]:
+    """Return what is told after a change, up to the notice of tools or the end of the stream.
+
+    A change that a look falls into is told of in parts, so others may come before.
+    """
+
+    async def listen() -> list[str]:
+        there = GatewayDispatcher().listening
+        async with aclosing(there.notices(visitor, TOPICS, dict)) as stream:
+            assert await anext(stream) == ("", {})
+            await get_runtime().orm(change)
+            told: list[str] = []
+            try:
+                async with asyncio.timeout(LONG_S):
+                    async for method, _ in stream:
+                        told.append(method)
+                        if method == TOOLS:
+                            break
+            finally:
+                there.stop()
+            return told
+
+    return get_runtime().call(listen)
+
+
+def test_a_policy_that_takes_a_tool_away_is_told(
+    acme: Organization, helper: Agent, workshop: Server
+) -> None:
+    boss, (visitor, _) = factories.administrator(acme), visiting(acme)
+    policy = PolicySpec("denylist", deny=("mcp_workshop_add",))
+    assert heard(visitor, lambda: set_policy(boss, helper, policy)) == [TOOLS]
+
+
+def test_a_definition_that_is_withdrawn_is_told(
+    acme: Organization, helper: Agent, workshop: Server
+) -> None:
+    boss, (visitor, _) = factories.administrator(acme), visiting(acme)
+    echo = workshop.definitions.get(name="echo")
+    assert heard(visitor, lambda: reset_review(boss, echo)) == [TOOLS]
+
+
+def test_a_revoked_token_ends_its_stream(
+    acme: Organization, helper: Agent, workshop: Server
+) -> None:
+    boss, (visitor, token) = factories.administrator(acme), visiting(acme)
+    assert heard(visitor, lambda: revoke(boss, token)) == []
+
+
+def test_a_change_that_shows_nothing_new_is_not_told(
+    acme: Organization, helper: Agent, workshop: Server
+) -> None:
+    boss, (visitor, _) = factories.administrator(acme), visiting(acme)
+
+    def unseen() -> None:
+        issue(boss, name="another", role=Role.MEMBER)
+
+    async def listen() -> None:
+        there = GatewayDispatcher().listening
+        async with aclosing(there.notices(visitor, TOPICS, dict)) as stream:
+            await anext(stream)
+            await get_runtime().orm(unseen)
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(3 * LOOK_EVERY_S):
+                    await anext(stream)
+        there.stop()
+
+    get_runtime().call(listen)
+
+
+def test_a_session_that_goes_on_is_told_to_who_watches_it(
+    acme: Organization, helper: Agent
+) -> None:
+    boss = factories.administrator(acme)
+    _, text = issue(boss, name="watches", role=Role.OWNER)
+    visitor = get_runtime().call(authenticate_client, text, GatewayAddress("organization"), "")
+    session = factories.rested_session(helper)
+    uri = f"bonobot://sessions/{session.pk}"
+
+    async def listen() -> tuple[str, dict[str, str]]:
+        there = GatewayDispatcher().listening
+        watched = await watch(visitor, [uri])
+        async with aclosing(there.notices(visitor, (), lambda: watched)) as stream:
+            await anext(stream)
+            await get_runtime().orm(send, boss, session, "And then?")
+            async with asyncio.timeout(LONG_S):
+                found = await anext(stream)
+        there.stop()
+        return found
+
+    assert get_runtime().call(listen) == ("notifications/resources/updated", {"uri": uri})
+
+
+def test_a_new_agent_is_told_as_tools_of_the_organization(acme: Organization) -> None:
+    boss = factories.administrator(acme)
+    _, text = issue(boss, name="watches", role=Role.OWNER)
+    visitor = get_runtime().call(authenticate_client, text, GatewayAddress("organization"), "")
+    assert TOOLS in heard(visitor, lambda: factories.agent(acme, "second"))
+
+
+def test_a_database_that_was_away_is_looked_at_again(
+    acme: Organization, helper: Agent, workshop: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    boss, (visitor, _) = factories.administrator(acme), visiting(acme)
+    looks, look = (
+        iter((OperationalError, InterfaceError)),
+        change_notifications.load_policy_generations,
+    )
+
+    def away(organizations: list[UUID]) -> dict[UUID, int]:
+        if (fault := next(looks, None)) is not None:
+            raise fault("the database is away")
+        return look(organizations)
+
+    monkeypatch.setattr(change_notifications, "load_policy_generations", away)
+    policy = PolicySpec("denylist", deny=("mcp_workshop_add",))
+    assert heard(visitor, lambda: set_policy(boss, helper, policy)) == [TOOLS]
+    assert next(looks, None) is None
+
+
+def test_no_more_streams_are_open_than_a_process_may_have(
+    acme: Organization, helper: Agent, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(change_notifications, "MOST_STREAMS", 1)
+    wanted = {"notifications": {"toolsListChanged": True}}
+    first = wire.listen("/mcp/agents/helper", wanted)
+    assert (first.next() or {})["params"]["notifications"] == {"toolsListChanged": True}
+    refused = wire.modern("/mcp/agents/helper", "subscriptions/listen", wanted)
+    assert refused.error["code"] == BAD
+    first.close()
+    again = wire.listen("/mcp/agents/helper", wanted)
+    assert "method" in (again.next() or {})
+    again.close()
+
+
+@pytest.mark.parametrize("uris", [[7], ["a", None], ["a", "b"]])
+def test_what_are_no_uris_or_too_many_is_not_listened_to(
+    acme: Organization, helper: Agent, wire: Wire, monkeypatch: pytest.MonkeyPatch, uris: Any
+) -> None:
+    monkeypatch.setattr(change_notifications, "MOST_WATCHED", 1)
+    wanted = {"notifications": {"resourceSubscriptions": uris}}
+    refused = wire.modern("/mcp/agents/helper", "subscriptions/listen", wanted)
+    assert refused.error["code"] == BAD
+
+
+def test_a_list_that_changes_before_a_sessions_stream_is_open_is_told_when_it_opens(
+    acme: Organization, helper: Agent, workshop: Server, wire: Wire
+) -> None:
+    boss, session = factories.administrator(acme), wire.handshake("/mcp/agents/helper")
+    assert session.ask("tools/list").result["tools"]
+    set_policy(boss, helper, PolicySpec("denylist", deny=("mcp_workshop_add",)))
+    stream = session.follow()
+    assert method(stream.next()) == TOOLS
+    stream.close()
+    set_policy(boss, helper, PolicySpec("all"))  # between two streams it is the same
+    stream = session.follow()
+    assert method(stream.next()) == TOOLS
+    reset_review(boss, workshop.definitions.get(name="echo"))  # and while one is open
+    assert method(stream.next()) == TOOLS
+    stream.close()
+
+
+def test_what_a_session_knows_already_is_not_told_when_its_stream_opens(
+    acme: Organization, helper: Agent, workshop: Server, wire: Wire
+) -> None:
+    boss, session = factories.administrator(acme), wire.handshake("/mcp/agents/helper")
+    for mode in ("denylist", "all"):
+        set_policy(boss, helper, PolicySpec(mode))
+        session.ask("tools/list")
+    stream = session.follow()
+    reset_review(boss, workshop.definitions.get(name="echo"))
+    assert method(stream.next()) == TOOLS
+    stream.close()
+
+
+def method(message: dict[str, Any] | None) -> str:
+    assert message is not None
+    return str(message["method"])

@@ -1,0 +1,223 @@
+"""Tokens of other issuers at the gateway: whom they let in, and what they may do."""
+
+import pytest
+from django.conf import settings
+
+from agents.models import Agent
+from agents.policies.services import PolicySpec, set_policy
+from bonobot.accounts.external_issuers import services as external_issuers
+from bonobot.accounts.models import Issuer, Organization
+from bonobot.accounts.tokens import cache as token_cache
+from bonobot.ledger.models import AuditRow
+from mcp_servers.models import Server
+from tests import factories
+from tests.agents.gateway.conftest import Wire
+from tests.agents.gateway.external_tokens import (
+    AGENT,
+    HERE,
+    answered,
+    clock,
+    login,
+    refused,
+    tools,
+    trusted,
+)
+from tests.agents.gateway.test_mcp_tasks import DECLARED, about
+from tests.agents.gateway.upstream_server import Upstream, give
+from tests.servers.token_issuer import TokenIssuer
+
+__all__ = ["clock", "login", "trusted"]
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+ECHO = {"name": "mcp_workshop_echo", "arguments": {"text": "hello"}}
+
+
+def test_a_token_of_an_issuer_calls_a_governed_tool(
+    acme: Organization, helper: Agent, workshop: Server, wire: Wire, login: TokenIssuer
+) -> None:
+    factories.issuer(
+        acme,
+        login.url,
+        role="member",
+        label_claim="email",
+        allow_private=True,
+        agent_ids=[helper.pk],
+    )
+    text = login.token([HERE, "else"], email="alice@example.com")
+    assert wire.modern(AGENT, "tools/call", ECHO, token=text).result["isError"] is False
+    rows = AuditRow.objects.filter(actor_label__endswith="(Login)").order_by("seq")
+    assert [row.actor_label for row in rows] == ["alice@example.com (Login)"]
+    # The same person with another token is the same one; another person isn't.
+    wire.modern(AGENT, "tools/call", ECHO, token=login.token(HERE, jti="2"))
+    wire.modern(AGENT, "tools/call", ECHO, token=login.token(HERE, sub="bob"))
+    ids = list(rows.values_list("actor_id", flat=True))
+    assert (len(ids), len(set(ids))) == (3, 2)
+    assert login.reads == 1
+
+
+def test_tokens_of_each_kind_of_key_are_taken(
+    helper: Agent, wire: Wire, login: TokenIssuer, trusted: Issuer
+) -> None:
+    kinds = ("PS256", "ES256", "EdDSA")
+    for kind in kinds:
+        login.add_key(kind, kind)
+    texts = [login.token(HERE, kid=kind, algorithm=kind) for kind in kinds]
+    assert [tools(wire, text).status for text in texts] == [200, 200, 200]
+
+
+def test_scopes_are_those_that_the_token_has_and_the_issuer_allows(
+    helper: Agent, wire: Wire, login: TokenIssuer, trusted: Issuer
+) -> None:
+    lacking = tools(wire, login.token(HERE, scope="mcp:agents openid api"))
+    assert lacking.status == 403
+    assert 'error="insufficient_scope", scope="mcp:tools"' in lacking.headers["www-authenticate"]
+    enough = login.token(HERE)
+    assert tools(wire, enough).status == 200
+    external_issuers.update_issuer(
+        factories.administrator(helper.organization), trusted, scopes=["mcp:agents"]
+    )
+    assert not answered(wire, enough)
+    assert tools(wire, enough).status == 403
+    everybody = {"scope_claim": "", "scopes": ["mcp:tools"]}
+    external_issuers.update_issuer(
+        factories.administrator(helper.organization), trusted, **everybody
+    )
+    assert tools(wire, login.token(HERE, scope=None)).status == 200
+
+
+def test_a_claim_gives_the_role(
+    acme: Organization, helper: Agent, wire: Wire, login: TokenIssuer
+) -> None:
+    factories.issuer(
+        acme,
+        login.url,
+        role="",
+        role_claim="realm.roles",
+        roles={"ops": "operator", "readers": "auditor"},
+        allow_private=True,
+    )
+    assert tools(wire, login.token(HERE, realm={"roles": ["x", "readers", "ops"]})).status == 200
+    # An auditor has no business with tools, so there is nothing at that address.
+    assert tools(wire, login.token(HERE, realm={"roles": ["readers"]})).status == 404
+    refused(wire, login.token(HERE, realm={"roles": ["x"]}))
+    refused(wire, login.token(HERE, realm="ops"))
+
+
+def test_an_issuer_for_some_agents_reaches_no_other(
+    acme: Organization, helper: Agent, wire: Wire, login: TokenIssuer
+) -> None:
+    factories.agent(acme, "other")
+    factories.issuer(acme, login.url, agent_ids=[helper.pk], allow_private=True)
+    there = "/mcp/agents/other"
+    assert tools(wire, login.token(HERE)).status == 200
+    assert tools(wire, login.token(f"{settings.BONOBOT_URL}{there}"), there).status == 404
+
+
+def test_a_change_of_the_issuer_holds_on_the_next_call(
+    acme: Organization,
+    helper: Agent,
+    workshop: Server,
+    wire: Wire,
+    login: TokenIssuer,
+    trusted: Issuer,
+) -> None:
+    boss, text = factories.administrator(acme), login.token(HERE)
+    call = lambda: wire.modern(AGENT, "tools/call", ECHO, token=text)  # noqa: E731
+    assert call().result["isError"] is False
+    external_issuers.update_issuer(boss, trusted, enabled=False)
+    assert call().code == "bad_token"
+    refused(wire, text)
+    external_issuers.update_issuer(boss, trusted, enabled=True)
+    assert call().result["isError"] is False
+    external_issuers.remove(boss, trusted)
+    assert call().code == "bad_token"
+    refused(wire, text)
+
+
+def test_limits_hold_for_each_subject(
+    acme: Organization, helper: Agent, workshop: Server, wire: Wire, login: TokenIssuer
+) -> None:
+    factories.issuer(acme, login.url, role="operator", calls_per_minute=1, allow_private=True)
+    call = lambda who, jti: wire.modern(  # noqa: E731
+        AGENT, "tools/call", ECHO, token=login.token(HERE, sub=who, jti=jti)
+    )
+    assert call("alice", "1").result["isError"] is False
+    codes = {call("alice", str(n)).code for n in range(2, 5)}
+    assert codes == {"rate_limited"}
+    assert call("bob", "1").result["isError"] is False
+
+
+def test_two_people_of_an_issuer_see_nothing_of_each_other(
+    acme: Organization,
+    helper: Agent,
+    workshop: Server,
+    wire: Wire,
+    login: TokenIssuer,
+    trusted: Issuer,
+) -> None:
+    alice, bob = login.token(HERE), login.token(HERE, sub="bob")
+    session = wire.handshake(AGENT, token=alice)
+    assert "result" in session.ask("tools/list").message
+    assert session.ask("tools/list", token=bob).status == 404
+    # The same person with a newer token goes on.
+    assert "result" in session.ask("tools/list", token=login.token(HERE, jti="2")).message
+    set_policy(factories.administrator(acme), helper, PolicySpec("all", ask=("mcp_workshop_echo",)))
+    task = wire.modern(AGENT, "tools/call", ECHO, token=alice, capabilities=DECLARED).result
+    seen = [
+        about(wire, AGENT, "tasks/get", task["taskId"], token=one).message for one in (alice, bob)
+    ]
+    assert ["result" in one for one in seen] == [True, False]
+
+
+def test_a_token_is_never_passed_on(
+    acme: Organization, helper: Agent, wire: Wire, login: TokenIssuer, trusted: Issuer
+) -> None:
+    text = login.token(HERE)
+    with Upstream("shop").listening() as upstream:
+        give(upstream, acme, helper)
+        call = {"name": "mcp_shop_echo", "arguments": {}}
+        assert "result" in wire.modern(AGENT, "tools/call", call, token=text).message
+        sent = repr([(one.headers, one.message) for one in upstream.http.asked])
+    assert "tools/call" in sent
+    assert not any(part in sent for part in text.split("."))
+
+
+def test_a_token_never_approves_what_it_asked(
+    acme: Organization, helper: Agent, workshop: Server, wire: Wire, login: TokenIssuer
+) -> None:
+    factories.issuer(acme, login.url, role="owner", allow_private=True)
+    set_policy(factories.administrator(acme), helper, PolicySpec("all", ask=("mcp_workshop_echo",)))
+    reply = wire.modern(AGENT, "tools/call", ECHO, token=login.token(HERE))
+    assert reply.code == "approval_required"
+    names = {tool["name"] for tool in tools(wire, login.token(HERE)).result["tools"]}
+    assert not any("approv" in name for name in names)
+
+
+def test_the_metadata_of_an_address_names_the_issuers_that_may_be_told(
+    acme: Organization, wire: Wire, login: TokenIssuer, trusted: Issuer
+) -> None:
+    factories.issuer(acme, "https://hidden.example.com", "Hidden", announced=False)
+    factories.issuer(acme, "https://off.example.com", "Off", enabled=False)
+    told = wire.send("GET", f"/.well-known/oauth-protected-resource{AGENT}").message
+    assert told["authorization_servers"] == [settings.BONOBOT_URL, login.url]  # ours comes first
+    assert told["resource"] == HERE
+
+
+def test_an_audience_of_its_own_is_good_at_each_address(
+    acme: Organization, helper: Agent, wire: Wire, login: TokenIssuer
+) -> None:
+    factories.issuer(acme, login.url, role="operator", audience="api://bonobot", allow_private=True)
+    text = login.token("api://bonobot")
+    assert (tools(wire, text).status, tools(wire, text, "/mcp").status) == (200, 200)
+    refused(wire, login.token(HERE))
+
+
+def test_the_text_of_a_token_is_kept_nowhere(
+    acme: Organization, helper: Agent, wire: Wire, login: TokenIssuer, trusted: Issuer
+) -> None:
+    text = login.token(HERE)
+    assert tools(wire, text).status == 200
+    assert text not in repr(vars(token_cache.get_token_cache()))
+    rows = AuditRow.objects.values_list("opened", "closed", "resource_name")
+    assert text.rpartition(".")[2] not in repr(list(rows))

@@ -1,0 +1,198 @@
+"""Relaying: what servers offer reaches clients of both eras through the door, and as it is."""
+
+import json
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from agents.models import Agent, Approval
+from agents.policies.services import PolicySpec, set_policy
+from bonobot.accounts.models import Organization, Token
+from bonobot.accounts.tokens.services import revoke
+from bonobot.core.runtime import Runtime
+from bonobot.ledger.models import AuditRow
+from mcp_servers.definition_reviews import reset_review
+from mcp_servers.models import Server
+from tests import factories
+from tests.agents.gateway.conftest import Wire, token_of
+from tests.traces import PARENT, TRACE, collected
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+AGENT, SERVER = "/mcp/agents/helper", "/mcp/servers/workshop"
+ECHO = "mcp_workshop_echo"
+
+
+def last_call() -> AuditRow:
+    return AuditRow.objects.filter(event_type="call").order_by("seq").last()
+
+
+def test_an_agents_tools_have_the_agents_names_and_a_servers_its_own(
+    workshop: Server, wire: Wire
+) -> None:
+    of_agent = wire.modern(AGENT, "tools/list").result
+    of_server = wire.modern(SERVER, "tools/list").result
+    assert ECHO in [tool["name"] for tool in of_agent["tools"]]
+    assert "echo" in [tool["name"] for tool in of_server["tools"]]
+    assert (of_agent["cacheScope"], of_agent["resultType"]) == ("private", "complete")
+    own = next(tool for tool in of_server["tools"] if tool["name"] == "echo")
+    declared = workshop.definitions.get(name="echo").payload
+    assert own == declared
+
+
+def test_a_call_is_governed_and_answered_in_both_eras(workshop: Server, wire: Wire) -> None:
+    params = {"name": ECHO, "arguments": {"text": "hello"}}
+    modern = wire.modern(AGENT, "tools/call", params).result
+    assert modern["content"] == [{"type": "text", "text": "hello"}]
+    assert modern["resultType"] == "complete"
+    row = last_call()
+    assert (row.outcome, json.loads(row.opened)["details"]["via"]) == ("ok", "gateway")
+    assert json.loads(row.opened)["details"]["client"] == "tests 1"
+    session = wire.handshake(AGENT)
+    assert session.opened.result["protocolVersion"] == "2025-11-25"
+    handshake = session.ask("tools/call", params).result
+    assert handshake["content"] == modern["content"]
+    assert "resultType" not in handshake
+    assert AuditRow.objects.filter(event_type="call").count() == 2
+
+
+def test_a_call_is_one_trace_from_the_client_to_the_server(workshop: Server, wire: Wire) -> None:
+    params = {"name": ECHO, "arguments": {"text": "a secret"}}
+    with collected() as spans:
+        assert wire.modern(AGENT, "tools/call", params, meta={"traceparent": PARENT}).status == 200
+    found = {span.name: span for span in spans.get_finished_spans()}
+    asked, door, sent = (
+        found[name] for name in ("tools/call", f"execute_tool {ECHO}", "tools/call echo")
+    )
+    assert {f"{span.context.trace_id:032x}" for span in (asked, door, sent)} == {TRACE}
+    assert (door.parent, sent.parent) == (asked.context, door.context)
+    assert door.attributes["gen_ai.tool.call.id"] == str(last_call().pk)
+    assert door.attributes["bonobot.outcome"] == "ok"
+    assert not any("a secret" in span.to_json() for span in found.values())
+
+
+def test_structured_content_and_failures_of_tools_stay_as_they_are(
+    workshop: Server, wire: Wire
+) -> None:
+    added = wire.modern(SERVER, "tools/call", {"name": "add", "arguments": {"a": 2, "b": 3}})
+    assert added.result["structuredContent"] == {"result": 5}
+    failed = wire.modern(SERVER, "tools/call", {"name": "fail", "arguments": {"reason": "so"}})
+    assert (failed.result["isError"], failed.result["content"][0]["text"]) == (True, "so")
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("-inf")])
+def test_numbers_that_json_has_no_word_for_are_refused_and_written(
+    number: float, workshop: Server, wire: Wire
+) -> None:
+    params = {"name": "add", "arguments": {"a": number, "b": 1}}
+    assert wire.modern(SERVER, "tools/call", params).code == "invalid_arguments"
+    row = last_call()
+    assert (row.outcome, row.code) == ("refused", "invalid_arguments")
+    assert json.loads(row.opened)["details"]["arguments"] == {"a": str(number), "b": 1}
+
+
+def test_what_is_forbidden_answers_like_what_is_unknown(
+    acme: Organization, helper: Agent, workshop: Server, wire: Wire
+) -> None:
+    set_policy(
+        factories.administrator(acme), helper, PolicySpec("denylist", deny=("mcp_workshop_add",))
+    )
+    listed = wire.modern(AGENT, "tools/list").result["tools"]
+    assert "mcp_workshop_add" not in [tool["name"] for tool in listed]
+    forbidden = wire.modern(
+        AGENT, "tools/call", {"name": "mcp_workshop_add", "arguments": {"a": 1, "b": 1}}
+    )
+    unknown = wire.modern(AGENT, "tools/call", {"name": "mcp_workshop_nothing"})
+    assert forbidden.error == {"code": -32602, "message": "Unknown tool: mcp_workshop_add"}
+    assert unknown.error == {"code": -32602, "message": "Unknown tool: mcp_workshop_nothing"}
+    assert forbidden.status == unknown.status
+
+
+def test_a_listed_tool_that_is_refused_says_why(
+    acme: Organization, helper: Agent, workshop: Server, wire: Wire
+) -> None:
+    wrong = wire.modern(AGENT, "tools/call", {"name": ECHO, "arguments": {"text": 1}})
+    assert (wrong.result["isError"], wrong.code) == (True, "invalid_arguments")
+    set_policy(factories.administrator(acme), helper, PolicySpec("all", ask=(ECHO,)))
+    asked = wire.modern(AGENT, "tools/call", {"name": ECHO, "arguments": {"text": "hello"}})
+    assert (asked.result["isError"], asked.code) == (True, "approval_required")
+    waiting = Approval.objects.get()
+    assert str(waiting.pk) == asked.result["_meta"]["bonobot/problem"]["approval_id"]
+
+
+def test_a_change_holds_on_the_very_next_call(
+    acme: Organization, workshop: Server, wire: Wire
+) -> None:
+    params = {"name": "echo", "arguments": {"text": "hello"}}
+    assert "content" in wire.modern(SERVER, "tools/call", params).result
+    reset_review(factories.administrator(acme), workshop.definitions.get(name="echo"))
+    assert wire.modern(SERVER, "tools/call", params).error["code"] == -32602
+
+
+def test_resources_are_read_by_the_uris_that_were_listed(library: Server, wire: Wire) -> None:
+    listed = wire.modern("/mcp/servers/library", "resources/list").result["resources"]
+    assert listed
+    uri = listed[0]["uri"]
+    read = wire.modern("/mcp/servers/library", "resources/read", {"uri": uri}).result
+    assert read["contents"][0]["uri"] == uri
+    assert (read["cacheScope"], read["resultType"]) == ("private", "complete")
+    unknown = wire.modern("/mcp/servers/library", "resources/read", {"uri": "nothing://x"})
+    assert (unknown.error["code"], unknown.error["data"]["uri"]) == (-32602, "nothing://x")
+
+
+def test_prompts_are_given_and_completed(library: Server, wire: Wire) -> None:
+    there = "/mcp/servers/library"
+    prompts = wire.modern(there, "prompts/list").result["prompts"]
+    assert prompts
+    plain = next(one for one in prompts if not one.get("arguments"))
+    assert wire.modern(there, "prompts/get", {"name": plain["name"]}).result["messages"]
+    assert wire.modern(there, "prompts/get", {"name": "nothing"}).error["code"] == -32602
+
+
+def test_a_session_is_of_its_principal_at_its_address_alone(
+    acme: Organization, workshop: Server, wire: Wire
+) -> None:
+    session = wire.handshake(AGENT)
+    other = token_of(factories.administrator(acme))
+    assert session.ask("tools/list").status == 200
+    assert session.ask("tools/list", token=other).status == 404
+    assert session.ask("tools/list", path=SERVER).status == 404
+
+
+def test_a_warm_call_reads_nothing_beside_its_admission(
+    workshop: Server, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    params = {"name": ECHO, "arguments": {"text": "hello"}}
+    wire.modern(AGENT, "tools/call", params)
+    asked: list[str] = []
+    own = Runtime.orm
+
+    async def counted(self: Runtime, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+        asked.append(getattr(fn, "__qualname__", repr(fn)))
+        return await own(self, fn, *args, **kwargs)
+
+    monkeypatch.setattr(Runtime, "orm", counted)
+    assert wire.modern(AGENT, "tools/call", params).result["content"][0]["text"] == "hello"
+    assert asked == []
+
+
+@pytest.mark.parametrize("change", ["revoke", "expire", "delete"])
+def test_a_token_that_ended_is_of_no_use_on_the_very_next_call(
+    acme: Organization, workshop: Server, wire: Wire, change: str
+) -> None:
+    params = {"name": ECHO, "arguments": {"text": "hello"}}
+    assert wire.modern(AGENT, "tools/call", params).status == 200
+    key = wire.token.split("_")[1]
+    token = Token.objects.get(key=key)
+    if change == "revoke":
+        revoke(factories.administrator(acme), token)
+    elif change == "delete":
+        token.delete()
+    else:
+        Token.objects.filter(pk=token.pk).update(expires_at=timezone.now())
+    calls = AuditRow.objects.filter(event_type="call", outcome="ok").count()
+    ended = wire.modern(AGENT, "tools/call", params)
+    assert (ended.result["isError"], ended.code) == (True, "bad_token")
+    assert AuditRow.objects.filter(event_type="call", outcome="ok").count() == calls
+    assert wire.modern(AGENT, "tools/call", params).status == 401

@@ -1,0 +1,71 @@
+"""Rounds: what a modern server asks for first, a client of the handshake era is asked for it."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from agents.gateway import approvals
+from agents.gateway import handlers as gateway_handlers
+from agents.models import Agent
+from bonobot.accounts.models import Organization
+from tests.bonobot.gateway.conftest import Wire
+from tests.bonobot.gateway.upstream import Upstream, give
+from tests.agents.gateway.conftest import Wire
+from tests.agents.gateway.upstream_server import Upstream, give
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+AGENT = "/mcp/agents/helper"
+ASK = {"name": "mcp_anew_ask", "arguments": {}}
+
+
+@pytest.fixture
+def upstream(acme: Organization, helper: Agent) -> Iterator[Upstream]:
+    """A modern server that asks before it answers."""
+    with Upstream("anew").listening() as found:
+        give(found, acme, helper)
+        yield found
+
+
+def test_the_call_goes_on_with_the_clients_answer(upstream: Upstream, wire: Wire) -> None:
+    session = wire.handshake(AGENT, capabilities={"elicitation": {}})
+    stream = session.begin("tools/call", ASK)
+    asked = stream.next()
+    assert asked is not None
+    assert (asked["method"], asked["params"]["message"]) == ("elicitation/create", "anew asks")
+    session.answer(asked, result={"action": "accept", "content": {"name": "Ann"}})
+    done = stream.next()
+    assert done is not None
+    assert "Ann" in done["result"]["content"][0]["text"]
+    assert "resultType" not in done["result"]
+    stream.close()
+
+
+def test_a_client_that_answers_with_an_error_ends_the_call(upstream: Upstream, wire: Wire) -> None:
+    session = wire.handshake(AGENT, capabilities={"elicitation": {}})
+    stream = session.begin("tools/call", ASK)
+    session.answer(stream.next() or {}, error={"code": -1, "message": "No."})
+    done = stream.next()
+    assert done is not None
+    assert done["error"]["code"] == -1
+    stream.close()
+
+
+def test_a_server_that_asks_without_end_is_stopped(
+    upstream: Upstream, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateway_handlers, "ROUNDS", 1)
+    session = wire.handshake(AGENT, capabilities={"elicitation": {}})
+    stream = session.begin("tools/call", ASK)
+    session.answer(stream.next() or {}, result={"action": "decline"})
+    done = stream.next()
+    assert done is not None
+    assert done["error"]["code"] == -32602
+    stream.close()
+
+
+@pytest.mark.parametrize("action", ["decline", "cancel"])
+def test_only_a_person_who_went_there_is_waited_for(action: str) -> None:
+    assert approvals.is_declined({approvals.KEY: {"action": action}})
+    assert not approvals.is_declined({approvals.KEY: {"action": "accept"}})
+    assert not approvals.is_declined({})

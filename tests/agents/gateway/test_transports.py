@@ -1,0 +1,143 @@
+"""The gateway over standard input and output, used by the SDK's own client."""
+
+import asyncio
+import itertools
+import json
+import os
+import sys
+from functools import partial
+from select import select
+from typing import Any
+
+import anyio
+import pytest
+from mcp import Client, StdioServerParameters
+from mcp.client.stdio import stdio_client
+from mcp.server.stdio import stdio_server
+
+from agents.gateway import transports
+from agents.gateway.routes import GatewayAddress
+from agents.models import Agent
+from bonobot.accounts.models import Organization
+from bonobot.accounts.roles import Role
+from bonobot.accounts.tokens.services import issue, revoke
+from bonobot.core.problems import Problem
+from bonobot.core.runtime import get_runtime
+from mcp_servers.models import Server
+from tests import factories
+from tests.agents.gateway.conftest import token_of
+from tests.processes import environment
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+LONG_S = 20
+WORDS = ["-m", "bonobot", "mcp", "serve", "--stdio", "--agent", "helper"]
+
+
+def test_a_client_calls_an_agents_tools(
+    acme: Organization, helper: Agent, workshop: Server
+) -> None:
+    """Start a process; the handshake era is asked of the server in this one."""
+    token = token_of(factories.administrator(acme))
+    program = StdioServerParameters(
+        command=sys.executable, args=WORDS, env=environment({"BONOBOT_TOKEN": token})
+    )
+
+    async def use() -> tuple[list[str], str]:
+        async with Client(stdio_client(program), mode="auto") as client:
+            tools = await client.list_tools()
+            called = await client.call_tool("mcp_workshop_echo", {"text": "hello"})
+            return [tool.name for tool in tools.tools], called.content[0].text  # type: ignore[union-attr]
+
+    names, text = asyncio.run(use())
+    assert ("mcp_workshop_echo" in names, text) == (True, "hello")
+
+
+class Pipes:
+    """The standard input and output of a server in this process, as a client sees them."""
+
+    def __init__(self) -> None:
+        received, self._write = os.pipe()
+        self._read, sent = os.pipe()
+        self.stdin = os.fdopen(received, "r")
+        self.stdout = os.fdopen(sent, "w")
+        self._answers = os.fdopen(self._read, "r")
+        self._numbers = itertools.count(1)
+
+    def ask(self, method: str, params: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Send a request and return what is answered to it."""
+        number = next(self._numbers)
+        self.tell({"id": number, "method": method, "params": params or {}})
+        while True:
+            assert select([self._read], [], [], LONG_S)[0], "nothing was answered"
+            found: dict[str, Any] = json.loads(self._answers.readline())
+            if found.get("id") == number:
+                return found
+
+    def tell(self, message: dict[str, Any]) -> None:
+        os.write(self._write, json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
+
+    def hang_up(self) -> None:
+        """Have the server's input end."""
+        os.close(self._write)
+
+    def close(self) -> None:
+        """Close what is left, once the server has ended."""
+        for end in (self.stdin, self.stdout, self._answers):
+            end.close()
+
+
+@pytest.fixture
+def pipes(monkeypatch: pytest.MonkeyPatch) -> Pipes:
+    found = Pipes()
+    ends = {"stdin": anyio.wrap_file(found.stdin), "stdout": anyio.wrap_file(found.stdout)}
+    monkeypatch.setattr(transports, "stdio_server", partial(stdio_server, **ends))
+    return found
+
+
+def test_it_serves_until_its_input_ends_and_a_revoked_token_no_more(
+    acme: Organization, helper: Agent, workshop: Server, pipes: Pipes
+) -> None:
+    boss = factories.administrator(acme)
+    token, text = issue(boss, name="stdio", role=Role.OWNER)
+    serving = get_runtime().spawn(
+        transports.serve(text, GatewayAddress("agent", "helper")), name="stdio"
+    )
+    said = {"protocolVersion": "2025-11-25", "capabilities": {}}
+    call = {"name": "mcp_workshop_echo", "arguments": {"text": "hello"}}
+    try:
+        opened = pipes.ask("initialize", {**said, "clientInfo": {"name": "tests", "version": "1"}})
+        pipes.tell({"method": "notifications/initialized"})
+        listed = pipes.ask("tools/list")
+        before = pipes.ask("tools/call", call)
+        revoke(boss, token)
+        after = pipes.ask("tools/call", call)
+    finally:
+        pipes.hang_up()
+        serving.result(timeout=LONG_S)
+    pipes.close()
+    assert opened["result"]["serverInfo"]["name"] == "bonobot"
+    assert "mcp_workshop_echo" in [tool["name"] for tool in listed["result"]["tools"]]
+    assert before["result"]["content"][0]["text"] == "hello"
+    assert "bad_token" in str(after)
+    assert "hello" not in str(after)
+
+
+def test_what_a_client_would_find_is_counted(
+    acme: Organization, helper: Agent, workshop: Server
+) -> None:
+    token = token_of(factories.administrator(acme))
+    found = get_runtime().call(
+        transports.count_declarations, token, GatewayAddress("server", "workshop")
+    )
+    assert found == {
+        "tools": workshop.definitions.filter(kind="tool").count(),
+        "resources": workshop.definitions.filter(kind="resource").count(),
+        "templates": workshop.definitions.filter(kind="resource_template").count(),
+        "prompts": workshop.definitions.filter(kind="prompt").count(),
+    }
+    with pytest.raises(Problem) as caught:
+        get_runtime().call(
+            transports.count_declarations, token, GatewayAddress("server", "nowhere")
+        )
+    assert caught.value.code == "unknown_endpoint"

@@ -1,0 +1,248 @@
+"""Models over the OpenAI wire: what is sent and what comes back."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from agents.llm import interface as llm_interface
+from agents.llm.interface import TokenUsage, build_tool_result, build_user_message, close_models
+from tests.agents.llm.ask_provider import HI, KEY, ODD_SCHEMA, ask, both, provider
+from tests.agents.llm.openai_server import Says
+
+
+@both
+async def test_text_arrives_with_usage(stream: bool) -> None:
+    async with provider(Says("Hello there, world.")) as fake:
+        reply, heard = await ask(fake, HI, stream=stream)
+    assert reply.text == "Hello there, world."
+    assert heard == (["Hell", "o th", "ere,", " wor", "ld."] if stream else [])
+    assert (reply.calls, reply.usage, reply.finish) == ((), TokenUsage(11, 7), "stop")
+    assert reply.message == {"role": "assistant", "turn": 1, "text": reply.text, "calls": []}
+
+
+@both
+async def test_the_schema_goes_out_byte_for_byte(stream: bool) -> None:
+    async with provider(Says("ok")) as fake:
+        await ask(fake, HI, stream=stream)
+    sent = fake.raw[0].decode()
+    written = json.dumps(ODD_SCHEMA, separators=(",", ":"))
+    assert written in sent.replace(": ", ":").replace(", ", ",")
+    functions = [tool["function"] for tool in fake.requests[0]["tools"]]
+    assert list(functions[0]["parameters"]["properties"]) == ["zebra", "aardvark", "either"]
+    assert not any("strict" in function for function in functions)
+
+
+async def test_instructions_key_and_model_reach_the_provider() -> None:
+    async with provider(Says("ok")) as fake:
+        await ask(fake, HI)
+    assert fake.requests[0]["model"] == "some-model"
+    assert fake.requests[0]["messages"] == [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "hi"},
+    ]
+    assert fake.headers[0]["authorization"] == f"Bearer {KEY}"
+    assert fake.headers[0]["accept-encoding"] == "identity"
+
+
+async def test_without_a_key_none_is_sent() -> None:
+    async with provider(Says("ok")) as fake:
+        await ask(fake, HI, api_key="")
+    assert "authorization" not in fake.headers[0]
+
+
+async def test_nothing_of_the_process_environment_reaches_the_provider(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-host")
+    monkeypatch.setenv("OPENAI_ADMIN_KEY", "sk-admin-of-the-host")
+    monkeypatch.setenv("OPENAI_ORG_ID", "org-of-the-host")
+    monkeypatch.setenv("OPENAI_PROJECT_ID", "project-of-the-host")
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://of-the-host.invalid/v1")
+    monkeypatch.setenv("OPENAI_CUSTOM_HEADERS", "X-Of-The-Host: 1\nAuthorization: of-the-host")
+    monkeypatch.setenv("HTTP_PROXY", "http://of-the-host.invalid:1")
+    async with provider(Says("ok"), Says("ok")) as fake:
+        await ask(fake, HI)
+        await ask(fake, HI, api_key="")
+    assert "of-the-host" not in str(fake.headers)
+    assert "authorization" not in fake.headers[1]
+
+
+@both
+async def test_parallel_calls_are_answered_under_our_own_ids(stream: bool) -> None:
+    calls = (("same", "odd", '{"zebra": "http://z"}'), ("same", "plain", "{}"))
+    async with provider(Says(calls=calls), Says(calls=calls), Says("done")) as fake:
+        history = list(HI)
+        for _ in range(2):  # the provider repeats its ids from turn to turn
+            reply, _ = await ask(fake, history, stream=stream)
+            history.append(reply.message)
+            history += [
+                build_tool_result(c.id, c.name, f"of {c.id}") for c in reversed(reply.calls)
+            ]
+        await ask(fake, history, stream=stream)
+    assert [(c.index, c.name, c.arguments) for c in reply.calls] == [
+        (0, "odd", {"zebra": "http://z"}),
+        (1, "plain", {}),
+    ]
+    assert reply.finish == "tool_calls"
+    sent = fake.requests[2]["messages"][2:]
+    assert [[c["id"] for c in m["tool_calls"]] for m in sent if m["role"] == "assistant"] == [
+        ["t0001c000", "t0001c001"],
+        ["t0002c000", "t0002c001"],
+    ]
+    assert [(m["tool_call_id"], m["content"]) for m in sent if m["role"] == "tool"] == [
+        (id_, f"of {id_}") for id_ in ("t0001c000", "t0001c001", "t0002c000", "t0002c001")
+    ]
+
+
+async def test_fragments_of_parallel_calls_are_put_together() -> None:
+    long = json.dumps({"zebra": "z" * 500})
+    calls = (("a", "odd", long), ("b", "plain", '{"q": "ünï"}'), ("c", "odd", long))
+    async with provider(Says("Let me look. ", calls=calls)) as fake:
+        reply, heard = await ask(fake, HI, stream=True)
+    assert "".join(heard) == reply.text == "Let me look. "
+    assert [call.arguments for call in reply.calls] == [
+        {"zebra": "z" * 500},
+        {"q": "ünï"},
+        {"zebra": "z" * 500},
+    ]
+
+
+@both
+@pytest.mark.parametrize(
+    ("written", "arguments"),
+    [
+        ("", {}),
+        ("  ", {}),
+        ('{"a": {"b": [1]}}', {"a": {"b": [1]}}),
+        ('{"a": ', None),
+        ("[1]", None),
+        ('"text"', None),
+        ("null", None),
+        ('{"a": NaN}', None),
+        ('{"a":' + "[" * 5_000, None),
+        ('{"a": ' + "9" * 5_000 + "}", None),
+    ],
+    ids=range(10),
+)
+async def test_malformed_arguments_come_back_as_they_were_written(
+    stream: bool, written: str, arguments: dict[str, Any] | None
+) -> None:
+    async with provider(Says(calls=(("x", "odd", written),)), Says("sorry")) as fake:
+        reply, _ = await ask(fake, HI, stream=stream)
+        (call,) = reply.calls
+        assert call.arguments == arguments
+        if arguments is None:
+            assert call.raw_arguments == written
+        error = build_tool_result(call.id, call.name, "Not a JSON object.", is_error=True)
+        await ask(fake, [*HI, reply.message, error], stream=stream)
+    # A server that parses what it is sent gets JSON, whatever the model wrote.
+    sent = fake.requests[1]["messages"][2]["tool_calls"][0]["function"]["arguments"]
+    assert isinstance(json.loads(sent), dict)
+    assert "Not a JSON object." in fake.requests[1]["messages"][3]["content"]
+
+
+@both
+async def test_an_unknown_tool_is_passed_on_for_the_loop_to_answer(stream: bool) -> None:
+    async with provider(Says(calls=(("x", "no_such_tool", '{"a": 1}'),))) as fake:
+        reply, _ = await ask(fake, HI, stream=stream)
+    assert [(c.name, c.arguments) for c in reply.calls] == [("no_such_tool", {"a": 1})]
+
+
+@both
+@pytest.mark.parametrize(
+    "usage", [None, {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}]
+)
+async def test_usage_that_is_missing_stays_unknown(
+    stream: bool, usage: dict[str, Any] | None
+) -> None:
+    async with provider(Says("ok", usage=usage)) as fake:
+        reply, _ = await ask(fake, HI, stream=stream)
+    assert reply.usage is None
+
+
+@both
+async def test_tokens_from_the_cache_are_counted(stream: bool) -> None:
+    used = {
+        "prompt_tokens": 90,
+        "completion_tokens": 5,
+        "total_tokens": 95,
+        "prompt_tokens_details": {"cached_tokens": 64},
+    }
+    async with provider(Says("ok", usage=used)) as fake:
+        reply, _ = await ask(fake, HI, stream=stream)
+    assert reply.usage == TokenUsage(90, 5, 64)
+
+
+@both
+async def test_reasoning_goes_back_to_the_provider_that_gave_it(stream: bool) -> None:
+    thinking = Says(calls=(("x", "plain", "{}"),), reasoning="I should look.")
+    async with provider(thinking, Says("done")) as fake:
+        reply, heard = await ask(fake, HI, stream=stream)
+        kept = json.loads(json.dumps(reply.message))
+        result = build_tool_result(reply.calls[0].id, "plain", "ok")
+        await ask(fake, [*HI, kept, result], stream=stream)
+    assert (reply.text, heard) == ("", [])
+    said = fake.requests[1]["messages"][2]
+    assert said["reasoning_content"] == "I should look."
+    assert said["tool_calls"][0]["id"] == reply.calls[0].id
+
+
+async def test_what_another_library_version_wrote_is_sent_without_its_extras() -> None:
+    old = {"role": "assistant", "turn": 1, "text": "before", "calls": [], "native": {"kind": "?"}}
+    async with provider(Says("ok")) as fake:
+        await ask(fake, [*HI, old, build_user_message("and now")])
+    assert fake.requests[0]["messages"][2] == {"role": "assistant", "content": "before"}
+
+
+@both
+@pytest.mark.parametrize("finish", ["length", "content_filter"])
+async def test_why_an_answer_ended_is_told(stream: bool, finish: str) -> None:
+    async with provider(Says("half an ans", finish=finish)) as fake:
+        reply, _ = await ask(fake, HI, stream=stream)
+    assert reply.finish == finish
+
+
+@both
+async def test_an_empty_answer_is_an_answer(stream: bool) -> None:
+    async with provider(Says("")) as fake:
+        reply, _ = await ask(fake, HI, stream=stream)
+    assert (reply.text, reply.calls, reply.finish) == ("", (), "stop")
+
+
+async def test_an_unanswered_call_does_not_break_the_session() -> None:
+    async with provider(Says(calls=(("x", "plain", "{}"),)), Says("ok")) as fake:
+        reply, _ = await ask(fake, HI)
+        await ask(fake, [*HI, reply.message, build_user_message("never mind")])
+    roles = [message["role"] for message in fake.requests[1]["messages"]]
+    assert roles == ["system", "user", "assistant", "tool", "user"]
+
+
+async def test_requests_share_a_connection_only_with_the_same_credential() -> None:
+    wire = await llm_interface._get_adapter()
+    async with provider(*[Says("ok")] * 4) as fake:
+        for key in ("one", "one", "two", "one"):
+            await ask(fake, HI, api_key=key)
+        pool = wire.clients._pools[asyncio.get_running_loop()]
+        assert len(pool.kept) == 2
+        await close_models()
+        assert asyncio.get_running_loop() not in wire.clients._pools
+
+
+async def test_idle_connections_of_old_credentials_are_let_go(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wire = await llm_interface._get_adapter()
+    monkeypatch.setattr(wire.clients, "KEPT", 2)
+    async with provider(*[Says("ok")] * 4) as fake:
+        for key in ("one", "two", "three", "four"):
+            await ask(fake, HI, api_key=key)
+        pool = wire.clients._pools[asyncio.get_running_loop()]
+        assert [key[4] for key in pool.kept] == ["three", "four"]
+
+
+async def test_a_hundred_requests_wait_side_by_side() -> None:
+    async with provider(*[Says("ok")] * 100) as fake:
+        replies = await asyncio.gather(*(ask(fake, HI, stream=True) for _ in range(100)))
+    assert {reply.text for reply, _ in replies} == {"ok"}

@@ -1,0 +1,166 @@
+"""Every way a provider can fail: its code, what it said, and whether asking again may help."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from agents.llm.interface import ModelEndpointConfig, ModelError, build_model
+from tests.agents.llm.ask_provider import HI, KEY, TOOLS, ask, at, both, fails, provider
+from tests.agents.llm.openai_server import Refuses, Says, Waits
+
+REFUSALS = [
+    (Refuses(401, {"error": {"message": f"Incorrect key {KEY}"}}), "model_auth", False),
+    (Refuses(403, {"error": {"message": "not yours"}}), "model_auth", False),
+    (Refuses(429, {"error": {"message": "slow down"}}), "model_rate_limited", True),
+    (Refuses(429, {"error": {"code": "insufficient_quota"}}), "model_error", False),
+    (Refuses(500, "<h1>oops</h1>"), "model_error", True),
+    (Refuses(503, {"error": "overloaded"}), "model_error", True),
+    (Refuses(404, {"error": {"code": "model_not_found"}}), "model_error", False),
+    (Refuses(400, {"error": {"code": "context_length_exceeded"}}), "model_context_exceeded", False),
+    (Refuses(422, {"detail": [{"msg": "?"}]}), "model_error", False),
+]
+
+
+@both
+@pytest.mark.parametrize(("refusal", "code", "retryable"), REFUSALS)
+async def test_a_refusal_has_a_code_and_a_remedy_and_is_not_tried_again(
+    stream: bool, refusal: Refuses, code: str, retryable: bool
+) -> None:
+    async with provider(refusal) as fake:
+        error = await fails(fake, stream=stream)
+    assert (error.code, error.retryable) == (code, retryable)
+    assert f"HTTP {refusal.status}" in str(error)
+    assert error.remedy
+    assert len(fake.requests) == 1
+
+
+async def test_what_the_provider_says_is_quoted_harmlessly() -> None:
+    words = "bad\u200b \u202e thing " + "x" * 5_000
+    async with provider(Refuses(400, {"error": {"message": words}})) as fake:
+        error = await fails(fake)
+    assert "⟨U+200B⟩" in str(error)
+    assert len(str(error)) < 600
+
+
+@both
+async def test_retry_after_is_kept(stream: bool) -> None:
+    async with provider(Refuses(429, {}, {"Retry-After": "7"})) as fake:
+        error = await fails(fake, stream=stream)
+    assert (error.code, error.retry_after) == ("model_rate_limited", 7.0)
+
+
+async def test_an_error_inside_a_stream_is_the_same_error() -> None:
+    event = 'data: {"error": {"message": "slow down", "code": 429}}\n\n'
+    sse = {"Content-Type": "text/event-stream"}
+    async with provider(Refuses(200, event, sse)) as fake:
+        error = await fails(fake, stream=True)
+    assert error.code == "model_rate_limited"
+
+
+@pytest.mark.parametrize("how", ["closed", "ended"])
+async def test_a_stream_cut_in_the_middle_is_no_answer(
+    how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    says = Says("Some text first", calls=(("x", "odd", '{"zebra": "long enough"}'),), cut=how)
+    heard: list[str] = []
+
+    async def listen(text: str) -> None:
+        heard.append(text)
+
+    async with provider(says) as fake:
+        with pytest.raises(ModelError) as caught:
+            await build_model(at(fake)).request(HI, tools=TOOLS, on_text=listen)
+    assert (caught.value.code, caught.value.retryable) == ("model_bad_answer", True)
+    assert "".join(heard) == "Some text first"
+
+
+@both
+@pytest.mark.parametrize(
+    "body", ["<html>a login page</html>", "", {}, [1], {"choices": []}, {"choices": [{}]}, "null"]
+)
+async def test_what_is_no_chat_completion_is_a_bad_answer(stream: bool, body: Any) -> None:
+    async with provider(Refuses(200, body)) as fake:
+        error = await fails(fake, stream=stream)
+    assert error.code == "model_bad_answer"
+
+
+@both
+async def test_a_redirect_is_refused(stream: bool) -> None:
+    async with provider(Refuses(302, "", {"Location": "http://10.0.0.1/v1"})) as fake:
+        error = await fails(fake, stream=stream)
+    assert (error.code, error.retryable) == ("redirect_refused", False)
+
+
+@both
+async def test_an_endless_answer_ends_at_the_cap(stream: bool) -> None:
+    async with provider(Refuses(200, "x" * (17 * 1024 * 1024))) as fake:
+        error = await fails(fake, stream=stream)
+    assert error.code == "response_too_large"
+
+
+async def test_a_private_address_needs_a_permission() -> None:
+    async with provider() as fake:
+        error = await fails(fake, allow_private=False)
+    assert (error.code, error.retryable) == ("private_address", False)
+    assert "model endpoint" in error.remedy
+    assert fake.requests == []
+
+
+@pytest.mark.parametrize(
+    "url", ["ftp://host/v1", "http://user:pass@host/v1", "not a url", "http://[bad/v1"]
+)
+async def test_a_url_that_is_none_is_told_by_its_code(url: str) -> None:
+    with pytest.raises(ModelError) as caught:
+        await build_model(ModelEndpointConfig("openai", url, model="m")).request(HI)
+    assert caught.value.code == "bad_url"
+    assert not caught.value.retryable
+
+
+async def test_a_server_that_does_not_run_is_unreachable(free_port: int) -> None:
+    endpoint = ModelEndpointConfig(
+        "openai", f"http://127.0.0.1:{free_port}/v1", "", "m", allow_private=True
+    )
+    with pytest.raises(ModelError) as caught:
+        await build_model(endpoint).request(HI)
+    assert (caught.value.code, caught.value.retryable) == ("model_unreachable", True)
+    assert caught.value.remedy
+
+
+@both
+async def test_an_answer_that_takes_too_long_is_a_timeout(stream: bool) -> None:
+    async with provider(Waits()) as fake:
+        error = await fails(fake, stream=stream, timeout_s=0.2)
+        await fake.left.wait()
+    assert (error.code, error.retryable) == ("model_timeout", True)
+
+
+@both
+async def test_cancelling_leaves_the_provider_at_once(stream: bool) -> None:
+    async with provider(Waits()) as fake:
+        task = asyncio.create_task(ask(fake, HI, stream=stream))
+        await fake.arrived.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await fake.left.wait()
+
+
+async def test_what_the_listener_raises_is_its_own() -> None:
+    async def listen(text: str) -> None:
+        raise KeyError("of the listener")
+
+    async with provider(Says("some text"), Says("ok")) as fake:
+        with pytest.raises(KeyError, match="of the listener"):
+            await build_model(at(fake)).request(HI, on_text=listen)
+        reply, _ = await ask(fake, HI)
+    assert reply.text == "ok"
+
+
+async def test_an_error_after_another_is_not_mistaken_for_it() -> None:
+    async with provider(Refuses(401, {}), Refuses(500, {})) as fake:
+        try:
+            await ask(fake, HI)
+        except ModelError:
+            error = await fails(fake)
+    assert error.code == "model_error"

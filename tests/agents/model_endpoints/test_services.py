@@ -1,0 +1,155 @@
+"""What a model endpoint of each kind needs before it is saved."""
+
+from typing import Any
+
+import pytest
+
+from agents.llm.providers import registry as provider_registry
+from agents.model_endpoints.services import (
+    LONGEST_CHAIN,
+    ModelEndpointSpec,
+    build_endpoint,
+    build_fallback_chain,
+    remove_endpoint,
+    save_endpoint,
+)
+from agents.models import ModelEndpoint
+from agents.services import ModelEndpointSpec, remove_endpoint, save_endpoint
+from bonobot.accounts.models import Organization
+from bonobot.core.problems import Problem
+from tests import factories
+
+pytestmark = pytest.mark.django_db
+AZURE = {"kind": "azure", "base_url": "https://acme.openai.azure.com"}
+ACCOUNT = '{"project_id": "p", "client_email": "e@p.example", "private_key": "k"}'
+
+
+@pytest.fixture
+def acme() -> Organization:
+    return factories.organization()
+
+
+def save(
+    acme: Organization, name: str = "One", row: ModelEndpoint | None = None, **said: Any
+) -> ModelEndpoint:
+    known = {"name": name, "kind": "anthropic", "model": "claude-opus-5", "api_key": "geheim"}
+    return save_endpoint(factories.administrator(acme), ModelEndpointSpec(**(known | said)), row)
+
+
+@pytest.mark.parametrize(
+    ("said", "url"),
+    [
+        ({}, "https://api.anthropic.com"),
+        ({"kind": "google"}, "https://generativelanguage.googleapis.com"),
+        ({"kind": "responses"}, "https://api.openai.com/v1"),
+        (
+            {"kind": "bedrock", "region": "eu-central-1", "access_key_id": "AKIA"},
+            "https://bedrock-runtime.eu-central-1.amazonaws.com",
+        ),
+        ({"kind": "vertex", "api_key": ACCOUNT}, "https://aiplatform.googleapis.com"),
+        (
+            {"kind": "vertex", "api_key": ACCOUNT, "region": "europe-west4"},
+            "https://europe-west4-aiplatform.googleapis.com",
+        ),
+        (
+            {"kind": "azure", "base_url": "https://acme.openai.azure.com"},
+            "https://acme.openai.azure.com",
+        ),
+    ],
+)
+def test_each_kind_has_its_address(acme: Organization, said: dict[str, Any], url: str) -> None:
+    endpoint = build_endpoint(save(acme, **said))
+    assert endpoint.url == url
+    assert endpoint.api_key == said.get("api_key", "geheim")
+    assert "geheim" not in repr(endpoint)
+
+
+@pytest.mark.parametrize(
+    ("said", "field", "code"),
+    [
+        ({"model": " "}, "model", "invalid"),
+        ({"kind": "bedrock"}, "region", "invalid"),
+        ({"kind": "bedrock", "region": "evil.example/"}, "region", "invalid"),
+        ({"kind": "bedrock", "region": "eu-central-1.evil"}, "region", "invalid"),
+        (
+            {"kind": "bedrock", "region": "eu-west-1", "access_key_id": "A", "api_key": ""},
+            "api_key",
+            "invalid",
+        ),
+        ({"kind": "vertex"}, "api_key", "invalid"),
+        ({"kind": "vertex", "api_key": "[1]"}, "api_key", "invalid"),
+        ({"kind": "azure"}, "base_url", "bad_url"),
+        (
+            AZURE | {"api_version": "x&y"},
+            "api_version",
+            "invalid",
+        ),
+        ({"base_url": "http://10.0.0.1"}, "base_url", "private_address"),
+        ({"thinking": "deep"}, "thinking", "invalid"),
+        ({"retries": 11}, "retries", "invalid"),
+    ],
+)
+def test_what_cannot_work_is_refused_by_field(
+    acme: Organization, said: dict[str, Any], field: str, code: str
+) -> None:
+    with pytest.raises(Problem) as caught:
+        save(acme, **said)
+    assert (caught.value.field, caught.value.code) == (field, code)
+    assert caught.value.remedy
+    assert not ModelEndpoint.objects.exists()
+
+
+def test_a_missing_library_is_named_with_its_extra(
+    acme: Organization, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    absent = dict(provider_registry._KINDS, anthropic=("anthropic", "no_such_library", "anthropic"))
+    monkeypatch.setattr(provider_registry, "_KINDS", absent)
+    with pytest.raises(Problem) as caught:
+        save(acme)
+    assert (caught.value.field, caught.value.code) == ("kind", "provider_missing")
+    assert "bonobot[anthropic]" in caught.value.remedy
+
+
+def test_a_stored_key_stays_with_its_address(acme: Organization) -> None:
+    row = save(acme)
+    with pytest.raises(Problem) as caught:
+        save(acme, row=row, base_url="https://evil.example", api_key="********")
+    assert (caught.value.field, caught.value.code) == ("api_key", "credential_needed")
+    with pytest.raises(Problem):
+        save(acme, row=row, kind="google", api_key="********")
+    save(acme, row=row, model="claude-haiku-5", api_key="********")
+    assert (
+        save(acme, row=row, base_url="https://other.example", api_key="new").api_key.open() == "new"
+    )
+
+
+def test_a_line_of_fallbacks_has_an_end(acme: Organization) -> None:
+    rows = [save(acme, "E0")]
+    for number in range(1, LONGEST_CHAIN):
+        rows.append(save(acme, f"E{number}", fallback=rows[-1]))
+    assert build_fallback_chain(rows[-1]) == rows[::-1]
+    with pytest.raises(Problem) as caught:
+        save(acme, "Last", fallback=rows[-1])
+    assert caught.value.code == "fallback_too_long"
+    extra = save(acme, "Extra")
+    with pytest.raises(Problem) as caught:
+        save(acme, "E0", row=rows[0], fallback=extra)
+    assert caught.value.code == "fallback_too_long"
+    with pytest.raises(Problem) as caught:
+        save(acme, "E0", row=rows[0], fallback=rows[2])
+    assert caught.value.code == "fallback_cycle"
+
+
+def test_a_fallback_of_another_organization_is_not_there(acme: Organization) -> None:
+    other = save(factories.organization("other"), "Theirs")
+    with pytest.raises(Problem) as caught:
+        save(acme, fallback=other)
+    assert caught.value.field == "fallback"
+
+
+def test_one_that_others_fall_back_on_is_not_removed(acme: Organization) -> None:
+    behind = save(acme, "Behind")
+    save(acme, "Before", fallback=behind)
+    with pytest.raises(Problem) as caught:
+        remove_endpoint(factories.administrator(acme), behind)
+    assert caught.value.code == "in_use"

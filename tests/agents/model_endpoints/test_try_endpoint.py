@@ -1,0 +1,89 @@
+"""Trying a model endpoint: one governed question, the same in REST, the terminal and the admin."""
+
+import pytest
+
+from agents.budgets.services import BudgetLine, set_budgets
+from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
+from agents.model_endpoints.try_endpoint import try_endpoint
+from agents.models import ModelEndpoint
+from agents.services import ModelEndpointSpec, save_endpoint
+from bonobot.accounts.models import Organization
+from bonobot.accounts.roles import Role
+from bonobot.core.problems import Forbidden, Problem
+from bonobot.ledger.models import AuditRow
+from tests import admin_client, factories, processes, rest
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def acme() -> Organization:
+    made = factories.organization()
+    save_endpoint(
+        factories.administrator(made),
+        ModelEndpointSpec(name="Offline", kind="offline", model="offline"),
+    )
+    return made
+
+
+def nobody(where: Organization) -> ModelEndpoint:
+    """Return an endpoint at which nobody listens."""
+    url = f"http://127.0.0.1:{processes.unused_port()}/v1"
+    spec = ModelEndpointSpec(
+        name="Gone", kind="openai", model="m", base_url=url, allow_private=True
+    )
+    made: ModelEndpoint = save_endpoint(factories.administrator(where), spec)
+    return made
+
+
+def test_a_model_that_answers_is_told_with_its_time_and_is_in_the_audit(
+    acme: Organization,
+) -> None:
+    endpoint = ModelEndpoint.objects.get()
+    trial = try_endpoint(factories.administrator(acme), endpoint)
+    assert trial.answer
+    row = AuditRow.objects.get(action="model_endpoint_test")
+    assert (row.outcome, row.event_type, row.resource_id) == ("ok", "model", "offline")
+    assert row.input_tokens == (trial.usage.input_tokens if trial.usage else 0)
+
+
+def test_a_model_that_does_not_answer_says_what_to_do(acme: Organization) -> None:
+    endpoint = nobody(acme)
+    operator = rest.as_role(acme, Role.OPERATOR)
+    answer = operator.post(f"model-endpoints/{endpoint.pk}/test")
+    assert answer.status == 200, answer
+    assert (answer.json["status"], answer.json["error"]["code"]) == ("error", "model_unreachable")
+    assert answer.json["error"]["remedy"]
+    assert AuditRow.objects.get(action="model_endpoint_test").outcome == "error"
+    page = admin_client.sit(acme, Role.OPERATOR).post("agents_modelendpoint_try", endpoint.pk)
+    assert "model_unreachable" in page
+
+
+def test_the_admin_shows_the_answer(acme: Organization) -> None:
+    endpoint = ModelEndpoint.objects.get()
+    seat = admin_client.sit(acme, Role.OPERATOR)
+    assert admin_client.url("agents_modelendpoint_try", endpoint.pk) in seat.get(
+        "agents_modelendpoint_changelist"
+    )
+    assert "It answered in" in seat.post("agents_modelendpoint_try", endpoint.pk)
+    answer = rest.as_role(acme, Role.OPERATOR).post(f"model-endpoints/{endpoint.pk}/test")
+    assert (answer.json["status"], answer.json["error"]) == ("ok", None)
+
+
+def test_a_spent_budget_and_a_halt_refuse_the_question(acme: Organization) -> None:
+    endpoint, boss = ModelEndpoint.objects.get(), factories.administrator(acme)
+    set_budgets(boss, acme, [BudgetLine("tokens", "total", 1)])
+    with pytest.raises(Problem) as refused:
+        try_endpoint(boss, endpoint)
+    assert refused.value.code == "budget_exhausted"
+    set_budgets(boss, acme, [])
+    Organization.objects.update(halted_at="2026-01-01T00:00:00Z")
+    with pytest.raises(Problem) as halted:
+        try_endpoint(boss, endpoint)
+    assert halted.value.code == "organization_halted"
+
+
+def test_who_may_not_manage_agents_asks_no_model(acme: Organization) -> None:
+    with pytest.raises(Forbidden):
+        try_endpoint(factories.person(acme, Role.AUDITOR), ModelEndpoint.objects.get())
+    assert not AuditRow.objects.filter(action="model_endpoint_test").exists()

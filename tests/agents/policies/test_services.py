@@ -1,0 +1,99 @@
+"""Policies as people write them: an agent's, the organization's, and both as a file."""
+
+import pytest
+
+from agents.config_file.apply_config import apply
+from agents.config_file.export_config import as_yaml, export_config
+from agents.config_file.read_config import read_wanted
+from agents.models import Agent
+from agents.policies.services import PolicySpec, RuleSpec, is_policy, load_policy_spec, set_policy
+from bonobot.accounts.roles import Role
+from bonobot.core.problems import Problem
+from tests import admin_client, factories, rest
+
+pytestmark = pytest.mark.django_db
+
+LARGE = RuleSpec("mcp_web_add", {"properties": {"a": {"minimum": 100}}, "required": ["a"]})
+FULL = PolicySpec("denylist", allow=("mcp_web_a*",), deny=("mcp_web_echo",), ask=(LARGE,))
+
+
+@pytest.fixture
+def acme():
+    return factories.organization()
+
+
+@pytest.fixture
+def boss(acme):
+    return factories.administrator(acme)
+
+
+@pytest.fixture
+def helper(acme):
+    admin_client.web_server(acme)
+    return factories.agent(acme)
+
+
+@pytest.mark.parametrize("pattern", ["*", "mcp_*", "mcp_web_*", "read_result"])
+def test_a_pattern_is_read_as_it_was_written(helper, boss, pattern):
+    """Read and written again it must not widen: `mcp_*` means no built-in tool."""
+    text = PolicySpec("allowlist", allow=(pattern,))
+    set_policy(boss, helper, text)
+    assert load_policy_spec(helper) == text
+    set_policy(boss, helper, load_policy_spec(helper))
+    assert is_policy(helper, text)
+
+
+def test_the_same_rule_twice_is_one(helper, boss):
+    set_policy(boss, helper, PolicySpec("allowlist", allow=("*", "*", "mcp_*")))
+    assert load_policy_spec(helper).allow == ("*",)
+
+
+def test_an_organization_without_rules_allows_what_agents_may(acme):
+    assert load_policy_spec(acme) == PolicySpec("all")
+
+
+def test_an_organizations_policy_is_its_owners_business(acme, helper):
+    set_policy(factories.person(acme, Role.OWNER), acme, FULL)
+    assert load_policy_spec(acme) == FULL
+    with pytest.raises(Problem) as refused:
+        set_policy(factories.person(acme, Role.OPERATOR), acme, PolicySpec("all"))
+    assert refused.value.code == "forbidden"
+
+
+def test_it_stands_in_rest_in_the_same_words(acme, helper):
+    owner = rest.as_role(acme, Role.OWNER)
+    put = owner.put("tool-policy", FULL.as_dict())
+    assert put.json == owner.get("tool-policy").json
+    assert put.json == FULL.as_dict() | {"version": put.json["version"]}
+    assert load_policy_spec(acme) == FULL
+    bad = owner.put("tool-policy", {"mode": "all", "deny": ["mcp_nowhere_x"]})
+    assert (bad.code, bad.json["field"]) == ("rule_unknown_server", "deny[0]")
+
+
+def test_a_file_carries_questions_conditions_and_the_organizations_policy(acme, helper, boss):
+    set_policy(boss, helper, FULL)
+    set_policy(boss, acme, PolicySpec("all", deny=(LARGE, "mcp_web_echo")))
+    text = as_yaml(export_config(boss))
+    assert not apply(boss, read_wanted(text, {})).changes
+    set_policy(boss, helper, PolicySpec("none"))
+    set_policy(boss, acme, PolicySpec("all"))
+    plan = apply(boss, read_wanted(text, {}))
+    assert [step.kind for step in plan.changes] == ["organization_policy", "policy"]
+    assert load_policy_spec(Agent.objects.get()) == FULL
+    assert load_policy_spec(acme) == PolicySpec("all", deny=(LARGE, "mcp_web_echo"))
+
+
+@pytest.mark.parametrize(
+    ("rule", "code"),
+    [
+        ("{tool: mcp_web_add}", "missing_value"),
+        ("{when: {minimum: 1}}", "missing_value"),
+        ("{tool: mcp_web_add, when: {minimum: 1}, if: x}", "unknown_field"),
+        ("[1]", "bad_value"),
+        ("3", "bad_value"),
+    ],
+)
+def test_a_rule_of_a_file_that_cannot_be_is_named(rule, code):
+    wanted = read_wanted(f"policy:\n  mode: all\n  ask:\n    - {rule}\n", {})
+    assert wanted.problems[0].code == code
+    assert all(problem.field.startswith("policy.ask[0]") for problem in wanted.problems)

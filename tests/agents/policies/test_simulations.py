@@ -1,0 +1,271 @@
+"""Replay and shadow: a door with a history, another policy over it, a draft that is enforced."""
+
+import json
+from datetime import timedelta
+
+import pytest
+import time_machine
+from django.utils import timezone
+
+from agents.policies import simulations as replaying
+from agents.policies.services import PolicySpec, RuleSpec, load_policy_spec, set_policy
+from agents.policies.shadow_mode import delete_draft, enforce_draft, find_draft, set_draft
+from agents.policies.simulations import replay, simulate_shadow_policy
+from agents.services import remove_agent
+from bonobot.accounts.roles import Role
+from bonobot.core.problems import Forbidden, InvalidInput, NotFound, Problem
+from bonobot.ledger.models import AuditRow
+from bonobot.ledger.writer.writer_thread import get_writer
+from mcp_servers.services import remove
+from tests import factories
+from tests.agents.audit_history import history
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+ECHO, ADD = "mcp_workshop_echo", "mcp_workshop_add"
+TOKEN = "ghp_" + "a1B2c3D4" * 4
+LOUD = RuleSpec(ECHO, {"properties": {"text": {"pattern": "!$"}}})
+
+
+@pytest.fixture
+def boss(acme):
+    return factories.administrator(acme)
+
+
+def said(found):
+    return {(one.tool, one.before, one.after): one.calls for one in found.flips}
+
+
+def shadow_of(row):
+    return json.loads(row.opened)["details"].get("shadow")
+
+
+def last_call():
+    return AuditRow.objects.filter(event_type="call").order_by("seq").last()
+
+
+def test_a_replay_tells_what_would_flip(boss, helper, workshop, call):
+    call(ECHO, {"text": "hello"})
+    call(ECHO, {"text": "hello!"})
+    call(ADD, {"a": 1, "b": 2})
+    with pytest.raises(Problem):
+        call("mcp_workshop_nothing")
+    with pytest.raises(Problem):
+        call(ADD, {"a": "one"})
+    found = replay(boss, helper, PolicySpec("denylist", ask=(LOUD,), deny=(ADD,)))
+    assert said(found) == {("echo", "allow", "ask"): 1, ("add", "allow", "deny"): 1}
+    assert (found.rows, found.same, found.elsewhere, found.stopped) == (5, 1, 2, "")
+    flip = next(one for one in found.flips if one.tool == "echo")
+    assert (flip.server_name, flip.agent_name) == ("workshop", helper.name)
+    kept = json.loads(AuditRow.objects.get(pk=flip.samples[0]).opened)["details"]["arguments"]
+    assert kept == {"text": "hello!"}
+    assert "echo" in flip.rule
+
+
+def test_refusals_flip_too_and_count_as_often_as_they_came(boss, helper, workshop, call):
+    set_policy(boss, helper, PolicySpec("none"))
+    for _ in range(3):
+        with pytest.raises(Problem):
+            call(ECHO, {"text": "x"})
+    get_writer().close()  # the count of the flood is written
+    assert said(replay(boss, helper, PolicySpec("all"))) == {("echo", "deny", "allow"): 3}
+    found = replay(boss, helper, PolicySpec("allowlist", allow=(LOUD,)))
+    assert (found.same, found.undecidable) == (1, 2)  # of repeats no arguments are kept
+
+
+def test_a_masked_secret_is_undecidable_and_nothing_else(boss, helper, workshop, call):
+    call(ECHO, {"text": TOKEN})
+    assert TOKEN not in last_call().opened
+    found = replay(boss, helper, PolicySpec("all", ask=(LOUD,)))
+    assert (found.flipped, found.undecidable) == (0, 1)
+    (unsure,) = found.unsure
+    assert (unsure.tool, unsure.before, unsure.after) == ("echo", "allow", "")
+    assert said(replay(boss, helper, PolicySpec("none"))) == {("echo", "allow", "deny"): 1}
+
+
+def test_only_the_last_days_and_only_this_agent_are_read(acme, boss, helper, workshop, call):
+    with time_machine.travel(timezone.now() - timedelta(days=3), tick=True):
+        call(ECHO, {"text": "x"})
+    other = factories.agent(acme, "other")
+    assert replay(boss, helper, PolicySpec("none"), days=1).rows == 0
+    assert replay(boss, helper, PolicySpec("none"), days=4).flipped == 1
+    assert replay(boss, other, PolicySpec("none"), days=4).rows == 0
+
+
+def test_a_replay_stops_at_its_bounds_and_says_so(boss, helper, monkeypatch):
+    history(helper, 7)
+    monkeypatch.setattr(replaying, "PAGE", 2)
+    assert replay(boss, helper, PolicySpec("none")).rows == 7
+    found = replay(boss, helper, PolicySpec("none"), most_rows=3)
+    assert (found.rows, found.stopped, found.as_dict()["complete"]) == (3, "rows", False)
+    assert found.until == AuditRow.objects.order_by("-seq")[2].opened_at
+    found = replay(boss, helper, PolicySpec("none"), most_s=0)
+    assert (found.rows, found.stopped) == (2, "time")
+    assert replay(boss, helper, PolicySpec("none"), most_rows=7).stopped == ""
+
+
+def test_a_page_costs_two_queries(boss, helper, workshop, django_assert_num_queries):
+    history(helper, 20, workshop, "echo")
+    text = PolicySpec("all", ask=(LOUD,))
+    replay(boss, helper, text)  # which names the tools
+    rules = 3  # what names of tools mean
+    policies = 4  # what decides now: the agent, its rules, its servers, the organization's policy
+    with django_assert_num_queries(policies + rules + 2):
+        assert replay(boss, helper, text).rows == 20
+    history(helper, 200, workshop, "echo")
+    with django_assert_num_queries(policies + rules + 2):
+        assert replay(boss, helper, text).rows == 220
+
+
+@pytest.mark.parametrize("days", [0, 367])
+def test_days_that_make_no_sense_are_refused(boss, helper, days):
+    with pytest.raises(InvalidInput) as caught:
+        replay(boss, helper, PolicySpec("none"), days=days)
+    assert (caught.value.code, caught.value.field) == ("bad_days", "days")
+
+
+def test_who_may_not_read_the_audit_replays_nothing(acme, helper):
+    with pytest.raises(Forbidden):
+        replay(factories.person(acme, Role.MEMBER), helper, PolicySpec("none"))
+
+
+def test_a_draft_is_recorded_where_it_differs_and_decides_nothing(boss, helper, workshop, call):
+    set_draft(boss, helper, PolicySpec("denylist", ask=(LOUD,), deny=(ADD,)))
+    assert call(ECHO, {"text": "quiet"}).outcome == "ok"
+    assert shadow_of(last_call()) is None
+    assert call(ECHO, {"text": "loud!"}).outcome == "ok"
+    assert shadow_of(last_call())["decision"] == "ask"
+    assert call(ADD, {"a": 1, "b": 2}).outcome == "ok"
+    assert shadow_of(last_call()) == {
+        "decision": "deny",
+        "rule": "policy:denylist:deny mcp:add",
+    }
+    assert last_call().decision == "allow"
+    with pytest.raises(Problem):
+        call(ADD, {"a": "one"})
+    assert shadow_of(last_call()) is None  # no policy would change that
+    found = simulate_shadow_policy(boss, helper)
+    assert said(found) == {("echo", "allow", "ask"): 1, ("add", "allow", "deny"): 1}
+    assert (found.rows, found.same, found.elsewhere) == (4, 1, 1)
+
+
+def test_a_refusal_that_the_draft_would_let_through_is_recorded(boss, helper, workshop, call):
+    set_policy(boss, helper, PolicySpec("none"))
+    set_draft(boss, helper, PolicySpec("all"))
+    with pytest.raises(Problem) as caught:
+        call(ECHO, {"text": "x"})
+    assert caught.value.code == "denied_by_policy"
+    assert shadow_of(last_call()) == {"decision": "allow", "rule": "policy:all"}
+
+
+def test_a_draft_is_enforced_and_gone(boss, helper, workshop, call):
+    text = PolicySpec("denylist", ask=(LOUD,), deny=(ADD,))
+    set_draft(boss, helper, text)
+    assert find_draft(helper).text == text
+    enforce_draft(boss, helper)
+    assert (load_policy_spec(helper), find_draft(helper)) == (text, None)
+    with pytest.raises(Problem) as caught:
+        call(ADD, {"a": 1, "b": 2})
+    assert caught.value.code == "denied_by_policy"
+    row = AuditRow.objects.filter(action="tool_policy_changed").latest("seq")
+    details = json.loads(row.opened)["details"]
+    assert details["mode"] == "denylist"
+    assert details["in_shadow_since"]
+
+
+def test_a_draft_is_discarded_and_leaves_no_trace_in_calls(boss, helper, workshop, call):
+    set_draft(boss, helper, PolicySpec("none"))
+    delete_draft(boss, helper)
+    assert call(ECHO, {"text": "x"}).outcome == "ok"
+    assert shadow_of(last_call()) is None
+    assert simulate_shadow_policy(boss, helper) is None
+    actions = AuditRow.objects.filter(event_type="change").order_by("-seq")
+    assert list(actions.values_list("action", flat=True)[:2]) == [
+        "tool_policy_draft_discarded",
+        "tool_policy_drafted",
+    ]
+
+
+@pytest.mark.parametrize("deed", [enforce_draft, delete_draft])
+def test_where_no_draft_stands_there_is_nothing_to_do(boss, helper, deed):
+    before = AuditRow.objects.count()
+    with pytest.raises(NotFound) as caught:
+        deed(boss, helper)
+    assert caught.value.code == "no_draft"
+    assert AuditRow.objects.count() == before
+
+
+def test_a_draft_that_means_nothing_is_refused(boss, helper):
+    with pytest.raises(InvalidInput) as caught:
+        set_draft(boss, helper, PolicySpec("sometimes"))
+    assert caught.value.code == "unknown_mode"
+
+
+def test_a_draft_outlives_the_servers_it_names(acme, boss, helper, workshop, call):
+    set_draft(boss, helper, PolicySpec("denylist", deny=(ADD, "read_result")))
+    remove(boss, workshop)
+    assert find_draft(helper).text == PolicySpec("denylist", deny=("read_result",))
+    enforce_draft(boss, helper)
+    assert load_policy_spec(helper) == PolicySpec("denylist", deny=("read_result",))
+
+
+@pytest.mark.parametrize("deed", [enforce_draft, delete_draft])
+def test_only_who_manages_agents_writes_drafts(acme, boss, helper, deed):
+    auditor = factories.person(acme, Role.AUDITOR)
+    set_draft(boss, helper, PolicySpec("none"))
+    with pytest.raises(Forbidden):
+        deed(auditor, helper)
+    with pytest.raises(Forbidden):
+        set_draft(auditor, helper, PolicySpec("all"))
+
+
+def test_the_organizations_policy_is_replayed_over_everybody(acme, boss, helper, workshop, call):
+    call(ECHO, {"text": "hello!"})
+    call(ADD, {"a": 1, "b": 2})
+    call("echo", {"text": "no agent"}, agent_id=None, server_id=workshop.pk)
+    found = replay(boss, acme, PolicySpec("none", deny=(ADD,)))
+    # Of the organization only the deny rules hold for agents, its mode for calls without one.
+    assert said(found) == {("add", "allow", "deny"): 1, ("echo", "allow", "deny"): 1}
+    by_tool = {one.tool: one for one in found.flips}
+    assert (by_tool["echo"].agent_id, by_tool["add"].agent_name) == (None, helper.name)
+    assert (found.rows, found.same) == (3, 1)
+
+
+def test_calls_of_an_agent_that_is_gone_are_undecidable(acme, boss, helper, workshop, call):
+    call(ECHO, {"text": "hello"})
+    remove_agent(boss, helper)
+    found = replay(boss, acme, PolicySpec("all", deny=(ECHO,)))
+    assert (found.flipped, found.undecidable) == (0, 1)
+
+
+def test_a_draft_of_the_organization_runs_in_the_shadow_of_everybody(
+    acme, boss, helper, workshop, call
+):
+    set_draft(boss, acme, PolicySpec("none", ask=(ECHO,)))
+    set_draft(boss, helper, PolicySpec("none"))
+    assert call(ECHO, {"text": "hello"}).outcome == "ok"
+    details = json.loads(last_call().opened)["details"]
+    assert details["organization_shadow"]["decision"] == "ask"
+    assert details["shadow"]["decision"] == "deny"
+    call("echo", {"text": "no agent"}, agent_id=None, server_id=workshop.pk)
+    assert json.loads(last_call().opened)["details"]["organization_shadow"]["decision"] == "deny"
+    found = simulate_shadow_policy(boss, acme)
+    assert sorted((one.after, one.calls) for one in found.flips) == [("ask", 1), ("deny", 1)]
+    enforce_draft(boss, acme)
+    assert (load_policy_spec(acme).mode, find_draft(acme)) == ("none", None)
+    with pytest.raises(Problem) as refused:
+        call("echo", {"text": "x"}, agent_id=None, server_id=workshop.pk)
+    assert refused.value.code == "denied_by_policy"
+
+
+def test_a_first_draft_leaves_what_holds_without_a_policy(acme, boss):
+    set_draft(boss, acme, PolicySpec("none"))
+    assert load_policy_spec(acme) == PolicySpec("all")
+    delete_draft(boss, acme)
+    assert find_draft(acme) is None
+
+
+def test_only_who_manages_the_organization_drafts_its_policy(acme):
+    operator = factories.person(acme, Role.OPERATOR)
+    with pytest.raises(Forbidden):
+        set_draft(operator, acme, PolicySpec("none"))

@@ -1,0 +1,213 @@
+"""Agents that ask agents: three deep at most, the root pays, one tree holds one set of labels."""
+
+import asyncio
+from itertools import pairwise
+from uuid import uuid4
+
+import pytest
+
+from agents.approvals.services import answer
+from agents.budgets.services import BudgetLine, list_budget_use, set_budgets
+from agents.callable_agents import set_callees
+from agents.flow_labels.services import list_session_labels
+from agents.llm import interface as llm_interface
+from agents.models import Approval, Session, Step
+from agents.policies.services import PolicySpec, set_policy
+from agents.services import AgentSpec, update_agent
+from agents.sessions import child_sessions
+from agents.sessions import services as sessions
+from agents.sessions.export import report
+from agents.sessions.worker import SessionRunner
+from bonobot.accounts.roles import Role
+from bonobot.core.runtime import get_runtime
+from mcp_servers.flow_labels import FlowLabel
+from mcp_servers.flow_labels.services import set_labels
+from tests import factories, rest
+from tests.wait import eventually
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+class Scripted:
+    """A model that calls the tool that the user's message begins with, else repeats what it got."""
+
+    async def request(self, messages, *, instructions="", tools=(), max_tokens=None, on_text=None):
+        """Call what is asked for by the newest user message, then repeat what came back."""
+        del instructions, max_tokens, on_text
+        number = 1 + sum(one["role"] == "assistant" for one in messages)
+        last = messages[-1]
+        name, _, rest_of = last["text"].partition(": ")
+        known = {one.name for one in tools}
+        if last["role"] == "user" and name in known:
+            key = "message" if name.startswith("ask_") else "text"
+            given = {key: rest_of}
+            calls = (
+                llm_interface.ToolCall(
+                    0, name, given, str(given), llm_interface.call_id(number, 0)
+                ),
+            )
+            text = ""
+        else:
+            calls, text = (), f"{last['text'].strip()}!"
+        message = llm_interface.build_assistant_message(number, text, calls)
+        usage = llm_interface.TokenUsage(10, 5)
+        return llm_interface.ModelReply(
+            text, calls, usage, "tool_calls" if calls else "stop", message
+        )
+
+
+@pytest.fixture(autouse=True)
+def _scripted(monkeypatch):
+    monkeypatch.setattr(llm_interface, "build_model", lambda endpoint: Scripted())
+
+
+@pytest.fixture
+def boss(acme):
+    return factories.administrator(acme)
+
+
+@pytest.fixture
+def runner(transactional_db):
+    one = SessionRunner()
+    yield one
+    get_runtime().call(one.drain)
+
+
+@pytest.fixture
+def line(acme, boss, helper):
+    """Agents in a line, each of which may ask the next one."""
+    found = [
+        helper,
+        *(factories.agent(acme, name) for name in ("second", "third", "fourth", "fifth")),
+    ]
+    for one, other in pairwise(found):
+        set_callees(boss, one, [other.slug])
+    return found
+
+
+async def _until_rest(runner, session_id):
+    await runner.take(session_id)
+    async with asyncio.timeout(30):
+        while task := runner._tasks.get(session_id):
+            await asyncio.wait([task])
+
+
+def run(runner, boss, agent, text):
+    session = sessions.start(boss, agent, text)
+    get_runtime().call(_until_rest, runner, session.pk)
+    session.refresh_from_db()
+    return session
+
+
+def test_an_agent_gets_another_ones_answer(runner, boss, line):
+    session = run(runner, boss, line[0], "ask_second: hello")
+    assert session.status == Session.Status.DONE, session.error_detail
+    assert "hello!" in report(session.pk)["answer"]
+    child = session.children.get()
+    assert (child.agent.slug, child.depth, child.root_id) == ("second", 1, session.pk)
+    assert child.started_by == session.started_by
+
+
+def test_asking_ends_three_levels_below_the_root(runner, boss, line):
+    text = "ask_second: ask_third: ask_fourth: ask_fifth: hello"
+    session = run(runner, boss, line[0], text)
+    assert Session.objects.filter(root_id=session.pk).count() == 3
+    deepest = Session.objects.get(depth=3)
+    call = deepest.steps.get(kind=Step.Kind.CALL)
+    assert (call.state, call.payload["code"]) == ("failed", "too_deep")
+
+
+def test_nobody_is_asked_who_was_not_given(acme, runner, boss, helper, line):
+    set_callees(boss, helper, [])
+    session = run(runner, boss, helper, "ask_second: hello")
+    assert not session.children.exists()
+    set_callees(boss, helper, ["second"])
+    set_policy(boss, helper, PolicySpec("allowlist", allow=("read_result",)))
+    assert not run(runner, boss, helper, "ask_second: hello").children.exists()
+    update_agent(boss, line[1], AgentSpec(name="Second", enabled=False))
+    set_policy(boss, helper, PolicySpec("all"))
+    session = run(runner, boss, helper, "ask_second: hello")
+    assert session.steps.get(kind=Step.Kind.CALL).payload["code"] == "agent_disabled"
+
+
+def test_the_root_pays_for_what_others_spend(runner, boss, line):
+    root, other = line[:2]
+    for owner in (root, other):
+        set_budgets(boss, owner, [BudgetLine("tokens", "month", 1_000_000)])
+    before = run(runner, boss, root, "hello")
+    session = run(runner, boss, root, "ask_second: hello")
+    spent = {agent.slug: list_budget_use(agent)[0].spent for agent in (root, other)}
+    assert spent == {"helper": 15 + 15 + 15 + 15, "second": 15}
+    assert before.children.count() == 0
+    set_budgets(boss, root, [BudgetLine("tokens", "total", 20, each_session=True)])
+    session = run(runner, boss, root, "ask_second: hello")
+    child = session.children.first()
+    assert child is None or child.error_code == "budget_exhausted"
+    assert session.status == Session.Status.FAILED
+
+
+def test_a_tree_holds_its_labels_together(runner, boss, line, workshop):
+    root, other = line[:2]
+    factories.bind(boss, other, workshop)
+    rows = list(workshop.definitions.filter(name="echo"))
+    set_labels(boss, workshop, rows, [FlowLabel.UNTRUSTED_CONTENT])
+    session = run(runner, boss, root, "ask_second: mcp_workshop_echo: from anybody")
+    assert [one.label for one in list_session_labels(session)] == [FlowLabel.UNTRUSTED_CONTENT]
+
+
+def test_a_session_waits_with_its_child_and_goes_on_after_it(runner, boss, line, workshop):
+    root, other = line[:2]
+    factories.bind(boss, other, workshop)
+    set_policy(boss, other, PolicySpec("all", ask=("mcp_workshop_echo",)))
+    session = run(runner, boss, root, "ask_second: mcp_workshop_echo: once")
+    child = session.children.get()
+    assert child.status == session.status == Session.Status.WAITING
+    answer(boss, Approval.objects.get(), "approve")
+    get_runtime().call(_until_rest, runner, child.pk)
+    session.refresh_from_db()
+    assert session.status == Session.Status.QUEUED, "who waited goes on"
+    get_runtime().call(_until_rest, runner, session.pk)
+    session.refresh_from_db()
+    assert session.status == Session.Status.DONE
+    assert session.children.count() == 1, "the call that is made again joins the first child"
+    assert "once" in report(session.pk)["answer"]
+
+
+def test_cancelling_ends_what_was_begun(runner, boss, line, workshop):
+    root, other = line[:2]
+    factories.bind(boss, other, workshop)
+    set_policy(boss, other, PolicySpec("all", ask=("mcp_workshop_echo",)))
+    session = run(runner, boss, root, "ask_second: mcp_workshop_echo: once")
+    sessions.cancel(boss, session)
+    get_runtime().call(_until_rest, runner, session.pk)
+    child = session.children.get()
+    get_runtime().call(_until_rest, runner, child.pk)
+    eventually(lambda: Session.objects.get(pk=child.pk).status == Session.Status.CANCELLED)
+    assert Session.objects.get(pk=session.pk).status == Session.Status.CANCELLED
+
+
+def test_a_call_that_is_made_again_finds_its_child(acme, boss, line):
+    session = sessions.start(boss, line[0], "hello")
+    first, second = uuid4(), uuid4()
+    step = Step.objects.create(
+        session=session, seq=1, kind=Step.Kind.CALL, turn=1, index=0, call_id=first, payload={}
+    )
+    begun = child_sessions.with_message(boss, "hello")
+    child = child_sessions.begin(boss, session.pk, first, line[1].pk, "hello", begun)
+    Step.objects.filter(pk=step.pk).update(call_id=second)
+    assert child_sessions.begin(boss, session.pk, second, line[1].pk, "hello", begun) == child
+    assert session.children.get().inbox.count() == 1
+
+
+def test_whom_an_agent_may_ask_is_said_over_rest(acme, line):
+    operator = rest.as_role(acme, Role.OPERATOR)
+    assert operator.get("agents/helper/may-ask").json["may_ask"] == ["second"]
+    assert operator.put("agents/helper/may-ask", {"may_ask": ["nobody"]}).status == 404
+    said = operator.put("agents/helper/may-ask", {"may_ask": ["third", "second"]})
+    assert said.json["may_ask"] == ["second", "third"]
+    names = [one["name"] for one in operator.get("agents/helper/tools").json["results"]]
+    assert "ask_third" in names
+
+
+def test_outside_of_a_session_nobody_is_asked(line, call):
+    assert call("ask_second", {"message": "hello"}).code == "no_session"

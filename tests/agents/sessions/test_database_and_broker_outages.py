@@ -1,0 +1,108 @@
+"""Failures of what a worker stands on: its database is away for a while, its broker forgets all."""
+
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import redis
+from django.conf import settings
+from django.db import connection
+from django.utils import timezone
+
+from agents.models import Agent, Session, Step
+from agents.sessions import services as session_services
+from agents.tasks import sweep
+from bonobot.accounts.models import Organization
+from bonobot.ledger.audit.verify_chain import verify
+from bonobot.ledger.models import AuditRow
+from mcp_servers.models import Server
+from tests import factories
+from tests.processes import Process, database_url
+from tests.tcp_relay import Cable, cable
+from tests.wait import eventually
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.worker]
+
+REST = (Session.Status.DONE, Session.Status.FAILED, Session.Status.CANCELLED)
+
+
+def resting(session: Session) -> bool:
+    session.refresh_from_db()
+    return session.status in REST
+
+
+def in_order(session: Session) -> bool:
+    """Tell whether nothing of a session's run is lost, doubled or left open."""
+    steps = list(session.steps.order_by("seq"))
+    assert [step.seq for step in steps] == list(range(1, len(steps) + 1))
+    assert sum(step.kind == Step.Kind.MESSAGE for step in steps) == 1
+    assert sum(step.kind == Step.Kind.END for step in steps) == 1
+    assert not [step for step in steps if step.state == Step.State.INTENT]
+    assert not AuditRow.objects.running().exists()
+    return verify(session.organization_id).ok
+
+
+@pytest.fixture
+def database(transactional_db: None) -> Iterator[Cable]:
+    """The worker's way to the database."""
+    at = connection.settings_dict
+    with cable(str(at["HOST"]), int(at["PORT"] or 5432)) as found:
+        yield found
+
+
+def through(way: Cable) -> dict[str, str]:
+    at = connection.settings_dict
+    here = f"@{at['HOST']}:{at['PORT'] or 5432}/"
+    return {"DATABASE_URL": database_url().replace(here, f"@127.0.0.1:{way.port}/")}
+
+
+@pytest.mark.postgres
+def test_a_database_that_was_away_costs_no_message_and_doubles_no_effect(
+    acme: Organization,
+    helper: Agent,
+    workshop: Server,
+    effects: Path,
+    database: Cable,
+    start_worker: Callable[..., Process],
+) -> None:
+    worker = start_worker(**through(database))
+    text = '/mcp_workshop_count {"what": "one"}\n/mcp_workshop_wait {"seconds": 1.5}'
+    session = session_services.start(factories.administrator(acme), helper, text)
+    eventually(AuditRow.objects.filter(tool_name="wait").exists, within=30)
+    database.pull()
+    # The answer of the call finds no database to be written to.
+    eventually(lambda: "can't be written" in worker.log(), within=30)
+    database.put_back()
+    eventually(lambda: resting(session) or sweep() or False, within=60, every=0.5)
+    assert session.status == Session.Status.DONE, session.error_detail
+    assert in_order(session)
+    assert effects.read_text().split() == ["one"]
+    assert worker.running
+
+
+@pytest.mark.redis
+def test_what_a_broker_forgot_is_found_by_the_sweep(
+    acme: Organization, helper: Agent, workshop: Server, start_worker: Callable[..., Process]
+) -> None:
+    boss = factories.administrator(acme)
+    sessions = [
+        session_services.start(boss, helper, f'/mcp_workshop_echo {{"text": "{n}"}}')
+        for n in range(3)
+    ]
+    broker = redis.Redis.from_url(settings.REDIS_URL)
+    broker.flushdb()
+    start_worker()
+    assert not [one for one in sessions if resting(one)]
+    running = session_services.start(boss, helper, '/mcp_workshop_wait {"seconds": 1}')
+    eventually(AuditRow.objects.filter(session_id=running.pk).exists, within=30)
+    broker.flushdb()
+    # A sweep finds what has been queued for ten seconds.
+    Session.objects.filter(status=Session.Status.QUEUED).update(
+        updated_at=timezone.now() - timedelta(seconds=20)
+    )
+    sweep()
+    everything = [*sessions, running]
+    eventually(lambda: all(resting(one) for one in everything), within=60)
+    assert {one.status for one in everything} == {Session.Status.DONE}
+    assert all(in_order(one) for one in everything)

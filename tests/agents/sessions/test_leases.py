@@ -1,0 +1,125 @@
+"""Leases and fences: who may run a session, and who no longer may."""
+
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from agents.models import Runner, Session, Step
+from agents.sessions import leases, step_store
+from agents.sessions.leases import LeaseLost
+from tests import factories
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def session():
+    where = factories.organization()
+    return Session.objects.create(
+        organization=where, agent=factories.agent(where), started_by="ann", started_by_kind="user"
+    )
+
+
+def grow_old(runner_id):
+    Runner.objects.filter(pk=runner_id).update(beat_at=timezone.now() - timedelta(minutes=1))
+
+
+def test_a_queued_session_is_claimed_once(session):
+    one, other = leases.register(), leases.register()
+    assert leases.claim(session.pk, one) is not None
+    assert leases.claim(session.pk, other) is None
+
+
+def test_a_session_of_a_living_runner_is_left_alone(session):
+    one, other = leases.register(), leases.register()
+    leases.claim(session.pk, one)
+    leases.renew_runner_leases(one)
+    assert leases.claim(session.pk, other) is None
+    assert leases.list_unattended_sessions() == []
+
+
+def test_a_session_of_a_silent_runner_is_taken_over(session):
+    one, other = leases.register(), leases.register()
+    first = leases.claim(session.pk, one)
+    grow_old(one)
+    assert leases.list_unattended_sessions() == [session.pk]
+    second = leases.claim(session.pk, other)
+    assert second is not None
+    assert second.fence == first.fence + 1
+
+
+def test_a_stale_holder_writes_nothing(session):
+    one, other = leases.register(), leases.register()
+    first = leases.claim(session.pk, one)
+    step = step_store.append(first, Step.Kind.CALL, {"name": "x"}, state=Step.State.INTENT, turn=1)
+    grow_old(one)
+    leases.claim(session.pk, other)
+    with pytest.raises(LeaseLost):
+        step_store.append(first, Step.Kind.NOTICE, {"text": "late"})
+    with pytest.raises(LeaseLost):
+        step_store.finish(first, step, Step.State.DONE, {"name": "x", "text": "late"})
+    with pytest.raises(LeaseLost):
+        step_store.close(first, Session.Status.DONE)
+    step.refresh_from_db()
+    assert step.state == Step.State.INTENT
+    assert Step.objects.count() == 1
+
+
+def test_a_retired_runners_sessions_are_free_at_once(session):
+    one, other = leases.register(), leases.register()
+    leases.claim(session.pk, one)
+    leases.stop_runner(one)
+    assert leases.claim(session.pk, other) is not None
+
+
+def test_handing_back_queues_the_session_again(session):
+    one, other = leases.register(), leases.register()
+    leases.release_session(leases.claim(session.pk, one))
+    assert leases.claim(session.pk, other) is not None
+
+
+def test_a_resting_session_needs_nobody(session):
+    one = leases.register()
+    hold = leases.claim(session.pk, one)
+    step_store.close(hold, Session.Status.DONE)
+    assert leases.claim(session.pk, one) is None
+    assert leases.list_unattended_sessions() == []
+
+
+def test_steps_are_numbered_one_after_the_other(session):
+    hold = leases.claim(session.pk, leases.register())
+    for text in "abc":
+        step_store.append(hold, Step.Kind.NOTICE, {"text": text})
+    assert list(session.steps.values_list("seq", flat=True)) == [1, 2, 3]
+
+
+def test_only_a_beating_runner_counts_as_alive():
+    assert not leases.has_live_runner()
+    one = leases.register()
+    assert leases.has_live_runner()
+    grow_old(one)
+    assert not leases.has_live_runner()
+
+
+def test_what_a_living_runner_holds_without_running_it_is_queued_again(session):
+    one = leases.register()
+    leases.claim(session.pk, one)
+    Session.objects.update(updated_at=timezone.now() - timedelta(minutes=1))
+    assert leases.release_orphaned_sessions(one, {session.pk}) == []
+    assert leases.release_orphaned_sessions(one, set()) == [session.pk]
+    session.refresh_from_db()
+    assert session.status == Session.Status.QUEUED
+
+
+def test_what_was_claimed_a_moment_ago_is_no_orphan(session):
+    one = leases.register()
+    leases.claim(session.pk, one)
+    assert leases.release_orphaned_sessions(one, set()) == []
+
+
+def test_a_runner_whose_row_is_gone_knows_it():
+    one = leases.register()
+    assert leases.renew_runner_leases(one)
+    Runner.objects.all().delete()
+    assert not leases.renew_runner_leases(one)

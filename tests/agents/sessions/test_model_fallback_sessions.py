@@ -1,0 +1,240 @@
+"""Models that fail in a session: asked again, visibly and bounded; then the one behind is asked."""
+
+import asyncio
+from contextlib import AsyncExitStack
+
+import pytest
+
+from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
+from agents.models import Agent, ModelEndpoint, Session, Step
+from agents.sessions import model_fallback
+from agents.sessions import services as sessions
+from agents.sessions.export import report
+from agents.sessions.worker import SessionRunner
+from bonobot.core.runtime import get_runtime
+from bonobot.ledger.models import AuditRow
+from bonobot.ledger.queries import load_organization_balances
+from tests import factories
+from tests.agents.llm.anthropic_server import SIGNATURE, anthropic_server
+from tests.agents.llm.openai_server import openai_server
+from tests.agents.llm.provider_server import Refuses, Says, Waits
+from tests.agents.sessions.test_turns import budget
+from tests.wait import eventually
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("endpoint")]
+BUSY = Refuses(429, {"error": {"message": "slow down"}}, {"Retry-After": "0.01"})
+BROKEN = Refuses(500, {"error": {"message": "oops"}})
+
+
+@pytest.fixture
+def stack():
+    one = AsyncExitStack()
+    yield one
+    get_runtime().call(one.aclose)
+
+
+@pytest.fixture
+def first(stack):
+    """The provider of the agent's own endpoint."""
+    return get_runtime().call(stack.enter_async_context, anthropic_server())
+
+
+@pytest.fixture
+def second(stack):
+    """The provider that is asked instead."""
+    return get_runtime().call(stack.enter_async_context, openai_server())
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch):
+    """Wait for no real seconds."""
+    monkeypatch.setattr(model_fallback, "FIRST_WAIT_S", 0.01)
+
+
+@pytest.fixture
+def endpoint(acme, helper, first, second):
+    boss = factories.administrator(acme)
+    common = {"api_key": "k", "allow_private": True, "retries": 1}
+    other = save_endpoint(
+        boss,
+        ModelEndpointSpec(
+            name="Other",
+            base_url=second.url,
+            model="small",
+            input_price=1_000_000,
+            output_price=1_000_000,
+            **common,
+        ),
+    )
+    made = save_endpoint(
+        boss,
+        ModelEndpointSpec(
+            name="Own",
+            kind="anthropic",
+            base_url=first.url,
+            model="claude-opus-4-8",
+            fallback=other,
+            input_price=2_000_000,
+            output_price=10_000_000,
+            **common,
+        ),
+    )
+    helper.model_endpoint = made
+    helper.save()
+    return made
+
+
+def notices(session, code):
+    found = session.steps.filter(kind=Step.Kind.NOTICE).order_by("seq")
+    return [step.payload for step in found if step.payload["code"] == code]
+
+
+def test_a_busy_model_is_asked_again_and_that_is_seen(first, second, run):
+    first.script += [BUSY, Says("hi")]
+    session = run()
+    assert (session.status, report(session.pk)["answer"]) == (Session.Status.DONE, "hi")
+    (notice,) = notices(session, "model_retry")
+    assert "429" in notice["text"]
+    assert notice["wait_s"] >= 0.01
+    assert (len(first.requests), len(second.requests)) == (2, 0)
+    assert session.turns == 2
+
+
+def test_each_attempt_is_in_the_audit_and_nothing_stays_reserved(acme, helper, first, run):
+    budget(helper, "tokens", 100_000)
+    first.script += [BROKEN, Says("hi")]
+    run()
+    rows = AuditRow.objects.filter(action="agent_model_turn").order_by("seq")
+    assert [row.outcome for row in rows] == ["error", "ok"]
+    (cell,) = load_organization_balances(acme.pk).values()
+    assert (cell.spent, cell.reserved) == (18, 0)
+
+
+def test_after_its_retries_the_fallback_answers_and_is_paid(
+    acme, helper, endpoint, first, second, run
+):
+    budget(helper, "microusd", 10_000_000)
+    first.script += [BROKEN, BROKEN]
+    second.script += [Says("instead")]
+    session = run()
+    assert report(session.pk)["answer"] == "instead"
+    (notice,) = notices(session, "model_fallback")
+    assert "Other" in notice["text"]
+    turns = list(session.steps.filter(kind=Step.Kind.MODEL).order_by("seq"))
+    assert [step.payload["endpoint"]["name"] for step in turns] == ["Own", "Own", "Other"]
+    assert session.cost_microusd == 18  # of the one that answered
+    (cell,) = load_organization_balances(acme.pk).values()
+    assert (cell.spent, cell.reserved) == (18, 0)
+    row = AuditRow.objects.filter(action="agent_model_turn").order_by("seq").last()
+    assert row.resource_id == "small"
+
+
+def test_who_answered_goes_on_and_sees_no_thoughts_of_the_other(workshop, first, second, run):
+    asked = (("c1", "mcp_workshop_echo", '{"text": "a"}'),)
+    first.script += [Says(calls=asked, reasoning="a secret thought"), BROKEN, BROKEN]
+    second.script += [Says(calls=asked), Says("done")]
+    session = run()
+    assert report(session.pk)["answer"] == "done"
+    assert (len(first.requests), len(second.requests)) == (3, 2)
+    assert [one.id for one in first.read(1).of("thought")] == [SIGNATURE]
+    assert "secret thought" not in str(second.raw)
+    assert SIGNATURE not in str(second.raw)
+    assert [one.id for one in second.read(1).of("result")] == ["t0001c000", "t0002c000"]
+
+
+def test_refused_credentials_end_the_run_unless_all_failures_fall_over(
+    endpoint, first, second, run
+):
+    refusal = Refuses(401, {"error": {"message": "no"}})
+    first.script += [refusal, refusal]
+    second.script += [Says("instead")]
+    assert run().error_code == "model_auth"
+    assert second.requests == []
+    ModelEndpoint.objects.filter(pk=endpoint.pk).update(falls_over="any")
+    assert report(run().pk)["answer"] == "instead"
+
+
+def test_when_all_fail_the_last_failure_ends_the_run(first, second, run):
+    first.script += [BROKEN, BROKEN]
+    second.script += [BROKEN, Refuses(429, {"error": {"message": "no"}})]
+    session = run()
+    assert (session.status, session.error_code) == (Session.Status.FAILED, "model_rate_limited")
+    assert (len(first.requests), len(second.requests)) == (2, 2)
+
+
+def test_a_model_that_answers_nothing_is_asked_again_and_then_ends_with_that(first, second, run):
+    first.script += [Says(""), Says("  ")]
+    second.script += [Says(""), Says("")]
+    session = run()
+    assert (session.status, session.error_code) == (Session.Status.FAILED, "model_no_answer")
+    assert session.output_tokens == 28  # what it cost is counted all the same
+
+
+def test_a_stream_that_breaks_off_is_asked_again(first, run):
+    first.script += [Says("half of", cut="closed"), Says("the whole")]
+    session = run()
+    assert report(session.pk)["answer"] == "the whole"
+
+
+def test_a_model_that_calls_for_ever_ends_by_its_turns(workshop, helper, first, run):
+    Agent.objects.filter(pk=helper.pk).update(max_turns=3)
+    first.speaks = lambda request: Says(calls=(("c", "mcp_workshop_echo", '{"text": "a"}'),))
+    session = run()
+    assert (session.status, session.error_code) == (Session.Status.FAILED, "turns_exhausted")
+    assert len(first.requests) == 3
+
+
+def test_a_flood_of_calls_ends_by_its_bound_and_none_of_it_is_made(
+    workshop, helper, first, run, effects
+):
+    Agent.objects.filter(pk=helper.pk).update(max_calls=5)
+    flood = tuple((f"c{n}", "mcp_workshop_count", '{"what": "x"}') for n in range(400))
+    first.script += [Says(calls=flood)]
+    session = run()
+    assert (session.status, session.error_code) == (Session.Status.FAILED, "calls_exhausted")
+    assert not session.steps.filter(kind=Step.Kind.CALL).exists()
+    assert effects.read_text() == ""
+
+
+def test_retries_are_bounded_by_the_turns_too(helper, endpoint, first, second, run):
+    Agent.objects.filter(pk=helper.pk).update(max_turns=2)
+    ModelEndpoint.objects.filter(pk=endpoint.pk).update(retries=10)
+    first.speaks = lambda request: Says("")
+    assert run().error_code == "turns_exhausted"
+    assert len(first.requests) == 2
+
+
+def test_a_wait_ends_when_the_session_is_cancelled(acme, helper, endpoint, first, runner):
+    first.script += [Refuses(429, {}, {"Retry-After": "60"})]
+    boss = factories.administrator(acme)
+    session = sessions.start(boss, helper, "hello")
+    task = get_runtime().call(runner.take, session.pk)
+    eventually(lambda: notices(session, "model_retry"))
+    assert sessions.cancel(boss, session)
+    get_runtime().call(asyncio.wait, [task], timeout=10)
+    session.refresh_from_db()
+    assert session.status == Session.Status.CANCELLED
+
+
+def test_another_holder_goes_on_where_the_failures_left_off(
+    acme, helper, endpoint, first, second, runner, run
+):
+    first.script += [BROKEN, BROKEN]
+    waiting = Waits(then=Says("instead"))
+    second.script += [waiting, Says("instead")]
+    boss = factories.administrator(acme)
+    session = sessions.start(boss, helper, "hello")
+    get_runtime().call(runner.take, session.pk)
+    eventually(second.arrived.is_set)
+    get_runtime().call(runner.drain)
+    again = SessionRunner()
+
+    async def go_on():
+        task = await again.take(session.pk)
+        await asyncio.wait_for(task, 30)
+
+    get_runtime().call(go_on)
+    get_runtime().call(again.drain)
+    session.refresh_from_db()
+    assert session.status == Session.Status.DONE
+    assert (len(first.requests), len(second.requests)) == (2, 2)

@@ -1,0 +1,110 @@
+"""Servers that come and go while a session runs: next call, next turn, a line each (D3, D9)."""
+
+import asyncio
+
+import pytest
+
+from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
+from agents.models import Session, Step
+from agents.services import bind, set_attachment_enabled
+from agents.sessions import services as sessions
+from agents.sessions.run_context import compare_servers
+from bonobot.core.runtime import get_runtime
+from mcp_servers.client.pool import get_connection_pool
+from mcp_servers.definition_reviews import approve
+from tests import admin_client, factories
+from tests.agents.llm.openai_server import Says, Waits
+from tests.wait import eventually
+
+pytestmark = pytest.mark.django_db(transaction=True)
+ECHO = Says(calls=(("c", "mcp_workshop_echo", '{"text": "hi"}'),))
+A, B = "0191f2d0-7f0c-7c3e-9d1f-0d5f2b8f6a11", "0191f2d0-7f0c-7c3e-9d1f-0d5f2b8f6a12"
+
+
+def test_what_came_and_what_went_is_told_in_a_line_each():
+    assert compare_servers(None, {A: "git"}) == compare_servers({A: "git"}, {A: "renamed"}) == []
+    went, came = compare_servers({A: "git"}, {B: "web"})
+    assert (went.code, str(went.server_id)) == ("server_disconnected", A)
+    assert (came.code, str(came.server_id)) == ("server_connected", B)
+    assert "git" in went.text
+    assert "web" in came.text
+
+
+@pytest.fixture
+def fake(fake, acme, helper):
+    """The model that the agent thinks with."""
+    spec = ModelEndpointSpec(
+        name="Fake", base_url=fake.url, model="house-model", allow_private=True
+    )
+    helper.model_endpoint = save_endpoint(factories.administrator(acme), spec)
+    helper.save()
+    return fake
+
+
+def asked(request):
+    """Return the system prompt of a request, and the names of its tools."""
+    return request["messages"][0]["content"], {
+        tool["function"]["name"] for tool in request.get("tools", ())
+    }
+
+
+def children(server):
+    """Return the holders of the server's living children."""
+
+    async def look():
+        seats = get_connection_pool()._seats._seats
+        return [key[1] for key, seat in seats.items() if key[0] == server.pk and seat.connection]
+
+    return get_runtime().call(look)
+
+
+def test_a_server_is_disconnected_and_another_connected_in_the_middle_of_a_run(
+    acme, helper, workshop, fake, runner
+):
+    boss = factories.administrator(acme)
+    clock = admin_client.web_server(acme, "clock")
+    admin_client.offer(clock, "get_time")
+    approve(boss, clock)
+    second, third = Waits(then=ECHO), Waits(then=Says("done"))
+    fake.script = [ECHO, second, third]
+    session = sessions.start(boss, helper, "go")
+    task = get_runtime().call(runner.take, session.pk)
+    eventually(lambda: len(fake.requests) == 2, within=20)
+    holder = f"session:{session.pk}"
+    assert holder in children(workshop)
+
+    set_attachment_enabled(boss, helper, workshop, enabled=False)
+    bind(boss, helper, clock)
+    get_runtime().loop.call_soon_threadsafe(second.release.set)
+    eventually(lambda: len(fake.requests) == 3, within=20)
+    assert holder not in children(workshop)
+    get_runtime().loop.call_soon_threadsafe(third.release.set)
+    get_runtime().call(asyncio.wait, [task], timeout=20)
+
+    session.refresh_from_db()
+    assert session.status == Session.Status.DONE
+    made, refused = session.steps.filter(kind=Step.Kind.CALL).order_by("seq")
+    assert (made.state, refused.payload["code"]) == (Step.State.DONE, "not_bound")
+    notices = session.steps.filter(kind=Step.Kind.NOTICE).order_by("seq")
+    codes = [notice.payload["code"] for notice in notices]
+    assert codes == ["server_disconnected", "server_connected"]
+    (_, before), (prompt, after) = asked(fake.requests[1]), asked(fake.requests[2])
+    assert "mcp_workshop_echo" in before - after
+    assert "mcp_clock_get_time" in after - before
+    for notice in notices:
+        assert f"Since your last turn: {notice.payload['text']}" in prompt
+    assert "Since your last turn" not in asked(fake.requests[1])[0]
+
+
+def test_what_changed_between_two_messages_is_told_with_the_next_one(
+    acme, helper, workshop, fake, take
+):
+    boss = factories.administrator(acme)
+    fake.script = [Says("one"), Says("two")]
+    session = sessions.start(boss, helper, "go")
+    take(session)
+    set_attachment_enabled(boss, helper, workshop, enabled=False)
+    sessions.send(boss, session, "again")
+    take(session)
+    assert "workshop was disconnected" in asked(fake.requests[1])[0]
+    assert session.steps.filter(kind=Step.Kind.NOTICE).count() == 1

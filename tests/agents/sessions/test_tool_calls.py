@@ -1,0 +1,334 @@
+"""What servers ask in a session: a person answers, and the call goes on, in whichever process."""
+
+import json
+import re
+from datetime import timedelta
+from uuid import uuid4
+
+import pytest
+from django.utils import timezone
+
+from agents.approvals.services import answer as approve
+from agents.calls import pending_calls
+from agents.calls.results import ROUNDS
+from agents.elicitations import services as elicitations
+from agents.elicitations.services import answer
+from agents.models import Approval, Exchange, Question, Session, Step
+from agents.policies.services import PolicySpec, set_policy
+from agents.services import bind
+from agents.sessions import leases
+from agents.sessions import services as sessions
+from agents.sessions.mcp_host import SessionHost
+from agents.sessions.tool_calls import (
+    find_pending_call,
+    prepare_next_round,
+    resume_interrupted_call,
+)
+from agents.tasks import sweep
+from bonobot.accounts.roles import Role
+from bonobot.core.problems import Problem
+from bonobot.core.runtime import get_runtime
+from bonobot.ledger.models import AuditRow
+from bonobot.notifications.services import NotificationChannelSpec, save_channel
+from mcp_servers.client_capabilities import set_asked_back
+from tests import factories
+from tests.agents.sessions.client_request_sessions import goes, run_until_rest
+from tests.wait import eventually
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+FIELDS = {
+    "name": {"type": "string", "title": "Your name", "minLength": 2},
+    "age": {"type": "integer", "minimum": 1},
+    "api_key": {"type": "string"},
+}
+FORM = {
+    "method": "elicitation/create",
+    "params": {
+        "mode": "form",
+        "message": "Who are you?",
+        "requestedSchema": {"type": "object", "properties": FIELDS, "required": ["name"]},
+    },
+}
+PAGE = {
+    "method": "elicitation/create",
+    "params": {
+        **{"mode": "url", "message": "Sign in", "elicitationId": "e1"},
+        "url": "https://sign-in.example.com/start?state=1",
+    },
+}
+ROOTS = {"method": "roots/list"}
+
+
+def call_of(session):
+    return Step.objects.get(session=session, kind=Step.Kind.CALL)
+
+
+def calls_of(session):
+    rows = AuditRow.objects.filter(session_id=session.pk, event_type="call").order_by("seq")
+    return [(row.outcome, row.code) for row in rows]
+
+
+def rounds(*requests, **more):
+    return {"inputRequests": {str(n): one for n, one in enumerate(requests)}, **more}
+
+
+def test_a_question_parks_the_session_and_its_answer_goes_back_with_the_state(
+    asker, says, came, runner, boss, acme
+):
+    asker("modern")
+    session = says("script", rounds=[rounds(FORM, requestState="1|Ünsere Sache\u0007")])
+    assert (session.status, session.runner) == (Session.Status.WAITING, None)
+    question = Question.objects.get()
+    assert (question.state, question.mode, question.server_name) == ("waiting", "form", "asker")
+    assert question.flags == ["secret:api_key"]
+    assert call_of(session).payload["questions"] == [str(question.pk)]
+    assert calls_of(session) == [("ok", "input_required")]
+
+    # Meanwhile nothing runs, and the sweep leaves it alone.
+    assert sweep() == 0
+    with pytest.raises(Problem) as short:
+        answer(boss, question, "accept", {"name": "A"})
+    assert (short.value.code, short.value.field) == ("bad_answer", "content.name")
+    stranger = factories.person(acme, Role.MEMBER)
+    with pytest.raises(Problem) as foreign:
+        answer(stranger, question, "accept", {"name": "Eve"})
+    assert foreign.value.code == "not_yours"
+
+    answer(boss, question, "accept", {"name": "Ada", "age": 36})
+    session.refresh_from_db()
+    assert session.status == Session.Status.QUEUED
+    goes(session, runner)
+    assert session.status == Session.Status.DONE
+    first, second = came("tools/call")
+    assert second["params"]["requestState"] == "1|Ünsere Sache\u0007"
+    assert second["params"]["arguments"] == first["params"]["arguments"]
+    given = {"action": "accept", "content": {"name": "Ada", "age": 36}}
+    assert second["params"]["inputResponses"] == {"0": given}
+    step = call_of(session)
+    assert "Ada" in step.payload["text"]
+    assert step.payload["earlier"] == [str(Exchange.objects.get().legs[0])]
+    assert calls_of(session) == [("ok", "input_required"), ("ok", "")]
+
+    # What was entered is gone, and the audit knows of fields only.
+    question.refresh_from_db()
+    assert question.content.open() == {}
+    assert Exchange.objects.get().closed_at is not None
+    told = AuditRow.objects.get(action="question_answered")
+    assert "Ada" not in told.opened
+    assert '"age"' in told.opened
+    with pytest.raises(Problem) as again:
+        answer(boss, question, "decline")
+    assert again.value.code == "already_answered"
+
+
+def test_several_questions_rounds_and_a_page(asker, says, came, runner, boss):
+    asker("modern")
+    session = says("script", rounds=[rounds(FORM, PAGE), rounds(FORM)])
+    form, page = Question.objects.order_by("key")
+    assert (page.mode, page.url) == ("url", PAGE["params"]["url"])
+    with pytest.raises(Problem):
+        answer(boss, page, "accept", {"password": "x"})
+    answer(boss, page, "accept")
+    goes(session, runner)
+    assert session.status == Session.Status.WAITING  # the other one still waits
+    assert len(came("tools/call")) == 1
+    answer(boss, form, "decline")
+    goes(session, runner)
+    assert session.status == Session.Status.WAITING
+    assert came("tools/call")[1]["params"]["inputResponses"] == {
+        "0": {"action": "decline"},
+        "1": {"action": "accept"},
+    }
+    last = Question.objects.get(round=2)
+    Question.objects.filter(pk=last.pk).update(expires_at=timezone.now() - timedelta(seconds=1))
+    sweep()
+    goes(session, runner)
+    assert session.status == Session.Status.DONE
+    assert came("tools/call")[2]["params"]["inputResponses"] == {"0": {"action": "cancel"}}
+    last.refresh_from_db()
+    assert last.state == Question.State.EXPIRED
+
+
+@pytest.mark.parametrize(
+    ("found", "why"),
+    [
+        (rounds({"method": "sampling/createMessage", "params": {}}), "was not offered"),
+        (rounds({"method": "tools/call", "params": {}}), "was not offered"),
+        (rounds(*[ROOTS] * 17), "was not offered|more than 16"),
+        ({"requestState": "x" * 70_000}, "no text of at most"),
+        ({"requestState": None}, "without saying which"),
+        (rounds({"method": "elicitation/create", "params": {"message": "?"}}), "requestedSchema"),
+    ],
+)
+def test_what_a_server_may_not_ask_ends_the_call(asker, says, found, why):
+    asker("modern")
+    session = says("script", rounds=[found])
+    step = call_of(session)
+    assert (session.status, step.state) == (Session.Status.DONE, Step.State.FAILED)
+    assert re.search(why, step.payload["text"])
+    assert not Question.objects.exists()
+    assert not Exchange.objects.filter(closed_at=None).exists()
+
+
+def test_a_server_that_asks_for_ever_is_stopped(asker, says, came, runner, boss):
+    asker("modern")
+    session = says("script", rounds=[{"requestState": "0"}] * 2)
+    assert "asked again more than 10 times" in call_of(session).payload["text"]
+    assert len(came("tools/call")) == ROUNDS + 1
+    session = says("script", rounds=[rounds(FORM, requestState="0")])
+    for _ in range(ROUNDS):
+        answer(boss, Question.objects.waiting().get(), "decline")
+        goes(session, runner)
+    assert session.status == Session.Status.DONE
+    assert "more than 10 times" in call_of(session).payload["text"]
+
+
+def test_a_call_goes_on_where_its_process_died(asker, says, came, runner, boss):
+    """The process dies between two parts, before and after the next one has its id."""
+    asker("modern")
+    session = says("script", rounds=[rounds(FORM)])
+    answer(boss, Question.objects.get(), "accept", {"name": "Ada"})
+
+    async def die_after_gathering():
+        await runner.begin()
+        hold = await get_runtime().orm(leases.claim, session.pk, runner.runner_id)
+        step = await get_runtime().orm(call_of, session)
+        assert await resume_interrupted_call(hold, step)
+        exchange = await find_pending_call(step)
+        row = await get_runtime().orm(Session.objects.get, pk=session.pk)
+        assert await prepare_next_round(SessionHost(hold, row), step, exchange)
+
+    get_runtime().call(die_after_gathering)
+    Session.objects.filter(pk=session.pk).update(status=Session.Status.QUEUED, runner=None)
+    goes(session, runner)
+    assert session.status == Session.Status.DONE
+    assert [len(came("tools/call")), call_of(session).state] == [2, Step.State.DONE]
+
+
+def test_a_yes_holds_for_all_parts_of_a_call(asker, says, helper, runner, boss, came):
+    asker("modern")
+    set_policy(boss, helper, PolicySpec("all", ask=("mcp_asker_script",)))
+    session = says("script", rounds=[rounds(FORM)])
+    approve(boss, Approval.objects.get(), "approve")
+    goes(session, runner)
+    answer(boss, Question.objects.get(), "accept", {"name": "Ada"})
+    goes(session, runner)
+    assert session.status == Session.Status.DONE
+    assert (Approval.objects.count(), len(came("tools/call"))) == (1, 2)
+
+
+def test_a_cancelled_session_takes_its_question_back(asker, says, runner, boss):
+    asker("modern")
+    session = says("script", rounds=[rounds(FORM)])
+    sessions.cancel(boss, session)
+    goes(session, runner)
+    assert session.status == Session.Status.CANCELLED
+    assert Question.objects.get().state == Question.State.WITHDRAWN
+    assert call_of(session).payload["code"] == "unfinished"
+    assert pending_calls.open_of(session.pk) == []
+
+
+def test_a_live_connection_waits_for_a_person(asker, says, runner, boss, helper, came, settings):
+    asker("handshake")
+    session = sessions.start(
+        boss, helper, f"/mcp_asker_ask {json.dumps({'requests': [FORM, ROOTS]})}"
+    )
+    running = get_runtime().spawn(run_until_rest(runner, session.pk), name="run")
+    question = eventually(lambda: Question.objects.waiting().first())
+    assert question.exchange is None
+    notice = eventually(lambda: session.steps.filter(kind=Step.Kind.NOTICE).last())
+    assert notice.payload["question_id"] == str(question.pk)
+    answer(boss, question, "accept", {"name": "Ada"})
+    running.result(30)
+    said = call_of(session).payload["text"]
+    assert '"name": "Ada"' in said
+    assert "not_offered" in said or "-32601" in said  # roots are off
+    question.refresh_from_db()
+    assert question.content.open() == {}
+
+    settings.BONOBOT_ANSWER_S = 1
+    session = says("ask", requests=[FORM])
+    assert '"cancel"' in call_of(session).payload["text"]
+
+
+def test_a_page_that_must_be_visited_first(asker, says, runner, boss, helper, came):
+    asker("handshake")
+    url = PAGE["params"]["url"]
+    session = sessions.start(boss, helper, f'/mcp_asker_url_first {{"url": "{url}"}}')
+    running = get_runtime().spawn(run_until_rest(runner, session.pk), name="run")
+    question = eventually(lambda: Question.objects.waiting().first())
+    assert (question.mode, question.url) == ("url", url)
+    answer(boss, question, "accept")
+    running.result(30)
+    assert "signed in" in call_of(session).payload["text"]
+    assert [one["params"]["arguments"] for one in came("tools/call")] == [{"url": url}] * 2
+
+
+def test_without_a_session_nothing_is_asked(asker, acme, helper, call):
+    server = asker("modern")
+    outcome = call("mcp_asker_script", {"rounds": [rounds(FORM)]})
+    assert (outcome.outcome, outcome.code) == ("error", "protocol_error")
+    assert not Question.objects.exists()
+    assert call("mcp_asker_script", {"rounds": [{"requestState": "1"}]}).outcome == "ok"
+    set_asked_back(factories.administrator(acme), server, elicitation=False)
+
+
+def test_a_resource_is_read_in_parts(asker, came, runner, boss, helper):
+    server = asker("modern")
+    bind(boss, helper, server, allowed_resources=["ask://one"])
+    text = '/read_resource {"server": "asker", "uri": "ask://one"}'
+    session = goes(sessions.start(boss, helper, text), runner)
+    assert session.status == Session.Status.WAITING
+    answer(boss, Question.objects.get(), "accept", {"name": "Ada"})
+    goes(session, runner)
+    assert session.status == Session.Status.DONE
+    step = call_of(session)
+    assert step.state == Step.State.DONE
+    assert "Ada" in step.payload["text"]
+    assert len(came("resources/read")) == 2
+    # Two parts of the tool's call, each with a read of its own.
+    tool, read = (
+        AuditRow.objects.filter(action=action).order_by("seq")
+        for action in ("agent_tool_call", "agent_resource_read")
+    )
+    assert [row.code for row in tool] == [row.code for row in read] == ["input_required", ""]
+    assert [row.parent_id for row in read] == [row.pk for row in tool]
+    assert pending_calls.open_of(session.pk) == []
+
+
+def test_a_prompt_is_filled_in_parts(asker, says, came, runner, boss, helper, call):
+    """Sessions fill none by themselves; what is asked in one can be answered."""
+    server = asker("modern")
+    bind(boss, helper, server, allowed_prompts=["ask"])
+    session = factories.rested_session(helper)
+    host = SessionHost(leases.SessionLease(session.pk, uuid4(), 1), session)
+    asked = {"method": "prompts/get", "server_id": server.pk}
+    alone = call("ask", **asked)
+    assert (alone.outcome, alone.code) == ("error", "protocol_error")
+    inside = asked | {"session_id": session.pk, "host": host}
+    first = call("ask", **inside)
+    exchange = Exchange.objects.get(pk=first.exchange_id)
+    pending_calls.save_responses(exchange, {"name": {"action": "decline"}})
+    whole = call("ask", continues=pending_calls.build_continuation(exchange), **inside)
+    assert (whole.exchange_id, whole.outcome) == (None, "ok")
+    assert '"decline"' in whole.text
+    assert len(came("prompts/get")) == 3
+
+
+def test_a_stored_secret_is_not_entered(asker, says, boss, acme):
+    channel = NotificationChannelSpec(
+        "Pager", "webhook", url="https://hooks.example.com/very-secret-path-1"
+    )
+    save_channel(boss, channel)
+    asker("modern")
+    says("script", rounds=[rounds(FORM)])
+    with pytest.raises(Problem) as caught:
+        answer(
+            boss,
+            Question.objects.get(),
+            "accept",
+            {"name": "it is https://hooks.example.com/very-secret-path-1"},
+        )
+    assert caught.value.code == "secret_in_answer"
+    assert elicitations.build_page_url(Question.objects.get()).startswith("http")

@@ -1,0 +1,81 @@
+"""This process as a runner: a database that is away, a row that is gone, leaving."""
+
+import pytest
+from django.db import OperationalError
+from django.utils import timezone
+
+from agents.models import Runner, Session
+from agents.sessions import leases, loop
+from agents.sessions import services as sessions
+from agents.sessions import worker as running
+from bonobot.core.runtime import get_runtime
+from tests import factories
+from tests.wait import eventually
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def session(acme, helper):
+    return sessions.start(factories.administrator(acme), helper, "hello")
+
+
+def failing(monkeypatch, module, name, fault, *, times):
+    """Have the first calls of a function raise `fault`; return what is left to fail."""
+    real, left = getattr(module, name), [fault] * times
+
+    async def instead(*args):
+        if left:
+            raise left.pop()
+        return await real(*args)
+
+    def blocking(*args):
+        if left:
+            raise left.pop()
+        return real(*args)
+
+    asked = instead if module is loop else blocking
+    monkeypatch.setattr(module, name, asked)
+    return left
+
+
+def test_a_database_that_is_away_ends_no_session(session, take, runner, monkeypatch):
+    left = failing(monkeypatch, loop, "run", OperationalError("away"), times=1)
+    take(session)
+    eventually(lambda: session.refresh_from_db() or session.status == Session.Status.DONE)
+    assert not left
+
+
+def test_a_runner_whose_row_is_gone_goes_on_under_a_new_one(session, take, runner):
+    get_runtime().call(runner.begin)
+    before = runner.runner_id
+    Runner.objects.all().delete()
+    assert take(session) == Session.Status.DONE
+    assert Runner.objects.filter(pk=runner.runner_id).exclude(pk=before).exists()
+
+
+def test_a_runner_that_left_takes_nothing(session, take, runner):
+    get_runtime().call(runner.drain)
+    assert take(session) == Session.Status.QUEUED
+    assert not Runner.objects.exclude(stopped_at=None).filter(pk=runner.runner_id).exists()
+
+
+def test_a_heart_goes_on_beating_after_a_database_that_was_away(runner, monkeypatch):
+    monkeypatch.setattr(running, "WATCH_S", 0.01)
+    monkeypatch.setattr(leases, "BEAT_S", 0.02)
+    left = failing(monkeypatch, leases, "beat", OperationalError("away"), times=2)
+    get_runtime().call(runner.begin)
+    eventually(lambda: not left)
+    now = timezone.now()
+    eventually(lambda: Runner.objects.get(pk=runner.runner_id).beat_at > now)
+
+
+def test_a_loop_that_is_stuck_lets_its_leases_run_out(runner, monkeypatch):
+    monkeypatch.setattr(running, "WATCH_S", 0.01)
+    monkeypatch.setattr(leases, "BEAT_S", 0.02)
+    looked = []
+    monkeypatch.setattr(runner, "_ticks", lambda: looked.append(1) and False)
+    get_runtime().call(runner.begin)
+    then = Runner.objects.get(pk=runner.runner_id).beat_at
+    eventually(lambda: len(looked) > 5)
+    assert Runner.objects.get(pk=runner.runner_id).beat_at == then

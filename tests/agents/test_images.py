@@ -1,0 +1,167 @@
+"""Images: recognized by their bytes, kept once, shown to models that see and to people."""
+
+import base64
+from contextlib import AsyncExitStack
+
+import pytest
+
+from agents.images import (
+    LARGEST,
+    MOST_IN_A_RESULT,
+    MOST_SHOWN,
+    detect_media_type,
+    extract_images,
+    get_session_blob,
+    keep,
+    load_message_images,
+)
+from agents.llm.interface import ImageData, build_user_message
+from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
+from agents.models import Blob, ModelEndpoint, Session, Step
+from agents.sessions.events import build_step_data
+from bonobot.core.problems import NotFound
+from bonobot.core.runtime import get_runtime
+from mcp_servers.client.pool import get_connection_pool
+from tests import factories
+from tests.agents.llm.anthropic_server import anthropic_server
+from tests.agents.llm.provider_server import Says
+from tests.servers import raw_http_server
+from tests.servers.raw_http_server import RawHttp
+
+PNG = b"\x89PNG\r\n\x1a\n" + b"pixels"
+TOOLS = {"tools": [{"name": "look", "inputSchema": {"type": "object"}}]}
+
+
+def part(data: bytes, declared: str = "image/png") -> dict[str, str]:
+    return {"type": "image", "mimeType": declared, "data": base64.b64encode(data).decode()}
+
+
+@pytest.mark.parametrize(
+    ("data", "kind"),
+    [
+        (PNG, "image/png"),
+        (b"\xff\xd8\xff\xe0", "image/jpeg"),
+        (b"GIF89a", "image/gif"),
+        (b"RIFF\x00\x00\x00\x00WEBPVP8 ", "image/webp"),
+        (b"<svg onload=alert(1)>", ""),
+        (b"<html>", ""),
+        (b"", ""),
+    ],
+)
+def test_an_image_is_told_by_its_bytes_alone(data: bytes, kind: str) -> None:
+    assert detect_media_type(data) == kind
+    found = extract_images({"content": [part(data, "image/png")]})
+    assert [one.media_type for one in found] == ([kind] if kind else [])
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        None,
+        "text",
+        [1, None, {"type": "image"}, {"type": "image", "data": 7}],
+        [{"type": "image", "data": "not base64!"}],
+        [{"type": "resource", "resource": None}],
+        [part(PNG + bytes(LARGEST))],
+    ],
+)
+def test_what_is_no_image_is_left_out(content: object) -> None:
+    assert extract_images({"content": content}) == ()
+
+
+def test_a_result_gives_so_many_images_and_no_more() -> None:
+    assert len(extract_images({"content": [part(PNG)] * 50})) == MOST_IN_A_RESULT
+
+
+@pytest.mark.django_db
+def test_the_same_bytes_are_kept_once_for_each_organization() -> None:
+    acme, other = factories.organization(), factories.organization("other")
+    named = keep(acme.pk, [ImageData("image/gif", PNG)] * 2)
+    keep(other.pk, [ImageData("image/png", PNG)])
+    assert [one["media_type"] for one in named] == ["image/png"] * 2
+    assert sorted(Blob.objects.values_list("organization_id", flat=True)) == sorted(
+        [acme.pk, other.pk]
+    )
+
+
+@pytest.mark.django_db
+def test_the_latest_images_go_to_a_model_that_sees() -> None:
+    acme = factories.organization()
+    many = [ImageData("image/png", PNG + bytes([n])) for n in range(MOST_SHOWN + 3)]
+    messages = [build_user_message("x") | {"images": [one]} for one in keep(acme.pk, many)]
+    found = load_message_images(acme.pk, messages, sees=True)
+    assert ["images" in one for one in found] == [False] * 3 + [True] * MOST_SHOWN
+    assert found[-1]["images"] == [{"media_type": "image/png", "data": many[-1].data}]
+    assert not any("images" in one for one in load_message_images(acme.pk, messages, sees=False))
+    other = factories.organization("other")
+    assert not any("images" in one for one in load_message_images(other.pk, messages, sees=True))
+
+
+@pytest.fixture
+def looking(acme, helper):
+    """A server whose tool gives an image, bound to the helper, and the helper's model."""
+
+    def answer(asked):
+        answers = {
+            "server/discover": {
+                "supportedVersions": [raw_http_server.MODERN],
+                "capabilities": {"tools": {}},
+            },
+            "tools/list": TOOLS,
+            "tools/call": {"content": [{"type": "text", "text": "here"}, part(PNG)]},
+        }
+        return raw_http_server.result(asked, answers[asked.method])
+
+    http, stack = RawHttp(answer), AsyncExitStack()
+    get_runtime().call(stack.enter_async_context, http.listening())
+    model = get_runtime().call(stack.enter_async_context, anthropic_server())
+    server = factories.http_server(acme, http.url, "eyes")
+    factories.ready(acme, server, helper)
+    helper.model_endpoint = save_endpoint(
+        factories.administrator(acme),
+        ModelEndpointSpec(
+            name="Seer",
+            kind="anthropic",
+            base_url=model.url,
+            model="claude-opus-4-8",
+            api_key="k",
+            allow_private=True,
+            sees_images=True,
+        ),
+    )
+    helper.save()
+    yield model
+    get_runtime().call(get_connection_pool().forget, server.pk)
+    get_runtime().call(stack.aclose)
+
+
+@pytest.fixture
+def run(looking, run):
+    def go():
+        looking.script += [Says(calls=(("c", "mcp_eyes_look", "{}"),)), Says("a cat")]
+        session = run("look")
+        assert session.status == Session.Status.DONE, session.error_detail
+        return session
+
+    return go
+
+
+@pytest.mark.django_db(transaction=True)
+def test_an_image_of_a_tool_reaches_a_model_that_sees_and_no_row(looking, run, acme) -> None:
+    session = run()
+    assert [one.text for one in looking.read(1).of("image")] == [base64.b64encode(PNG).decode()]
+    step = session.steps.get(kind=Step.Kind.CALL)
+    (named,) = build_step_data(step)["images"]
+    assert base64.b64encode(PNG).decode() not in str(step.payload)
+    assert bytes(get_session_blob(session, named["sha256"]).data) == PNG
+    (other,) = keep(acme.pk, [ImageData("image/png", PNG + b"another")])
+    with pytest.raises(NotFound):
+        get_session_blob(session, other["sha256"])
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_model_that_sees_none_gets_words(looking, run, helper) -> None:
+    ModelEndpoint.objects.filter(pk=helper.model_endpoint_id).update(sees_images=False)
+    run()
+    assert looking.read(1).of("image") == []
+    assert "[image image/png, 14 bytes]" in looking.read(1).of("result")[0].text

@@ -1,0 +1,210 @@
+"""Kill switches, with a session that runs, one that waits, and a real child."""
+
+import pytest
+
+from agents.kill_switch import (
+    KillSwitchImpact,
+    halt_organization,
+    load_impact,
+    resume,
+)
+from agents.model_endpoints import request_budget
+from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
+from agents.models import Approval, Session, Step
+from agents.policies.services import PolicySpec, set_policy
+from agents.services import AgentSpec, update_agent
+from agents.sessions import services as sessions
+from bonobot.accounts.roles import Role
+from bonobot.core.problems import Problem
+from bonobot.core.runtime import get_runtime
+from bonobot.ledger.models import AuditRow
+from mcp_servers.client.pool import get_connection_pool
+from mcp_servers.models import Server
+from mcp_servers.services import set_server_enabled
+from tests import factories
+from tests.agents.llm.openai_server import Says, Waits
+from tests.wait import eventually
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+ECHO = "mcp_workshop_echo"
+
+
+@pytest.fixture
+def boss(acme):
+    return factories.person(acme, Role.OWNER)
+
+
+@pytest.fixture
+def fake(fake, acme, helper):
+    """The model that the agent thinks with."""
+    helper.model_endpoint = save_endpoint(
+        factories.administrator(acme),
+        ModelEndpointSpec(name="Fake", base_url=fake.url, model="house", allow_private=True),
+    )
+    helper.save()
+    return fake
+
+
+def refused(made, *args, **more) -> Problem:
+    with pytest.raises(Problem) as caught:
+        made(*args, **more)
+    return caught.value
+
+
+def children(server) -> bool:
+    return server.pk in get_connection_pool()._seats.servers()
+
+
+def test_a_halt_refuses_the_very_next_call_and_resuming_lets_it_through(workshop, call, boss):
+    assert call(ECHO, {"text": "x"}).text == "x"
+    assert halt_organization(boss, "drill").halted_at is not None
+    problem = refused(call, ECHO, {"text": "x"})
+    assert (problem.code, problem.rule) == ("organization_halted", "organization:halted")
+    without = {"agent_id": None, "server_id": workshop.pk, "principal": boss}
+    assert refused(call, "echo", {"text": "x"}, **without).code == "organization_halted"
+    resume(boss)
+    assert call(ECHO, {"text": "x"}).text == "x"
+
+
+def test_a_halt_closes_what_is_open(workshop, call, boss):
+    call(ECHO, {"text": "x"})
+    assert children(workshop)
+    halt_organization(boss)
+    eventually(lambda: not children(workshop), what="the child's end")
+
+
+def test_a_running_session_is_cancelled_and_told_why(acme, helper, fake, runner, boss):
+    session = sessions.start(boss, helper, "hello")
+    fake.script.append(Waits())
+    get_runtime().call(runner.take, session.pk)
+    eventually(lambda: fake.requests, within=30, what="the model's turn")
+    assert load_impact(acme).running == 1
+    halt_organization(boss, "Leaked key.")
+    eventually(lambda: Session.objects.get().status == "cancelled", what="the end")
+    found = Session.objects.get()
+    assert (found.error_code, "Leaked key." in found.error_detail) == ("cancelled", True)
+    end = found.steps.get(kind=Step.Kind.END)
+    assert "Leaked key." in end.payload["detail"]
+
+
+def test_a_session_that_waits_for_a_person_is_cancelled(acme, helper, workshop, take, boss):
+    set_policy(boss, helper, PolicySpec("all", ask=(ECHO,)))
+    session = sessions.start(boss, helper, f'/{ECHO} {{"text": "x"}}')
+    assert take(session) == Session.Status.WAITING
+    assert load_impact(acme) == KillSwitchImpact(running=0, waiting=1, agents=1, servers=1)
+    halt_organization(boss)
+    assert take(session) == Session.Status.CANCELLED
+    assert Approval.objects.get().state == Approval.State.WITHDRAWN
+
+
+def test_a_session_that_nobody_held_ends_at_once(acme, helper, boss):
+    session = sessions.start(boss, helper, "hello")
+    halt_organization(boss, "drill")
+    session.refresh_from_db()
+    assert (session.status, "drill" in session.error_detail) == ("cancelled", True)
+
+
+def test_no_session_starts_and_no_message_is_taken_while_it_is_halted(helper, take, boss):
+    session = sessions.start(boss, helper, "hello")
+    take(session)
+    halt_organization(boss)
+    helper.organization.refresh_from_db()
+    assert refused(sessions.start, boss, helper, "hello").code == "organization_halted"
+    session = Session.objects.get()
+    assert refused(sessions.send, boss, session, "more").code == "organization_halted"
+
+
+def test_a_model_is_not_asked_while_it_is_halted(helper, fake, take, boss):
+    session = sessions.start(boss, helper, "hello")
+    helper.organization.halted_at = "2026-01-01T00:00:00Z"
+    helper.organization.save()
+    assert take(session) == Session.Status.FAILED
+    assert session.error_code == "organization_halted"
+    assert not fake.requests
+    row = AuditRow.objects.get(action="agent_model_turn")
+    assert (row.decision, row.code) == ("deny", "organization_halted")
+
+
+def test_a_switch_turned_while_a_turn_begins_counts(helper, fake, take, boss, monkeypatch):
+    session = sessions.start(boss, helper, "hello")
+    fake.script += [Says("never")]
+
+    def reserve_late(*args, reserves=request_budget.build_reservations):
+        halt_organization(boss)
+        return reserves(*args)
+
+    monkeypatch.setattr(request_budget, "build_reservations", reserve_late)
+    assert take(session) in (Session.Status.FAILED, Session.Status.CANCELLED)
+    assert not fake.requests
+
+
+def test_switching_an_agent_off_ends_its_sessions_alone(acme, helper, boss):
+    other = factories.agent(acme, "other")
+    sessions.start(boss, helper, "hello")
+    sessions.start(boss, other, "hello")
+    update_agent(boss, helper, AgentSpec(name=helper.name, enabled=False))
+    stand = dict(Session.objects.values_list("agent__slug", "status"))
+    assert stand == {"helper": "cancelled", "other": "queued"}
+    assert refused(sessions.start, boss, helper, "hello").code == "agent_disabled"
+
+
+def test_switching_a_server_off_closes_its_children(workshop, call, boss):
+    call(ECHO, {"text": "x"})
+    set_server_enabled(boss, workshop, enabled=False)
+    eventually(lambda: not children(workshop), what="the child's end")
+    assert refused(call, ECHO, {"text": "x"}).code == "server_disabled"
+
+
+def test_what_another_process_switched_off_is_closed_here_too(workshop, call):
+    call(ECHO, {"text": "x"})
+    get_runtime().call(get_connection_pool().end_stopped)
+    assert children(workshop)
+    Server.objects.filter(pk=workshop.pk).update(enabled=False)
+    get_runtime().call(get_connection_pool().end_stopped)
+    assert not children(workshop)
+
+
+def test_a_server_reaches_the_sessions_of_agents_that_have_it(acme, helper, workshop, boss):
+    other = factories.agent(acme, "other")
+    sessions.start(boss, helper, "hello")
+    sessions.start(boss, other, "hello")
+    assert load_impact(workshop) == KillSwitchImpact(running=1, waiting=0, agents=1, servers=1)
+    assert load_impact(helper) == KillSwitchImpact(running=1, waiting=0, agents=1, servers=1)
+    assert load_impact(acme) == KillSwitchImpact(running=2, waiting=0, agents=2, servers=1)
+
+
+def test_halting_twice_is_one_change_and_sweeps_up_what_was_left(acme, helper, boss):
+    halt_organization(boss)
+    Session.objects.create(
+        organization=acme, agent=helper, started_by_kind="user", started_by_id="1", started_by="x"
+    )
+    halt_organization(boss)
+    assert Session.objects.get().status == Session.Status.CANCELLED
+    resume(boss)
+    resume(boss)
+    actions = AuditRow.objects.filter(resource_type="organization").values_list("action", flat=True)
+    assert sorted(actions) == ["organization_halted", "organization_resumed"]
+
+
+@pytest.mark.parametrize("role", [Role.OPERATOR, Role.REVIEWER, Role.AUDITOR, Role.MEMBER])
+def test_only_owners_halt_and_resume(acme, role):
+    somebody = factories.person(acme, role)
+    assert refused(halt_organization, somebody).code == "forbidden"
+    assert refused(resume, somebody).code == "forbidden"
+
+
+def test_another_organization_goes_on(acme, helper, boss):
+    theirs = factories.agent(factories.organization("other"))
+    session = sessions.start(factories.administrator(theirs.organization), theirs, "hello")
+    halt_organization(boss)
+    session.refresh_from_db()
+    assert session.status == Session.Status.QUEUED
+
+
+def test_resting_sessions_are_left_alone(helper, take, boss):
+    session = sessions.start(boss, helper, "hello")
+    take(session)
+    assert sessions.end_sessions(boss, Session.objects.all(), "why") == 0
+    session.refresh_from_db()
+    assert session.status == Session.Status.DONE

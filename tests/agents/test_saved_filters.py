@@ -1,0 +1,102 @@
+"""Saved filters of the audit: kept under a name, shared by choice, removed by who may."""
+
+import pytest
+
+from agents.models import SavedFilter
+from agents.saved_filters import MOST, save_filter
+from bonobot.accounts.roles import Role
+from bonobot.core.problems import Forbidden, Problem
+from bonobot.ledger.models import AuditRow
+from tests import admin_client, factories
+
+pytestmark = pytest.mark.django_db
+LIST = "ledger_auditrow_changelist"
+SAVE = "ledger_auditrow_save_filter"
+REMOVE = "ledger_auditrow_remove_filter"
+
+
+@pytest.fixture
+def acme():
+    return factories.organization()
+
+
+@pytest.fixture
+def anna(acme):
+    return admin_client.sit(acme, Role.AUDITOR, "anna")
+
+
+@pytest.fixture
+def bert(acme):
+    return admin_client.sit(acme, Role.AUDITOR, "bert")
+
+
+def test_a_filter_is_kept_without_the_page_and_leads_back(acme, anna):
+    anna.post(SAVE, name="Refusals <b>", query="outcome__in=refused&q=mail&p=3&form=csv")
+    kept = SavedFilter.objects.get()
+    assert (kept.query, kept.shared) == ("outcome__in=refused&q=mail", False)
+    page = anna.get(LIST)
+    assert 'href="?outcome__in=refused&amp;q=mail"' in page
+    assert "Refusals &lt;b&gt;" in page
+    assert 'aria-current="true"' in anna.get(LIST, outcome__in="refused", q="mail")
+    assert not AuditRow.objects.filter(action="audit_filter_saved").exists()  # nobody's business
+
+
+def test_the_same_name_again_replaces_it(acme, anna):
+    anna.post(SAVE, name="Mine", query="q=a")
+    anna.post(SAVE, name="Mine", query="q=b", shared="on")
+    assert [(one.query, one.shared) for one in SavedFilter.objects.all()] == [("q=b", True)]
+
+
+def test_what_is_shared_is_seen_by_the_others_and_nothing_else_is(acme, anna, bert):
+    anna.post(SAVE, name="Hers alone", query="q=a")
+    anna.post(SAVE, name="For all", query="q=b", shared="on")
+    page = admin_client.words(bert.get(LIST))
+    assert "For all" in page
+    assert "of anna" in page
+    assert "Hers alone" not in page
+    assert AuditRow.objects.get(action="audit_filter_saved").resource_name == "For all"
+    elsewhere = admin_client.sit(factories.organization("other"), Role.OWNER, "eve")
+    assert "For all" not in elsewhere.get(LIST)
+
+
+def test_one_removes_ones_own_and_an_owner_what_is_shared(acme, anna, bert):
+    anna.post(SAVE, name="Hers", query="q=a")
+    anna.post(SAVE, name="For all", query="q=b", shared="on")
+    hers, shared = SavedFilter.objects.order_by("-name")
+    bert.post(REMOVE, status=403, filter=shared.pk)
+    bert.post(REMOVE, status=404, filter=hers.pk)
+    anna.post(REMOVE, filter=hers.pk, query="q=a")
+    admin_client.sit(acme, Role.OWNER, "olga").post(REMOVE, filter=shared.pk)
+    assert not SavedFilter.objects.exists()
+
+
+def test_only_who_reads_the_audit_keeps_filters(acme, anna):
+    admin_client.sit(acme, Role.MEMBER, "max").post(SAVE, status=403, name="Mine", query="q=a")
+    with pytest.raises(Forbidden):
+        save_filter(factories.administrator(acme), "Mine", "q=a", shared=False)
+    assert anna.client.get(admin_client.url(SAVE)).status_code == 405
+    assert not SavedFilter.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "query"),
+    [("", "q=a"), ("x" * 81, "q=a"), ("Mine", ""), ("Mine", "p=2"), ("Mine", "q=" + "x" * 2_000)],
+)
+def test_what_can_not_be_kept_is_told_at_the_list(acme, anna, name, query):
+    page = admin_client.words(
+        anna.client.post(
+            admin_client.url(SAVE), {"name": name, "query": query}, follow=True
+        ).content.decode()
+    )
+    assert not SavedFilter.objects.exists()
+    assert any(text in page for text in ("characters", "shows everything", "too much"))
+
+
+def test_a_person_keeps_so_many(acme, anna):
+    mine = admin_client.principal_at(anna, acme)
+    for number in range(MOST):
+        save_filter(mine, f"Filter {number}", "q=a", shared=False)
+    with pytest.raises(Problem) as refused:
+        save_filter(mine, "One more", "q=a", shared=False)
+    assert refused.value.code == "too_many_filters"
+    save_filter(mine, "Filter 1", "q=b", shared=False)

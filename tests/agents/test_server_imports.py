@@ -1,0 +1,204 @@
+"""Import of anything: whatever the text, the answer is a plan or a problem, and nothing is half in.
+
+Hypothesis writes the texts: broken and sound JSON and YAML, bytes, nested junk, doubled names.
+"""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from agents.models import Binding
+from agents.server_imports import plan_import
+from bonobot.accounts.models import Organization
+from bonobot.accounts.principals import Principal
+from bonobot.core.problems import Problem
+from mcp_servers.import_export import import_plan
+from mcp_servers.import_export.import_plan import ImportChoices
+from mcp_servers.models import Secret, Server
+from tests import factories, rest
+from tests.rest import Rest
+
+pytestmark = pytest.mark.django_db
+
+NAMES = st.sampled_from(
+    (
+        *("mcpServers", "servers", "mcp", "tools", "mcp_servers", "context_servers", "inputs"),
+        *("url", "command", "args", "env", "headers", "cwd", "type", "transport", "name", "auth"),
+        *("auth_config", "endpoint_config", "disabled", "enabled", "allowed_tools", "scopes"),
+        *("bot_overrides", "additional_servers", "removed_servers", "tool_permissions", "denied"),
+        *("sampling_budget_tokens", "operations", "document", "a", "helper", "web", "", "\x00"),
+    )
+)
+SCALARS: st.SearchStrategy[Any] = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.just(10**400),
+    st.floats(),
+    st.text(max_size=12),
+    st.sampled_from(
+        (
+            *(
+                "https://a.example/mcp",
+                "http://[::1",
+                "ftp://x",
+                "http://127.0.0.1:1/",
+                "//",
+                "\x00",
+            ),
+            *("npx", "uvx", "${A}", "${A:-b}", "${BONOBOT_KEY}", "${", "stdio", "http", "oauth2"),
+            *(
+                "cmd /c npx 'x",
+                "bearer_token",
+                "https://a.example:99999/",
+                "\ud800",
+                "*",
+                "[",
+                "a" * 600,
+            ),
+        )
+    ),
+)
+JUNK: st.SearchStrategy[Any] = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=4),
+    max_leaves=14,
+)
+MEMBERS = st.dictionaries(NAMES, JUNK, max_size=6)
+DOCUMENTS = st.one_of(
+    JUNK,
+    MEMBERS,
+    st.fixed_dictionaries(
+        {"mcpServers": st.dictionaries(st.text(max_size=8) | NAMES, MEMBERS, max_size=3)},
+        optional={"bot_overrides": JUNK},
+    ),
+)
+
+
+def _doubled(document: Any) -> str:
+    """Write a document twice into one object: every name is there two times."""
+    text = json.dumps(document)
+    return f'{{"a": {text}, "a": {text}}}'
+
+
+def _block(document: Any) -> str:
+    """Write a document as YAML, one member a line."""
+    members = document if isinstance(document, dict) else {"a": document}
+    return "".join(f"{name or 'b'}: {json.dumps(value)}\n" for name, value in members.items())
+
+
+HOSTILE = st.sampled_from(
+    (
+        "a: &a [*a]\n",
+        "a: &x {url: https://a.example/}\nb: *x\n",
+        "a: {<<: *x}\n",
+        "a: !!python/object/apply:os.system [x]\n",
+        "a: !!binary aGk=\n",
+        "a: {url: !!str https://a.example/}\n",
+        f"a: {{url: https://a.example/, env: {{n: {'9' * 5000}}}}}\n",
+        f"a: {'9' * 5000}\n",
+        "a: 0x1F\nb: .inf\nc: .nan\nd: 1e999\n",
+        "a: 2026-13-99\n",
+        "? [a]\n: b\n",
+        "--- a\n--- b\n",
+        "%YAML 9.9\n---\na: b\n",
+        "%TAG ! tag:x,1:\n---\na: !b c\n",
+        "a: {url: https://a.example/}\na: {url: https://b.example/}\n",
+        "a:\n\t- b\n",
+        "a: '\n",
+        "a: \x07\n",
+        "a: " + "[" * 300,
+        "a: |\n  x\n y\n",
+        "- name: [1]\n  url: {}\n",
+        "a: b\n" * 3000,
+        "[" * 100_000,
+        '{"a":' * 50_000,
+        "/*" * 1000,
+        "\ufeff{}",
+    )
+)
+TEXTS = st.one_of(
+    DOCUMENTS.map(json.dumps),
+    DOCUMENTS.map(_doubled),
+    DOCUMENTS.map(lambda document: json.dumps(document)[:-1]),
+    DOCUMENTS.map(_block),
+    st.text(),
+    st.text(alphabet="{}[]\":,'\n #&*!|>-?%@`ab1~\\/", max_size=60),
+    st.binary(max_size=60).map(lambda raw: raw.decode("utf-8", "replace")),
+    st.builds(
+        lambda text, tail: text + tail, HOSTILE, st.sampled_from(("", "b: c\n", "{}", "\x00"))
+    ),
+)
+FUZZ = settings(
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+
+
+@pytest.fixture
+def acme(monkeypatch: pytest.MonkeyPatch) -> Organization:
+    """An organization with an agent; no name is looked up."""
+    monkeypatch.setattr(import_plan, "resolve_for_preview", lambda host: ())
+    made = factories.organization()
+    factories.agent(made)
+    return made
+
+
+@pytest.fixture
+def boss(acme: Organization) -> Principal:
+    return factories.administrator(acme)
+
+
+@pytest.fixture
+def root(acme: Organization) -> Rest:
+    return rest.as_administrator()
+
+
+def counted() -> tuple[int, int, int]:
+    """Count what an import may write."""
+    return Server.objects.count(), Secret.objects.count(), Binding.objects.count()
+
+
+def planned(principal: Principal, text: str) -> dict[str, Any]:
+    """Return the plan of a text, or the problem."""
+    try:
+        return plan_import(principal, text, ImportChoices()).as_dict()
+    except Problem as problem:
+        return problem.as_dict()
+
+
+@settings(FUZZ, max_examples=860)
+@given(text=TEXTS)
+def test_any_text_has_a_plan_or_a_problem(boss: Principal, text: str) -> None:
+    told = planned(boss, text)
+    json.dumps(told, allow_nan=False, ensure_ascii=False).encode()
+    if "code" in told:
+        assert told["remedy"]
+        return
+    for entry in told["entries"]:
+        assert (entry["action"] == "refuse") == bool(entry["problems"])
+        assert all(one["code"] and one["detail"] for one in entry["problems"])
+
+
+@settings(FUZZ, max_examples=150)
+@given(text=TEXTS)
+def test_any_text_has_an_answer_over_rest_and_nothing_is_half_written(
+    root: Rest, text: str
+) -> None:
+    before = counted()
+    answer = root.post("mcp-servers/import", {"text": text, "apply": True})
+    assert answer.status in (200, 400), answer
+    servers, secrets, bindings = counted()
+    if answer.status == 400:
+        assert answer.code
+        assert (servers, secrets, bindings) == before
+        return
+    added = [one for one in answer.json["entries"] if one["action"] == "added"]
+    assert servers - before[0] == len(added)
+    if not added:
+        assert secrets == before[1]
+    if not any(one["action"] in ("give", "take") for one in answer.json["overrides"]):
+        assert bindings == before[2]

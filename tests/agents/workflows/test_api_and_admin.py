@@ -1,0 +1,85 @@
+"""Workflows for people and programs: REST and the admin."""
+
+import pytest
+
+from agents.models import Session, Workflow, WorkflowRun
+from bonobot.accounts.roles import Role
+from tests import admin_client, factories, rest
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+SOURCE = """\
+agent: helper
+description: Says it
+inputs: {type: object, properties: {text: {type: string}}, required: [text]}
+steps: [{id: say, call: search_notes, arguments: {query: "${/inputs/text}"}}]
+outputs: {said: "${/steps/say/text}"}
+"""
+
+
+def test_a_workflow_is_written_run_and_looked_at_over_rest(acme, helper):
+    operator = rest.as_role(acme, Role.OPERATOR)
+    made = operator.post("workflows", {"name": "say", "source": SOURCE, "agents": ["helper"]})
+    assert (made.status, made.json["agent"], made.json["state"]) == (201, "helper", "pending")
+    wrong = operator.post("workflows", {"name": "b", "source": SOURCE.replace("call:", "cal:")})
+    assert (wrong.status, wrong.json["field"]) == (400, "steps[0].cal")
+    wrong = operator.post("workflows", {"name": "b", "source": SOURCE.replace("helper", "nobody")})
+    assert (wrong.status, wrong.json["field"]) == (404, "agent")
+    assert operator.post("workflows/say/runs", {"inputs": {"text": 1}}).code == "invalid_arguments"
+    run = operator.post("workflows/say/runs", {"inputs": {"text": "x"}})
+    assert (run.status, run.json["session"]["status"]) == (201, "queued")
+    assert [one["state"] for one in run.json["steps"]] == ["waiting"]
+    path = f"workflow-runs/{run.json['id']}"
+    assert operator.post(f"{path}/cancel").json["session"]["status"] == "cancelled"
+    listed = operator.get("workflows/say/runs?status=cancelled").json["results"]
+    assert [one["id"] for one in listed] == [run.json["id"]]
+    reviewer = rest.as_role(acme, Role.REVIEWER)
+    stale = reviewer.post("workflows/say/approve", {"digest": "other"})
+    assert stale.code == "definition_changed"
+    seen = {"digest": made.json["digest"]}
+    assert reviewer.post("workflows/say/approve", seen).json["state"] == "approved"
+    assert operator.post("workflows/say/approve", seen).status == 403
+    changed = operator.patch("workflows/say", {"source": SOURCE.replace("Says", "Said")})
+    assert (changed.json["version"], changed.json["state"]) == (2, "changed")
+    assert len(operator.get("workflows/say/versions").json["results"]) == 2
+    assert operator.delete("workflows/say").status == 204
+    assert operator.get(path).json["workflow"] == "say", "runs stay"
+
+
+def test_members_run_what_runs_as_their_agents(acme, helper):
+    operator = rest.as_role(acme, Role.OPERATOR)
+    operator.post("workflows", {"name": "say", "source": SOURCE})
+    narrowed = rest.as_role(acme, Role.MEMBER, helper)
+    assert narrowed.post("workflows/say/runs", {"inputs": {"text": "x"}}).status == 201
+    other = rest.as_role(acme, Role.MEMBER, factories.agent(acme, "other"))
+    assert other.get("workflows/say").status == 404
+    assert other.get("workflows").json["results"] == []
+    run = WorkflowRun.objects.get()
+    assert other.get(f"workflow-runs/{run.pk}").status == 404
+
+
+def test_a_workflow_is_written_and_followed_in_the_admin(acme, helper):
+    seat = admin_client.sit(acme, Role.OWNER)
+    assert "agent: helper" in seat.get("agents_workflow_add")
+    fields = {"name": "say", "source": SOURCE, "agents": ["helper"], "enabled": "on"}
+    page = seat.post("agents_workflow_add", **{**fields, "source": SOURCE.replace("id:", "ID:")})
+    assert "steps[0].ID" in page
+    page = admin_client.words(seat.post("agents_workflow_add", **fields))
+    assert "It hasn't run yet." in page
+    workflow = Workflow.objects.get()
+    page = seat.post("agents_workflow_start", workflow.pk, inputs='{"text": "x"}')
+    run = WorkflowRun.objects.get()
+    assert "say" in page
+    page = admin_client.words(seat.get("agents_workflow_run", workflow.pk, run=run.pk))
+    assert "Steps" in page
+    seat.post("agents_workflow_cancel", workflow.pk, run=run.pk)
+    seat.post("agents_workflow_write", workflow.pk, **{**fields, "source": SOURCE + "max_run_s: 5"})
+    workflow.refresh_from_db()
+    assert workflow.version == 2
+    seat.post("agents_workflow_approve", workflow.pk, digest=workflow.digest)
+    workflow.refresh_from_db()
+    assert workflow.state == "approved"
+    assert "say" in admin_client.words(seat.get("agents_workflow_changelist"))
+    seat.post("agents_workflow_delete", workflow.pk, post="yes")
+    assert not Workflow.objects.exists()
+    assert Session.objects.count() == 1

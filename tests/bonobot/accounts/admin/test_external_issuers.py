@@ -1,0 +1,60 @@
+"""Issuers in the admin: added and changed by platform administrators, seen by nobody else."""
+
+import pytest
+
+from bonobot.accounts.models import Issuer
+from bonobot.accounts.roles import Role
+from tests import admin_client, factories
+
+pytestmark = pytest.mark.django_db
+
+SAID = {
+    "name": "Login",
+    "url": "https://login.example.com",
+    "subject_claim": "sub",
+    "scope_claim": "scope",
+    "role": "member",
+    "enabled": "on",
+}
+
+
+def test_an_issuer_is_added_changed_and_removed() -> None:
+    acme = factories.organization()
+    agent = factories.agent(acme)
+    seat = admin_client.sit(acme, None)
+    assert "Helper" in seat.get("tenancy_issuer_add")
+    bounds = {"agents": str(agent.pk), "scopes": ["mcp:tools"], "roles": '{"ops": "operator"}'}
+    seat.post("tenancy_issuer_add", **SAID, **bounds)
+    row = Issuer.objects.get()
+    assert (row.agent_ids, row.scopes) == ([str(agent.pk)], ["mcp:tools"])
+    assert (row.roles, row.announced) == ({"ops": "operator"}, False)
+    page = seat.post("tenancy_issuer_change", row.pk, **SAID | {"url": "http://x.example.com"})
+    assert "begins with https" in admin_client.words(page)
+    seat.post("tenancy_issuer_change", row.pk, **SAID | {"enabled": ""})
+    row.refresh_from_db()
+    assert (row.enabled, row.agent_ids, row.scopes) == (False, [], [])
+    assert "off" in admin_client.words(seat.get("tenancy_issuer_changelist"))
+    seat.post("tenancy_issuer_delete", row.pk, post="yes")
+    assert not Issuer.objects.exists()
+
+
+def test_an_issuer_that_is_taken_is_told_at_its_field() -> None:
+    acme = factories.organization()
+    factories.issuer(factories.organization("other"), SAID["url"])
+    page = admin_client.sit(acme, None).post("tenancy_issuer_add", **SAID)
+    assert "belongs to one organization" in admin_client.words(page)
+
+
+def test_an_owner_does_not_see_them() -> None:
+    acme = factories.organization()
+    seat = admin_client.sit(acme, Role.OWNER)
+    seat.get("tenancy_issuer_changelist", status=403)
+    assert "Issuers of tokens" not in admin_client.words(seat.get("index"))
+
+
+def test_keys_are_read_on_request_and_what_is_wrong_is_said() -> None:
+    acme = factories.organization()
+    row = factories.issuer(acme, "http://127.0.0.1:9", allow_private=True)
+    seat = admin_client.sit(acme, None)
+    seat.post("tenancy_issuer_changelist", action="check_chosen", _selected_action=str(row.pk))
+    assert "Login: The issuer of the token" in seat.messages[0]

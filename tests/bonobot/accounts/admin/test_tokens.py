@@ -1,0 +1,76 @@
+"""Tokens in the admin: shown once, narrowed, changed, revoked."""
+
+import pytest
+
+from bonobot.accounts.models import Token
+from bonobot.accounts.roles import Role
+from bonobot.accounts.tokens.services import issue
+from bonobot.ledger.models import AuditRow
+from tests import admin_client, factories
+
+pytestmark = pytest.mark.django_db
+
+
+def test_a_new_token_is_shown_once() -> None:
+    acme = factories.organization()
+    seat = admin_client.sit(acme, Role.OWNER)
+    page = seat.post("tenancy_token_add", name="ci", role="operator", lasting="90")
+    token = Token.objects.get()
+    assert f"bnb_{token.key}_" in page
+    assert token.expires_at is not None
+    assert f"bnb_{token.key}_" not in seat.get("tenancy_token_changelist")
+    assert token.digest not in seat.get("tenancy_token_change", token.pk)
+
+
+def test_a_token_can_be_narrowed_to_an_agent() -> None:
+    acme = factories.organization()
+    agent = factories.agent(acme)
+    seat = admin_client.sit(acme, Role.OWNER)
+    assert "Helper" in seat.get("tenancy_token_add")
+    seat.post("tenancy_token_add", name="ci", role="member", agents=str(agent.pk), lasting="")
+    assert Token.objects.get().agent_ids == [str(agent.pk)]
+
+
+def test_a_token_is_changed_but_for_its_role() -> None:
+    acme = factories.organization()
+    agent, boss = factories.agent(acme), factories.administrator(acme)
+    token, _text = issue(boss, name="ci", role=Role.MEMBER, agent_ids=[agent.pk])
+    seat = admin_client.sit(acme, Role.OWNER)
+    said = {"name": "IDE", "client": "zed", "role": "owner", "scopes": ["mcp:tools", "mcp:agents"]}
+    bounds = {"agents": [str(agent.pk)], "networks": "10.0.0.0/8\n::1", "calls_per_minute": "7"}
+    seat.post("tenancy_token_change", token.pk, **said, **bounds, lasting="kept")
+    token.refresh_from_db()
+    assert (token.name, token.client, token.role) == ("IDE", "zed", "member")
+    assert (token.scopes, token.networks) == (
+        ["mcp:tools", "mcp:agents"],
+        ["10.0.0.0/8", "::1/128"],
+    )
+    assert (token.agent_ids, token.calls_per_minute) == ([str(agent.pk)], 7)
+    page = seat.post("tenancy_token_change", token.pk, **said, networks="everywhere", lasting="")
+    assert "is no network" in admin_client.words(page)
+    token.refresh_from_db()
+    assert len(token.networks) == 2
+
+
+def test_a_token_keeps_an_agent_that_is_gone() -> None:
+    acme = factories.organization()
+    agent, boss = factories.agent(acme), factories.administrator(acme)
+    token, _text = issue(boss, name="ci", role=Role.MEMBER, agent_ids=[agent.pk])
+    gone = str(agent.pk)
+    agent.delete()
+    seat = admin_client.sit(acme, Role.OWNER)
+    assert f"removed: {gone}" in seat.get("tenancy_token_change", token.pk)
+    seat.post("tenancy_token_change", token.pk, name="ci", agents=[gone], lasting="kept")
+    token.refresh_from_db()
+    assert token.agent_ids == [gone]
+
+
+def test_tokens_are_revoked_not_deleted() -> None:
+    acme = factories.organization()
+    token, _text = issue(factories.administrator(acme), name="ci", role=Role.MEMBER)
+    seat = admin_client.sit(acme, Role.OWNER)
+    fields = {"action": "revoke_chosen", "_selected_action": str(token.pk)}
+    seat.post("tenancy_token_changelist", **fields)
+    token.refresh_from_db()
+    assert token.revoked_at is not None
+    assert AuditRow.objects.filter(action="token_revoked", actor_id=seat.user.pk).exists()

@@ -1,0 +1,161 @@
+"""`Idempotency-Key`: one effect and one answer for a day."""
+
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+import pytest
+import time_machine
+from django.db import connection, connections
+from django.utils import timezone
+
+from agents.models import Agent
+from bonobot.accounts.api.idempotency_keys import IdempotentReplay, claim, keep
+from bonobot.accounts.models import KeptAnswer, Organization, Token
+from bonobot.accounts.roles import Role
+from bonobot.core.crypto.sealed_values import SealedValue
+from bonobot.core.problems import Conflict, InvalidInput
+from tests import factories, rest
+from tests.rest import Rest
+
+KEY = "0191f2d0-7f0c-7c3e-9d1f-0d5f2b8f6a11"
+OFFLINE = {"name": "Offline", "kind": "offline"}
+
+
+@pytest.fixture
+def acme(db: None) -> Organization:
+    return factories.organization()
+
+
+@pytest.fixture
+def owner(acme: Organization) -> Rest:
+    factories.agent(acme)
+    return rest.as_role(acme, Role.OWNER)
+
+
+def test_the_same_write_has_one_effect_and_one_answer(owner):
+    first = owner.post("agents", {"name": "One"}, Idempotency_Key=KEY)
+    again = owner.post("agents", {"name": "One"}, Idempotency_Key=KEY)
+    assert (first.status, again.status) == (201, 201)
+    assert first.json == again.json
+    assert "Idempotent-Replayed" not in first.headers
+    assert again.headers["Idempotent-Replayed"] == "true"
+    assert Agent.objects.filter(name="One").count() == 1
+
+
+def test_a_refusal_is_replayed_as_the_problem_it_was(owner):
+    first = owner.post("agents", {"name": ""}, Idempotency_Key=KEY)
+    again = owner.post("agents", {"name": ""}, Idempotency_Key=KEY)
+    assert (again.status, again.json) == (400, first.json)
+    assert again.headers["Content-Type"] == rest.PROBLEM
+
+
+def test_an_empty_answer_is_replayed(owner):
+    made = owner.post("agents", {"name": "One"}).json
+    for _ in range(2):
+        assert owner.delete(f"agents/{made['id']}", Idempotency_Key=KEY).status == 204
+
+
+def test_another_body_with_the_key_is_refused(owner):
+    owner.post("agents", {"name": "One"}, Idempotency_Key=KEY)
+    answer = owner.post("agents", {"name": "Two"}, Idempotency_Key=KEY)
+    assert (answer.status, answer.code) == (422, "idempotency_mismatch")
+    assert not Agent.objects.filter(name="Two").exists()
+
+
+def test_another_address_with_the_key_is_refused(owner):
+    owner.post("model-endpoints", OFFLINE, Idempotency_Key=KEY)
+    assert owner.post("agents", OFFLINE, Idempotency_Key=KEY).code == "idempotency_mismatch"
+
+
+def test_the_order_of_members_is_the_same_body(owner):
+    raw = b'{"name": "One", "enabled": true}', b'{"enabled":true,"name":"One"}'
+    answers = [owner.send("POST", "agents", body, Idempotency_Key=KEY) for body in raw]
+    assert [answer.status for answer in answers] == [201, 201]
+
+
+def test_keys_of_different_people_are_different_keys(acme, owner):
+    other = rest.as_role(acme, Role.OPERATOR)
+    owner.post("agents", {"name": "One"}, Idempotency_Key=KEY)
+    assert other.post("agents", {"name": "Two"}, Idempotency_Key=KEY).status == 201
+
+
+@pytest.mark.parametrize("key", ["", " ", "x" * 256, "a b"])
+def test_a_key_that_can_not_be_one_is_refused(owner, key):
+    answer = owner.post("agents", {"name": "One"}, Idempotency_Key=key)
+    assert (answer.status, answer.code) == (400, "bad_idempotency_key")
+
+
+def test_a_first_request_without_an_answer_is_never_repeated(acme, owner):
+    owner.post("agents", {"name": "One"}, Idempotency_Key=KEY)
+    KeptAnswer.objects.update(status=None)
+    answer = owner.post("agents", {"name": "One"}, Idempotency_Key=KEY)
+    assert (answer.status, answer.code) == (409, "idempotency_in_progress")
+    assert int(answer.headers["Retry-After"]) > 0
+
+
+def test_a_day_later_the_key_is_free(owner):
+    owner.post("agents", {"name": "One"}, Idempotency_Key=KEY)
+    with time_machine.travel(timezone.now() + timedelta(hours=25)):
+        answer = owner.post("agents", {"name": "Two"}, Idempotency_Key=KEY)
+    assert answer.status == 201
+
+
+def test_whoever_lost_the_right_gets_no_replay(acme, owner):
+    owner.post("agents", {"name": "One"}, Idempotency_Key=KEY)
+    Token.objects.update(role=Role.AUDITOR)
+    assert owner.post("agents", {"name": "One"}, Idempotency_Key=KEY).status == 403
+
+
+def test_a_new_tokens_text_is_replayed_and_sealed_at_rest(owner):
+    body = {"name": "pipeline", "role": "member"}
+    first = owner.post("tokens", body, Idempotency_Key=KEY)
+    again = owner.post("tokens", body, Idempotency_Key=KEY)
+    assert again.json["token"] == first.json["token"]
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT body FROM tenancy_keptanswer")
+        assert first.json["token"] not in str(cursor.fetchall())
+
+
+def test_what_may_be_tried_again_is_not_kept(acme):
+    boss = factories.administrator(acme)
+    for status in (429, 503):
+        keep(claim(boss, KEY, {"body": 1}), status, "{}")
+        assert not KeptAnswer.objects.exists()
+
+
+def test_after_an_internal_error_nobody_knows(acme):
+    boss = factories.administrator(acme)
+    keep(claim(boss, KEY, {"body": 1}), 500, "{}")
+    with pytest.raises(Conflict) as refused:
+        claim(boss, KEY, {"body": 1})
+    assert refused.value.code == "idempotency_in_progress"
+
+
+def test_an_answer_is_replayed_as_it_was(acme):
+    boss = factories.administrator(acme)
+    keep(claim(boss, KEY, {"body": 1}), 201, '{"id": 1}')
+    with pytest.raises(IdempotentReplay) as replay:
+        claim(boss, KEY, {"body": 1})
+    assert (replay.value.status, replay.value.body) == (201, '{"id": 1}')
+    assert isinstance(KeptAnswer.objects.get().body, SealedValue)
+    with pytest.raises(InvalidInput):
+        claim(boss, KEY, {"body": 2})
+
+
+@pytest.mark.django_db(transaction=True)
+def test_many_at_once_have_one_effect():
+    acme = factories.organization()
+    factories.agent(acme)
+    owner = rest.as_role(acme, Role.OWNER)
+
+    def ask(_: int) -> rest.Answer:
+        try:
+            return owner.post("agents", {"name": "One"}, Idempotency_Key=KEY)
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(8) as threads:
+        answers = list(threads.map(ask, range(24)))
+    assert {answer.status for answer in answers} <= {201, 409}
+    assert len({answer.json["id"] for answer in answers if answer.status == 201}) == 1
+    assert Agent.objects.filter(name="One").count() == 1

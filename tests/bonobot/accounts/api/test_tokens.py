@@ -1,0 +1,106 @@
+"""Tokens over REST: their scopes, agents and networks, and how these are changed."""
+
+import pytest
+
+from agents.models import Agent
+from bonobot.accounts.models import Organization, Token
+from bonobot.accounts.roles import Role
+from bonobot.accounts.tokens.services import issue
+from tests import factories, rest
+from tests.rest import Rest
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def acme() -> Organization:
+    return factories.organization()
+
+
+@pytest.fixture
+def owner(acme: Organization) -> Rest:
+    return rest.as_role(acme, Role.OWNER)
+
+
+@pytest.fixture
+def agents(acme: Organization) -> list[Agent]:
+    return [factories.agent(acme, name) for name in ("one", "two", "three")]
+
+
+def test_a_token_for_several_agents_reaches_these_and_no_other(owner, agents):
+    body = {"name": "ide", "role": "member", "agents": ["one", str(agents[1].pk)]}
+    made = owner.post("tokens", body)
+    assert set(made.json["agents"]) == {str(one.pk) for one in agents[:2]}
+    assert made.json["agent_id"] is None
+    client = Rest(made.json["token"])
+    found = {client.get(f"agents/{one.slug}").status for one in agents[:2]}
+    assert (found, client.get("agents/three").status) == ({200}, 404)
+    assert {one["slug"] for one in client.get("agents").json["results"]} == {"one", "two"}
+
+
+def test_the_token_of_an_agent_that_was_removed_becomes_no_wider(owner, agents):
+    made = owner.post("tokens", {"name": "ide", "role": "operator", "agents": ["one"]})
+    gone = str(agents[0].pk)
+    agents[0].delete()
+    client = Rest(made.json["token"])
+    assert client.get("agents").json["results"] == []
+    assert client.get("agents/two").status == 404
+    assert owner.get(f"tokens/{made.json['id']}").json["agents"] == [gone]
+
+
+def test_rest_needs_the_scope_api(owner, agents):
+    body = {"name": "ide", "role": "operator", "scopes": ["mcp:manage", "mcp:tools"]}
+    made = owner.post("tokens", body)
+    assert made.json["scopes"] == ["mcp:tools", "mcp:manage"]
+    refused = Rest(made.json["token"]).get("agents")
+    assert (refused.status, refused.code) == (403, "insufficient_scope")
+    assert refused.json["scopes"] == ["api"]
+    address = f"tokens/{made.json['id']}"
+    assert owner.patch(address, {"scopes": ["api"]}).json["scopes"] == ["api"]
+    assert Rest(made.json["token"]).get("agents").status == 200
+
+
+def test_a_patch_changes_what_it_says_and_the_text_stays(owner, agents):
+    made = owner.post("tokens", {"name": "ide", "role": "operator", "client": "claude-code"})
+    address = f"tokens/{made.json['id']}"
+    asked = {"networks": ["127.0.0.1"], "calls_per_minute": 5, "agents": ["one"]}
+    changed = owner.patch(address, asked)
+    expected = {
+        "networks": ["127.0.0.1/32"],
+        "calls_per_minute": 5,
+        "agents": [str(agents[0].pk)],
+        "agent_id": str(agents[0].pk),
+        "client": "claude-code",
+        "name": "ide",
+    }
+    assert changed.json.items() >= expected.items()
+    assert "token" not in changed.json
+    assert Rest(made.json["token"]).get("agents/one").status == 200
+    widened = owner.patch(address, {"agents": [], "calls_per_minute": None})
+    assert (widened.json["agents"], widened.json["calls_per_minute"]) == ([], None)
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "field"),
+    [
+        ({"role": "owner"}, 400, "role"),
+        ({"agent": "one"}, 400, "agent"),
+        ({"agents": ["nobody"]}, 404, "agents"),
+        ({"scopes": ["all"]}, 400, "scopes"),
+        ({"networks": ["10.0.0.1/8"]}, 400, "networks"),
+        ({"expires_at": "2020-01-01T00:00:00Z"}, 400, "expires_at"),
+        ({"name": ""}, 400, "name"),
+    ],
+)
+def test_a_change_that_can_not_be_is_refused(acme, owner, body, status, field):
+    token, _ = issue(factories.administrator(acme), name="ci", role=Role.MEMBER)
+    answer = owner.patch(f"tokens/{token.pk}", body)
+    assert answer.status == status, answer
+    assert answer.json["field"].partition("[")[0].partition(".")[0] == field
+    kept = Token.objects.get(pk=token.pk)
+    assert (kept.name, kept.scopes, kept.networks) == ("ci", [], [])
+
+
+def test_one_agent_is_named_in_one_way(owner, agents):
+    body = {"name": "ide", "role": "member", "agent": "one", "agents": ["two"]}
+    assert owner.post("tokens", body).status == 400

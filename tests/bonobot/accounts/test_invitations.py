@@ -1,0 +1,285 @@
+"""Invitations: what is sent, who may join by them, how often, and what nobody learns."""
+
+import re
+from datetime import timedelta
+
+import pytest
+import time_machine
+from django.conf import settings
+from django.core import mail
+from django.test import Client
+from django.urls import reverse
+from django.utils import timezone, translation
+
+from bonobot.accounts import invitations
+from bonobot.accounts.attempt_limits import INVITE_EMAIL, TooManyAttempts, charge_attempt
+from bonobot.accounts.models import Attempts, Invitation, Membership, Organization, User
+from bonobot.accounts.roles import Role
+from bonobot.core.problems import Conflict, Forbidden, InvalidInput, NotFound
+from bonobot.ledger.models import AuditRow
+from tests import admin_client, factories, rest
+
+pytestmark = pytest.mark.django_db
+
+PASSWORD = "a-long-one-for-tests"
+ACCOUNT = {"username": "anna", "first_name": "Anna", "password": PASSWORD, "again": PASSWORD}
+
+
+@pytest.fixture
+def acme() -> Organization:
+    return factories.organization()
+
+
+@pytest.fixture
+def _mail(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "BONOBOT_EMAIL_URL", "smtp://mail.example.com")
+
+
+def invited(where: Organization, email: str = "anna@example.com", role: Role = Role.MEMBER) -> str:
+    """Invite somebody and return the link's text."""
+    return text_of(invitations.invite(factories.administrator(where), email, role).link)
+
+
+def text_of(link: str) -> str:
+    return link.rstrip("/").rpartition("/")[2]
+
+
+def opened(text: str) -> Client:
+    """Return a browser that has opened the link."""
+    client = Client()
+    answer = client.get(reverse("account_invitation", args=[text]))
+    assert answer["Location"] == reverse("account_join")
+    assert answer["Referrer-Policy"] == "no-referrer"
+    return client
+
+
+def test_where_no_mail_is_set_up_the_link_is_shown_once(acme: Organization) -> None:
+    seat = admin_client.sit(acme, Role.OWNER)
+    page = seat.post("tenancy_invitation_add", email="Anna@Example.com", role="operator")
+    link = re.search(r'value="([^"]*/account/invitation/[^"]+)"', page)
+    assert link
+    row = Invitation.objects.get()
+    assert (row.email, row.role, row.mailed_at) == ("anna@example.com", "operator", None)
+    secret = text_of(link[1]).partition("_")[2]
+    assert secret not in row.digest
+    for name in ("tenancy_membership_changelist", "tenancy_invitation_changelist"):
+        page = seat.get(name)
+        assert "anna@example.com" in page
+        assert "invited" in admin_client.words(page)
+        assert secret not in page
+
+
+@pytest.mark.usefixtures("_mail")
+def test_where_mail_is_set_up_the_link_is_mailed_and_not_shown(acme: Organization) -> None:
+    seat = admin_client.sit(acme, Role.OWNER)
+    page = seat.post("tenancy_invitation_add", email="anna@example.com", role="operator")
+    (letter,) = mail.outbox
+    assert letter.to == ["anna@example.com"]
+    link = re.search(r"/account/invitation/(\S+)/", str(letter.body))
+    assert link
+    assert link[1] not in page
+    assert Invitation.objects.get().mailed_at is not None
+    assert invitations.get_invitation_by_link(link[1])
+
+
+@pytest.mark.usefixtures("_mail")
+def test_a_letter_speaks_the_language_of_whom_it_invites(acme: Organization) -> None:
+    User.objects.create_user("berta", email="Berta@example.com", language="de")
+    with translation.override("en"):
+        invited(acme, "berta@example.com")
+        invited(acme, "carla@example.com")
+    assert [one.subject for one in mail.outbox] == [
+        "Acme bei Bonobot beitreten",
+        "Join Acme on Bonobot",
+    ]
+
+
+def test_a_new_account_is_made_and_joins(acme: Organization) -> None:
+    agent = factories.agent(acme)
+    posted = invitations.invite(
+        factories.administrator(acme), "anna@example.com", Role.MEMBER, agent_ids=[agent.pk]
+    )
+    client = opened(text_of(posted.link))
+    page = admin_client.page_of(client.get(reverse("account_join")))
+    assert "Acme" in page
+    answer = client.post(reverse("account_join"), ACCOUNT, follow=True)
+    user = User.objects.get()
+    assert (user.email, user.check_password(PASSWORD)) == ("anna@example.com", True)
+    assert Membership.objects.get(user=user).role == Role.MEMBER
+    assert list(agent.members.all()) == [user]
+    assert answer.context["user"] == user
+    found = AuditRow.objects.filter(action="invitation_accepted", actor_label="anna")
+    assert found.count() == 1
+
+
+@pytest.mark.parametrize(
+    ("changed", "field"),
+    [
+        ({"password": "123", "again": "123"}, "password"),
+        ({"again": "another-password-than-that"}, "again"),
+        ({"username": ""}, "username"),
+        ({"username": "taken"}, "username"),
+    ],
+)
+def test_what_is_wrong_with_an_account_is_said_and_uses_nothing_up(
+    acme: Organization, changed: dict[str, str], field: str
+) -> None:
+    User.objects.create_user("taken")
+    text = invited(acme)
+    answer = opened(text).post(reverse("account_join"), ACCOUNT | changed)
+    assert field in answer.context["form"].errors
+    assert User.objects.count() == 1
+    assert invitations.get_invitation_by_link(text)
+
+
+def test_somebody_with_an_account_signs_in_and_joins(acme: Organization) -> None:
+    User.objects.create_user("bert", password=PASSWORD)
+    client = opened(invited(acme, role=Role.REVIEWER))
+    login = f"{reverse('admin:login')}?next={reverse('account_join')}"
+    answer = client.post(login, {"username": "bert", "password": PASSWORD}, follow=True)
+    assert "bert" in admin_client.words(admin_client.page_of(answer))
+    client.post(reverse("account_join"))
+    assert Membership.objects.get(user__username="bert").role == Role.REVIEWER
+    assert client.get(reverse("admin:index")).status_code == 200
+
+
+def test_it_is_good_for_one_time(acme: Organization) -> None:
+    text = invited(acme)
+    invitations.accept(text, User.objects.create_user("anna"))
+    answer = opened(text).get(reverse("account_join"))
+    assert answer.status_code == 404
+    with pytest.raises(NotFound) as refused:
+        invitations.accept(text, User.objects.create_user("bert"))
+    assert refused.value.code == "invitation_ended"
+
+
+def test_it_expires_and_can_be_sent_again(acme: Organization) -> None:
+    text = invited(acme)
+    later = timezone.now() + timedelta(days=settings.BONOBOT_INVITATION_DAYS, seconds=1)
+    with time_machine.travel(later, tick=False):
+        with pytest.raises(NotFound):
+            invitations.get_invitation_by_link(text)
+        row = Invitation.objects.get()
+        posted = invitations.send_again(factories.administrator(acme), row)
+        assert invitations.get_invitation_by_link(text_of(posted.link)).pk == row.pk
+
+
+def test_sending_again_ends_the_old_link(acme: Organization) -> None:
+    text = invited(acme)
+    seat = admin_client.sit(acme, Role.OWNER)
+    seat.post("tenancy_invitation_send", Invitation.objects.get().pk)
+    with pytest.raises(NotFound):
+        invitations.get_invitation_by_link(text)
+
+
+def test_a_revoked_one_opens_nothing(acme: Organization) -> None:
+    text = invited(acme)
+    seat = admin_client.sit(acme, Role.OWNER)
+    seat.post("tenancy_invitation_revoke", Invitation.objects.get().pk)
+    with pytest.raises(NotFound):
+        invitations.get_invitation_by_link(text)
+    with pytest.raises(Conflict) as refused:
+        invitations.send_again(factories.administrator(acme), Invitation.objects.get())
+    assert refused.value.code == "invitation_ended"
+
+
+@pytest.mark.parametrize("text", ["", "_", "nothing", "a_b", "é_\x00"])
+def test_a_text_that_is_none_opens_nothing(acme: Organization, text: str) -> None:
+    invited(acme)
+    with pytest.raises(NotFound):
+        invitations.get_invitation_by_link(text.replace("a", Invitation.objects.get().key))
+
+
+def test_inviting_tells_nothing_of_accounts(acme: Organization) -> None:
+    """Who has an account, elsewhere or nowhere, is answered letter by letter like who has none."""
+    other = factories.organization("other")
+    elsewhere = factories.person(other, Role.OWNER, "bert")
+    User.objects.filter(pk=elsewhere.id).update(email="known@example.com")
+    client = rest.as_role(acme, Role.OWNER)
+    answers = [
+        client.post("invitations", {"email": f"{name}@example.com", "role": "member"})
+        for name in ("known", "nobody")
+    ]
+    assert [one.status for one in answers] == [201, 201]
+    own = {"id", "email", "link", "created_at", "expires_at"}
+    known, nobody = ({k: v for k, v in one.json.items() if k not in own} for one in answers)
+    assert known == nobody
+
+
+def test_one_address_is_invited_once(acme: Organization) -> None:
+    invited(acme)
+    client = rest.as_role(acme, Role.OWNER)
+    body = {"email": "ANNA@example.com", "role": "member"}
+    assert client.post("invitations", body).json["code"] == "invited_already"
+    User.objects.filter(pk=factories.person(acme, Role.MEMBER).id).update(email="bert@example.com")
+    again = client.post("invitations", body | {"email": "bert@example.com"})
+    assert again.json["code"] == "member_already"
+    assert invited(factories.organization("other"))
+
+
+def test_who_is_a_member_already_can_not_join_twice(acme: Organization) -> None:
+    text = invited(acme)
+    user = User.objects.get(pk=factories.person(acme, Role.MEMBER).id)
+    with pytest.raises(Conflict) as refused:
+        invitations.accept(text, user)
+    assert refused.value.code == "member_already"
+    assert Invitation.objects.usable().exists()
+
+
+@pytest.mark.parametrize("role", [role for role in Role if role != Role.OWNER])
+def test_only_owners_invite(acme: Organization, role: Role) -> None:
+    with pytest.raises(Forbidden):
+        invitations.invite(factories.person(acme, role), "anna@example.com", Role.MEMBER)
+
+
+@pytest.mark.parametrize("email", ["", "anna", "anna@", "a@b\nBcc: c@d.example", "x" * 300])
+def test_what_is_no_address_is_refused(acme: Organization, email: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        invitations.invite(factories.administrator(acme), email, Role.MEMBER)
+    assert refused.value.field == "email"
+
+
+def test_agents_are_for_members_and_of_this_organization(acme: Organization) -> None:
+    agent, foreign = factories.agent(acme), factories.agent(factories.organization("other"))
+    client = rest.as_role(acme, Role.OWNER)
+    body = {"email": "anna@example.com", "role": "operator", "agents": [agent.slug]}
+    assert client.post("invitations", body).json["field"] == "agents"
+    body |= {"role": "member", "agents": [str(foreign.pk)]}
+    assert client.post("invitations", body).status == 404
+    body |= {"agents": [agent.slug]}
+    assert client.post("invitations", body).json["agents"] == [str(agent.pk)]
+
+
+def test_one_address_is_not_flooded(acme: Organization) -> None:
+    boss = factories.administrator(acme)
+    with time_machine.travel(timezone.now(), tick=False):
+        invited(acme)
+        for _ in range(INVITE_EMAIL.burst - 1):
+            invitations.send_again(boss, Invitation.objects.get())
+        with pytest.raises(TooManyAttempts) as refused:
+            invitations.send_again(boss, Invitation.objects.get())
+    assert refused.value.retry_after
+
+
+def test_an_attempt_is_counted_by_its_subject_and_forgotten_in_time() -> None:
+    now = timezone.now()
+    with time_machine.travel(now, tick=False):
+        for _ in range(INVITE_EMAIL.burst):
+            charge_attempt(INVITE_EMAIL, "acme", "anna")
+        with pytest.raises(TooManyAttempts):
+            charge_attempt(INVITE_EMAIL, "acme", "anna")
+        charge_attempt(INVITE_EMAIL, "acme", "bert")
+    with time_machine.travel(now + timedelta(hours=1), tick=False):
+        charge_attempt(INVITE_EMAIL, "acme", "carl")
+        assert Attempts.objects.count() == 1
+        charge_attempt(INVITE_EMAIL, "acme", "anna")
+
+
+def test_a_member_is_given_another_role_and_removed_over_rest(acme: Organization) -> None:
+    factories.person(acme, Role.OWNER)
+    member = Membership.objects.get(user=factories.person(acme, Role.MEMBER).id)
+    client = rest.as_role(acme, Role.OWNER)
+    assert client.patch(f"members/{member.pk}", {"role": "auditor"}).json["role"] == "auditor"
+    assert client.get(f"members/{member.pk}").json["role"] == "auditor"
+    assert client.delete(f"members/{member.pk}").status == 204
+    assert client.get(f"members/{member.pk}").status == 404

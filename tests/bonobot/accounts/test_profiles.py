@@ -1,0 +1,266 @@
+"""A person's own profile: name, language, a proved address, the sessions; over each surface."""
+
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.core import mail
+from django.core.cache import cache
+from django.core.management import call_command
+from django.test import Client
+from django.urls import reverse
+from django.utils import translation
+from time_machine import travel
+
+from bonobot.accounts.models import Membership, Organization, Token, User
+from bonobot.accounts.password_reset import send_reset_emails
+from bonobot.accounts.roles import Role
+from bonobot.accounts.tokens.services import issue
+from bonobot.core.i18n import localization
+from bonobot.ledger.models import AuditRow
+from tests import factories, rest
+
+pytestmark = pytest.mark.django_db
+
+PASSWORD = "pw-for-tests"
+EMAIL = "anna@new.example.com"
+
+
+@pytest.fixture(autouse=True)
+def _mail(settings: object) -> Iterator[None]:
+    """Have a mail server, and forget tries."""
+    settings.BONOBOT_EMAIL_URL = "smtp://localhost"  # type: ignore[attr-defined]
+    cache.clear()
+    yield
+    cache.clear()
+
+
+@pytest.fixture
+def acme() -> Organization:
+    return factories.organization()
+
+
+@pytest.fixture
+def anna(acme: Organization) -> User:
+    user = User.objects.get(pk=factories.person(acme, Role.MEMBER, "anna").id)
+    User.objects.filter(pk=user.pk).update(email="anna@example.com")
+    return User.objects.get(pk=user.pk)
+
+
+def signed_in() -> Client:
+    client = Client()
+    client.post(reverse("admin:login"), {"username": "anna", "password": PASSWORD})
+    return client
+
+
+def link_in(text: str) -> str:
+    found = re.search(r"/admin/profile/email/\S+", text)
+    assert found, text
+    return found[0]
+
+
+def prove(client: Client) -> None:
+    """Give the password again, which changes of the sign-in ask for."""
+    client.post(reverse("account_reauthenticate"), {"password": PASSWORD})
+
+
+def asked(client: Client, email: str = EMAIL) -> str:
+    """Ask for another address as a person does; return the link that was mailed to it."""
+    prove(client)
+    client.post(reverse("admin:profile_email"), {"email": email})
+    assert mail.outbox[-1].to == [email]
+    return link_in(str(mail.outbox[-1].body))
+
+
+def test_people_say_who_they_are(anna: User) -> None:
+    client = signed_in()
+    assert client.get(reverse("admin:profile")).status_code == 200
+    said = {"first_name": "Anna", "last_name": "Ahrens", "language": ""}
+    client.post(reverse("admin:profile"), said)
+    anna.refresh_from_db()
+    assert anna.get_full_name() == "Anna Ahrens"
+    row = AuditRow.objects.get(action="profile_changed")
+    assert row.actor_label == "anna"
+
+
+def test_ones_own_language_goes_before_the_browsers(anna: User) -> None:
+    client = signed_in()
+    english = {"Accept-Language": "en"}
+    client.post(reverse("admin:profile"), {"language": "de"})
+    page = client.get(reverse("admin:profile"), headers=english)
+    assert page.headers["Content-Language"] == "de"
+    client.post(reverse("admin:profile"), {"language": ""})
+    page = client.get(reverse("admin:profile"), headers=english)
+    assert page.headers["Content-Language"] == "en"
+
+
+def test_the_menu_chooses_the_same_language(anna: User) -> None:
+    client = signed_in()
+    client.post(reverse("set_language"), {"language": "de", "next": "/admin/"})
+    anna.refresh_from_db()
+    assert anna.language == "de"
+    client.post(reverse("set_language"), {"language": "xx", "next": "/admin/"})
+    anna.refresh_from_db()
+    assert anna.language == "de"
+
+
+def test_letters_speak_the_persons_language(anna: User) -> None:
+    with translation.override("en"):
+        send_reset_emails([anna.pk])
+        User.objects.filter(pk=anna.pk).update(language="de")
+        send_reset_emails([anna.pk])
+    assert [one.subject for one in mail.outbox] == [
+        "A new password for Bonobot",
+        "Ein neues Passwort für Bonobot",
+    ]
+
+
+def test_a_new_address_holds_when_its_link_was_opened(anna: User) -> None:
+    client = signed_in()
+    link = asked(client)
+    anna.refresh_from_db()
+    assert anna.email == "anna@example.com"
+    client.get(link)  # as programs that look into mail do
+    anna.refresh_from_db()
+    assert anna.email == "anna@example.com"
+    client.post(link)
+    anna.refresh_from_db()
+    assert anna.email == EMAIL
+    assert mail.outbox[-1].to == ["anna@example.com"]  # who had it is told
+    assert AuditRow.objects.filter(action="email_changed").exists()
+
+
+def test_a_link_is_good_for_one_time_and_one_account(anna: User, acme: Organization) -> None:
+    client = signed_in()
+    link = asked(client)
+    factories.person(acme, Role.OWNER, "bert")
+    other = Client()
+    other.post(reverse("admin:login"), {"username": "bert", "password": PASSWORD})
+    assert b"link_ended" in other.get(link).content
+    client.post(link)
+    assert client.get(link).status_code == 404
+    assert client.get(link[:-3] + "xx/").status_code == 404
+
+
+def test_a_link_ends_after_hours(anna: User) -> None:
+    client = signed_in()
+    link = asked(client)
+    with travel(datetime.now(UTC) + timedelta(hours=4, seconds=1), tick=False):
+        assert client.get(link).status_code == 404
+
+
+def test_asking_for_another_address_asks_for_the_password(anna: User) -> None:
+    client = signed_in()
+    answer = client.get(reverse("admin:profile_email"))
+    assert reverse("account_reauthenticate") in answer["Location"]
+    assert not mail.outbox
+
+
+def test_without_a_mail_server_an_address_stays(anna: User, settings: object) -> None:
+    settings.BONOBOT_EMAIL_URL = ""  # type: ignore[attr-defined]
+    client = signed_in()
+    prove(client)
+    answer = client.post(reverse("admin:profile_email"), {"email": EMAIL})
+    assert answer.status_code == 200
+    assert not mail.outbox
+
+
+def test_signing_out_elsewhere_leaves_this_session(anna: User) -> None:
+    here, there = signed_in(), signed_in()
+    assert here.get(reverse("admin:profile_sessions")).status_code == 200
+    here.post(reverse("admin:profile_sessions"))
+    assert here.get(reverse("admin:profile")).status_code == 200
+    assert there.get(reverse("admin:profile")).status_code == 302
+    assert AuditRow.objects.filter(action="signed_out_elsewhere").exists()
+
+
+def test_rest_shows_and_changes_a_person(anna: User) -> None:
+    client = signed_in()
+    assert client.get("/api/me").json()["person"]["language"] == ""
+    answer = client.patch("/api/me", {"language": "de"}, content_type="application/json")
+    assert answer.json()["person"]["language"] == "de"
+    strange = client.patch("/api/me", {"email": EMAIL}, content_type="application/json")
+    assert strange.status_code == 400
+    other = signed_in()
+    assert client.delete("/api/me/sessions").json() == {"ended": 1}
+    assert other.get("/api/me").status_code in (401, 403)
+    assert client.get("/api/me").status_code == 200
+
+
+def test_rest_tells_a_token_what_it_is(acme: Organization) -> None:
+    token = rest.as_role(acme, Role.MEMBER)
+    told = token.get("me")
+    assert (told.json["kind"], told.json["role"], told.json["person"]) == ("token", "member", None)
+    assert token.patch("me", {"language": "de"}).json["code"] == "not_a_person"
+    assert token.delete("me/sessions").json["code"] == "not_a_person"
+
+
+def test_the_command_line_changes_a_member(anna: User, acme: Organization) -> None:
+    said = ("--language", "de", "--email", "Anna@B.example.com")
+    call_command("members", "set", "anna", *said, "--org", acme.slug)
+    anna.refresh_from_db()
+    assert (anna.language, anna.email) == ("de", "anna@b.example.com")
+    client = signed_in()
+    call_command("members", "sign-out", "anna", "--org", acme.slug)
+    assert client.get(reverse("admin:profile")).status_code == 302
+
+
+def test_moments_follow_a_persons_time_zone_and_reports_do_not(
+    anna: User, acme: Organization
+) -> None:
+    Membership.objects.filter(user=anna).update(role=Role.OWNER)
+    client = signed_in()
+    at = datetime(2026, 1, 1, 23, 30, tzinfo=UTC)
+    token, _text = issue(factories.administrator(acme), name="t", role=Role.MEMBER)
+    Token.objects.filter(pk=token.pk).update(created_at=at)
+    page = reverse("admin:tenancy_token_changelist")
+    usage = reverse("admin:usage")
+    assert b'title="2026-01-01 23:30:00 UTC"' in client.get(page).content
+    before = marks(client.get(usage))
+    form = {"first_name": "", "last_name": "", "language": "", "time_zone": "Europe/Berlin"}
+    assert client.post(reverse("admin:profile"), form).status_code == 302
+    anna.refresh_from_db()
+    assert anna.time_zone == "Europe/Berlin"
+    told = client.get(page).content.decode()
+    assert 'title="2026-01-02 00:30:00 CET"' in told
+    assert at.isoformat() in told  # what programs read of the page
+    assert marks(client.get(usage)) == before
+    other = Client()
+    assert (
+        localization.format_datetime(at) == "2026-01-01 23:30 UTC"
+    )  # whoever this thread answers next
+    assert other.get(reverse("admin:login")).status_code == 200
+
+
+def marks(answer: Any) -> str:
+    """Return the day that a report begins on."""
+    found = re.search(r"\d{4}-\d\d-\d\d 00:00", answer.content.decode())
+    assert found is not None
+    return found[0]
+
+
+@pytest.mark.parametrize("zone", ["Mars/Olympus", "EST5EDT", "../Berlin", "europe/berlin"])
+def test_what_is_no_time_zone_is_refused(anna: User, zone: str) -> None:
+    client = signed_in()
+    said = client.patch("/api/me", {"time_zone": zone}, content_type="application/json")
+    assert (said.status_code, said.json()["field"]) == (400, "time_zone")
+    anna.refresh_from_db()
+    assert anna.time_zone == ""
+
+
+def test_rest_and_the_command_line_set_a_time_zone(anna: User, acme: Organization) -> None:
+    client = signed_in()
+    said = client.patch("/api/me", {"time_zone": "Asia/Tokyo"}, content_type="application/json")
+    assert said.json()["person"]["time_zone"] == "Asia/Tokyo"
+    call_command("members", "set", "anna", "--time-zone", "Europe/Paris", "--org", acme.slug)
+    assert client.get("/api/me").json()["person"]["time_zone"] == "Europe/Paris"
+    client.patch("/api/me", {"time_zone": "UTC"}, content_type="application/json")
+    assert client.get("/api/me").json()["person"]["time_zone"] == ""
+
+
+def test_a_language_that_nobody_chose_says_what_it_means(anna: User) -> None:
+    page = signed_in().get(reverse("admin:profile")).content.decode()
+    assert "as the browser asks" in page
+    assert "---------" not in page

@@ -1,0 +1,28 @@
+"""The page on roles is current: `python -m tests.bonobot.accounts.test_role_labels` writes it."""
+
+from pathlib import Path
+
+from bonobot.accounts.role_labels import MEANS, render_roles_page
+from bonobot.accounts.roles import Action, Role, may
+
+PAGE = Path(__file__).parents[3] / "docs" / "roles.md"
+
+
+def test_the_page_is_made_from_the_table() -> None:
+    assert PAGE.read_text(encoding="utf-8") == render_roles_page()
+
+
+def test_every_action_is_described() -> None:
+    assert set(MEANS) == set(Action)
+
+
+def test_a_line_marks_those_who_may() -> None:
+    line = next(
+        one for one in render_roles_page().splitlines() if one.startswith("| `manage_agents` |")
+    )
+    marks = [cell.strip() == "✓" for cell in line.split("|")[2:7]]
+    assert marks == [may(role, Action.MANAGE_AGENTS) for role in Role]
+
+
+if __name__ == "__main__":
+    PAGE.write_text(render_roles_page(), encoding="utf-8")

@@ -1,0 +1,47 @@
+"""Organizations: folders are named after their slugs, so none comes by another's."""
+
+import uuid
+
+import pytest
+
+from bonobot.accounts.models import Organization
+from bonobot.accounts.roles import Role
+from bonobot.accounts.services import save_organization
+from bonobot.core.problems import InvalidInput
+from mcp_servers.presets.allowed_folders import get_organization_folder
+from tests import admin_client, factories
+
+pytestmark = pytest.mark.django_db
+ID = uuid.UUID("0197e2a4-5b1c-7c3e-9d5f-1a2b3c4d5e6f")
+
+
+@pytest.fixture
+def acme() -> Organization:
+    return factories.organization("acme")
+
+
+def test_an_owner_does_not_come_to_anothers_files_by_another_slug(acme: Organization) -> None:
+    other, before = factories.organization("other"), get_organization_folder(acme.pk)
+    acme.slug = str(other.pk)
+    with pytest.raises(InvalidInput) as refused:
+        save_organization(factories.administrator(acme), acme, adding=False)
+    assert (refused.value.code, refused.value.field) == ("slug_fixed", "slug")
+    assert get_organization_folder(acme.pk) == before
+
+
+def test_the_form_of_an_organization_takes_no_other_slug(acme: Organization) -> None:
+    owner = admin_client.sit(acme, Role.OWNER)
+    assert 'name="slug"' not in owner.get("tenancy_organization_change", acme.pk)
+    owner.post("tenancy_organization_change", acme.pk, name="Acme 2", slug="other")
+    acme.refresh_from_db()
+    assert (acme.name, acme.slug) == ("Acme 2", "acme")
+
+
+@pytest.mark.parametrize("slug", [str(ID), str(ID).upper(), ID.hex])
+def test_no_slug_looks_like_an_identifier(acme: Organization, slug: str) -> None:
+    platform = admin_client.sit(acme, None)
+    page = platform.post("tenancy_organization_add", name="Twin", slug=slug)
+    assert "slug_not_allowed" in page
+    assert not Organization.objects.filter(name="Twin").exists()
+    platform.post("tenancy_organization_add", name="Twin", slug="twin")
+    assert Organization.objects.get(name="Twin").slug == "twin"

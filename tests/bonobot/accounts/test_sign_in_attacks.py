@@ -1,0 +1,336 @@
+"""Tables of attacks on passwords, second factors and resets: nothing is learned, nothing opens."""
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from allauth.mfa.models import Authenticator
+from django.conf import settings
+from django.contrib.auth.hashers import PBKDF2PasswordHasher
+from django.core import mail
+from django.core.cache import cache
+from django.db import connection
+from django.test import Client, TestCase
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+from time_machine import travel
+
+from bonobot.accounts import tasks as account_tasks
+from bonobot.accounts.models import Attempts, Organization, User
+from bonobot.accounts.password_reset import link_of
+from bonobot.accounts.roles import Role
+from bonobot.accounts.second_factor import has_second_factor, reset_second_factor
+from bonobot.core.problems import Forbidden
+from tests import factories
+from tests.bonobot.accounts.test_second_factor import PASSWORD, code, set_up, signed_in
+
+pytestmark = pytest.mark.django_db
+
+EMAIL, NEW = "anna@example.com", "another-long-one-for-tests"
+
+
+@pytest.fixture(autouse=True)
+def _nothing_used() -> Iterator[None]:
+    cache.clear()
+    yield
+    cache.clear()
+
+
+@pytest.fixture
+def acme() -> Organization:
+    return factories.organization()
+
+
+@pytest.fixture
+def anna(acme: Organization) -> User:
+    user = User.objects.get(pk=factories.person(acme, Role.OWNER, "anna").id)
+    user.email = EMAIL
+    user.save()
+    return user
+
+
+@pytest.fixture
+def mails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set a mail server up; the worker does what it is asked at once."""
+    monkeypatch.setattr(settings, "BONOBOT_EMAIL_URL", "smtp://mail.example.com")
+    for task in (account_tasks.send_password_resets, account_tasks.mail_factor_reset):
+        monkeypatch.setattr(task, "delay", task)
+
+
+@pytest.fixture
+def hashed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return a list that grows by an entry whenever a password is hashed."""
+    found: list[str] = []
+    encode = PBKDF2PasswordHasher.encode
+
+    def counted(self: Any, password: str, *args: Any, **kwargs: Any) -> str:
+        found.append(password)
+        return encode(self, password, *args, **kwargs)
+
+    monkeypatch.setattr(PBKDF2PasswordHasher, "encode", counted)
+    return found
+
+
+def is_in(client: Client) -> bool:
+    return client.get(reverse("admin:index")).status_code == 200
+
+
+# -- enumeration, by answers and by work -----------------------------------------------------------
+
+NOT_IN = {
+    "wrong password": {"password": "wrong"},
+    "unknown account": {"username": "nobody"},
+    "switched off": {"username": "off"},
+    "without a password": {"username": "federated"},
+    "wrong password, with a second factor": {"username": "strong", "password": "wrong"},
+}
+
+
+def cast(acme: Organization) -> None:
+    """Have an account of each sort."""
+    for name in ("off", "federated", "strong"):
+        factories.person(acme, Role.MEMBER, name)
+    User.objects.filter(username="off").update(is_active=False)
+    federated = User.objects.get(username="federated")
+    federated.set_unusable_password()
+    federated.save()
+    strong = User.objects.get(username="strong")
+    Authenticator.objects.create(user=strong, type=Authenticator.Type.TOTP, data={})
+
+
+def test_a_failed_sign_in_tells_nothing_of_the_account(
+    acme: Organization, anna: User, hashed: list[str]
+) -> None:
+    cast(acme)
+    told = {}
+    for name, said in NOT_IN.items():
+        hashed.clear()
+        answer = Client().post(
+            reverse("admin:login"), {"username": "anna", "password": PASSWORD} | said
+        )
+        errors = answer.context["form"].errors.as_data()["__all__"]
+        told[name] = (answer.status_code, [one.code for one in errors], len(hashed))
+    assert told == dict.fromkeys(NOT_IN, (200, ["invalid_login"], 1))
+
+
+FORGOTTEN = {
+    "known": EMAIL,
+    "unknown": "nobody@example.com",
+    "switched off": "off@example.com",
+    "without a password": "federated@example.com",
+}
+
+
+def test_asking_for_a_link_does_the_same_work_for_every_address(
+    acme: Organization, anna: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cast(acme)
+    for user in User.objects.filter(username__in=("off", "federated")):
+        User.objects.filter(pk=user.pk).update(email=f"{user.username}@example.com")
+    monkeypatch.setattr(settings, "BONOBOT_EMAIL_URL", "smtp://mail.example.com")
+    queued: list[int] = []
+    monkeypatch.setattr(
+        account_tasks.send_password_resets, "delay", lambda accounts: queued.append(len(accounts))
+    )
+    told = {}
+    for name, email in FORGOTTEN.items():
+        Attempts.objects.all().delete()
+        with (
+            CaptureQueriesContext(
+                connection,
+            ) as queries,
+            TestCase.captureOnCommitCallbacks(execute=True),
+        ):
+            answer = Client().post(reverse("admin_password_reset"), {"email": email})
+        told[name] = (answer.status_code, answer["Location"], len(queries), len(mail.outbox))
+    assert set(told.values()) == {told["known"]}
+    assert queued == [1, 0, 0, 0]
+
+
+# -- links for a new password ----------------------------------------------------------------------
+
+
+def opened(link: str) -> bool:
+    """Tell whether a link leads to the form for a new password."""
+    page = Client().get("/" + link.split("/", 3)[3], follow=True)
+    return 'name="new_password1"' in page.content.decode()
+
+
+def use(link: str) -> Client:
+    """Choose a new password by a link and return the browser."""
+    client = Client()
+    form = client.get("/" + link.split("/", 3)[3])["Location"]
+    client.post(form, {"new_password1": NEW, "new_password2": NEW})
+    return client
+
+
+def change_password(user: User) -> None:
+    user.set_password(NEW)
+    user.save()
+
+
+def change_address(user: User) -> None:
+    User.objects.filter(pk=user.pk).update(email="anna@example.org")
+
+
+def lose_password(user: User) -> None:
+    user.set_unusable_password()
+    user.save()
+
+
+ENDINGS: dict[str, Callable[[User, str], object]] = {
+    "used": lambda user, link: use(link),
+    "another password meanwhile": lambda user, link: change_password(user),
+    "another address meanwhile": lambda user, link: change_address(user),
+    "signed in meanwhile": lambda user, link: signed_in(),
+    "no password any more": lambda user, link: lose_password(user),
+    "switched off": lambda user, link: User.objects.filter(pk=user.pk).update(is_active=False),
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_link_ends(anna: User, ending: str) -> None:
+    link = link_of(anna)
+    assert opened(link)
+    ENDINGS[ending](anna, link)
+    assert not opened(link)
+
+
+MANGLED: dict[str, Callable[[str], str]] = {
+    "another time": lambda link: re.sub(r"/(\w+)-(\w+)/?$", r"/zzzzzz-\2/", link),
+    "another digest": lambda link: re.sub(r"-(\w)(\w+)/?$", r"-\2\1/", link),
+    "without a digest": lambda link: re.sub(r"-(\w+)/?$", "-/", link),
+    "the form's own address": lambda link: re.sub(r"/[\w-]+/?$", "/set-password/", link),
+}
+
+
+@pytest.mark.parametrize("mangled", MANGLED)
+def test_a_link_that_was_made_up_opens_nothing(anna: User, mangled: str) -> None:
+    assert not opened(MANGLED[mangled](link_of(anna)))
+
+
+HOSTS = {
+    "host": "evil.example",
+    "x-forwarded-host": "evil.example",
+    "forwarded": "host=evil.example",
+}
+
+
+@pytest.mark.parametrize("header", HOSTS)
+def test_a_link_is_to_our_own_host(anna: User, mails: None, header: str) -> None:
+    with TestCase.captureOnCommitCallbacks(execute=True):
+        Client().post(
+            reverse("admin_password_reset"), {"email": EMAIL}, headers={header: HOSTS[header]}
+        )
+    assert all("evil.example" not in str(letter.body) for letter in mail.outbox)
+    assert len(mail.outbox) == (0 if header == "host" else 1)
+
+
+def test_a_new_password_signs_nobody_in_and_the_second_factor_is_asked_for(anna: User) -> None:
+    set_up(signed_in())
+    browser = use(link_of(User.objects.get(pk=anna.pk)))
+    assert not is_in(browser)
+    client = Client()
+    answer = client.post(reverse("admin:login"), {"username": "anna", "password": NEW})
+    assert answer["Location"] == reverse("mfa_authenticate")
+    assert not is_in(client)
+    assert has_second_factor(anna)
+
+
+def test_a_sign_in_half_way_is_worth_nothing_after_a_new_password(anna: User) -> None:
+    secret = set_up(signed_in())
+    attacker = signed_in()
+    use(link_of(User.objects.get(pk=anna.pk)))
+    attacker.post(reverse("mfa_authenticate"), {"code": code(secret, 1)})
+    assert not is_in(attacker)
+
+
+# -- the second factor ------------------------------------------------------------------------
+
+STEPS = {
+    "of the step before": (-1, True),
+    "of this step": (0, True),
+    "of the next step": (1, True),
+    "of two steps ago": (-2, False),
+    "of the step after the next": (2, False),
+}
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_code_is_good_for_its_time_and_once(anna: User, step: str) -> None:
+    with travel(time.time(), tick=False):
+        secret = set_up(signed_in())
+        cache.clear()  # the code that set it up was used
+        steps, good = STEPS[step]
+        for expected in (good, False):
+            client = signed_in()
+            client.post(reverse("mfa_authenticate"), {"code": code(secret, steps)})
+            assert is_in(client) is expected
+
+
+GUESSES: dict[str, Callable[[int], str]] = {
+    "codes": lambda number: f"{number:06}",
+    "recovery codes": lambda number: f"{number:08}",
+}
+
+
+@pytest.mark.parametrize("guess", GUESSES)
+def test_an_account_is_guessed_at_so_often_from_wherever(anna: User, guess: str) -> None:
+    secret = set_up(signed_in())
+    for number in range(12):
+        client = Client(REMOTE_ADDR=f"203.0.113.{number}")
+        client.post(reverse("admin:login"), {"username": "anna", "password": PASSWORD})
+        client.post(reverse("mfa_authenticate"), {"code": GUESSES[guess](number)})
+    last = signed_in()
+    last.post(reverse("mfa_authenticate"), {"code": code(secret, 1)})
+    assert not is_in(last)
+
+
+def test_a_session_changes_its_key_at_each_step(anna: User) -> None:
+    secret = set_up(signed_in())
+    client = signed_in()
+    half = client.session.session_key
+    client.post(reverse("mfa_authenticate"), {"code": code(secret, 1)})
+    assert is_in(client)
+    assert client.session.session_key != half
+    stolen = Client()
+    stolen.cookies[settings.SESSION_COOKIE_NAME] = str(half)
+    assert not is_in(stolen)
+
+
+def test_somebody_elses_half_way_session_is_not_carried_over(
+    acme: Organization, anna: User
+) -> None:
+    """A browser that is half-way in as one person, and gives another's password, is that one."""
+    set_up(signed_in())
+    factories.person(acme, Role.MEMBER, "eve")
+    client = signed_in()
+    client.post(reverse("admin:login"), {"username": "eve", "password": PASSWORD})
+    assert client.get("/api/me").json()["name"] == "eve"
+    client.post(reverse("mfa_authenticate"), {"code": "000000"})
+    assert client.get("/api/me").json()["name"] == "eve"
+
+
+RESETTERS = [Role.OPERATOR, Role.REVIEWER, Role.AUDITOR, Role.MEMBER]
+
+
+@pytest.mark.parametrize("role", RESETTERS)
+def test_only_who_manages_members_resets_a_factor(
+    acme: Organization, anna: User, role: Role
+) -> None:
+    set_up(signed_in())
+    with pytest.raises(Forbidden):
+        reset_second_factor(factories.person(acme, role, "eve"), anna)
+    assert has_second_factor(anna)
+
+
+def test_whose_factor_is_reset_hears_of_it(acme: Organization, anna: User, mails: None) -> None:
+    set_up(signed_in())
+    with TestCase.captureOnCommitCallbacks(execute=True):
+        reset_second_factor(factories.person(acme, Role.OWNER, "bert"), anna)
+    (letter,) = mail.outbox
+    assert letter.to == [EMAIL]
+    assert "anna" in str(letter.body)
+    assert "administrator" in str(letter.body)

@@ -1,0 +1,172 @@
+"""Passes: a warm one asks nobody, a stale one is read again, failures are never kept."""
+
+from contextlib import suppress
+from datetime import timedelta
+
+import pytest
+import time_machine
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from bonobot.accounts.models import Organization, Token
+from bonobot.accounts.principals import Principal, build_cli_principal
+from bonobot.accounts.roles import Role
+from bonobot.accounts.tokens import cache as token_cache
+from bonobot.accounts.tokens import services as tokens
+from bonobot.accounts.tokens.cache import TooManyFailures, VerifiedToken, VerifiedTokenCache
+from bonobot.accounts.tokens.services import InvalidToken
+from bonobot.core.runtime import get_runtime
+from bonobot.ledger.models import AuditRow
+from bonobot.ledger.queries import load_policy_generation
+from tests.wait import eventually
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+HERE = "192.0.2.7"
+
+
+@pytest.fixture
+def boss() -> Principal:
+    return build_cli_principal(Organization.objects.create(name="Acme", slug="acme"))
+
+
+@pytest.fixture
+def cache() -> VerifiedTokenCache:
+    return VerifiedTokenCache()
+
+
+def issued(boss: Principal, **terms: object) -> tuple[Token, str]:
+    return tokens.issue(boss, role=Role.OPERATOR, **({"name": "ci"} | terms))
+
+
+def known(cache: VerifiedTokenCache, text: str, address: str = HERE) -> VerifiedToken:
+    return get_runtime().call(cache.known, text, address)
+
+
+def test_a_warm_pass_asks_no_database_and_computes_no_hmac(boss, cache, monkeypatch):
+    _, text = issued(boss)
+    first = cache.read(text, HERE)
+    monkeypatch.setattr(tokens.hmac, "new", None)
+    with CaptureQueriesContext(connection) as queries:
+        assert cache.cached(text, HERE) is first
+    assert not queries.captured_queries
+    assert known(cache, text) is first
+
+
+def test_a_cold_pass_is_one_query_and_knows_its_generation(boss, cache):
+    token, text = issued(boss)
+    with CaptureQueriesContext(connection) as queries:
+        found = cache.read(text, HERE)
+    assert len(queries) == 1
+    assert found.generation == load_policy_generation(boss.organization_id) > 0
+    assert (found.principal.token_id, found.principal.role) == (token.pk, Role.OPERATOR)
+
+
+def test_the_text_is_kept_nowhere(boss, cache):
+    _, text = issued(boss)
+    cache.read(text, HERE)
+    assert text.split("_", 2)[2] not in repr(vars(cache))
+
+
+def test_the_pass_that_was_used_longest_ago_makes_room(boss):
+    cache = VerifiedTokenCache(kept=2)
+    texts = [issued(boss, name=str(n))[1] for n in range(3)]
+    cache.read(texts[0], HERE)
+    cache.read(texts[1], HERE)
+    cache.cached(texts[0], HERE)
+    cache.read(texts[2], HERE)
+    assert [cache.cached(text, HERE) is not None for text in texts] == [True, False, True]
+
+
+def failing(cache: VerifiedTokenCache, address: str) -> None:
+    """Come with texts that open nothing until nobody looks them up any more."""
+    for n in range(1_000):
+        with suppress(InvalidToken):
+            cache.read(f"bnb_{n}_nothing", address)
+
+
+def test_what_opens_nothing_is_not_kept_and_not_looked_up_for_ever(boss, cache):
+    _, text = issued(boss)
+    with CaptureQueriesContext(connection) as queries, pytest.raises(TooManyFailures) as stopped:
+        failing(cache, HERE)
+    assert len(queries) >= token_cache.FAILURES_AT_ONCE
+    assert len(queries) < 2 * token_cache.FAILURES_AT_ONCE
+    assert (stopped.value.status, stopped.value.retry_after) == (429, 1)
+    assert not cache._kept
+    # Who comes from elsewhere, and who is known already, notices nothing.
+    assert cache.read(text, "192.0.2.8").principal.label == "ci"
+    assert cache.cached(text, HERE) is not None
+
+
+def test_a_whole_ipv6_network_counts_as_one(boss, cache):
+    for address in ("2001:db8::1", "2001:db8::2"):
+        with pytest.raises(TooManyFailures):
+            failing(cache, address)
+    with pytest.raises(InvalidToken):
+        cache.read("bnb_0_nothing", "2001:db8:0:1::1")
+
+
+def test_a_pass_ends_with_its_token(boss, cache):
+    _, text = issued(boss, expires_at=timezone.now() + timedelta(minutes=5))
+    assert known(cache, text).expires_at is not None
+    with time_machine.travel(timezone.now() + timedelta(minutes=6), tick=False):
+        assert cache.cached(text, HERE) is None
+        with pytest.raises(InvalidToken):
+            cache.read(text, HERE)
+    assert not cache._kept
+
+
+def test_a_warm_pass_opens_nothing_from_elsewhere(boss, cache):
+    _, text = issued(boss, networks=["192.0.2.0/24"])
+    assert known(cache, text).networks
+    with pytest.raises(InvalidToken):
+        known(cache, text, "198.51.100.1")
+    assert AuditRow.objects.filter(action="token_refused").count() == 1
+
+
+def test_a_use_is_written_beside_the_request_once_a_minute(boss, cache):
+    token, text = issued(boss)
+    before = load_policy_generation(boss.organization_id)
+    known(cache, text)
+    used = lambda: Token.objects.get(pk=token.pk).last_used_at  # noqa: E731
+    eventually(lambda: used() is not None, what="the last use")
+    first = used()
+    known(cache, text)
+    assert used() == first
+    assert load_policy_generation(boss.organization_id) == before
+
+
+@pytest.mark.parametrize("way", ["save", "update", "bulk update", "delete", "revoke"])
+def test_what_is_current_is_read_again_after_any_change(boss, cache, way):
+    token, text = issued(boss)
+    assert get_runtime().call(cache.current, text, HERE).principal.role == Role.OPERATOR
+    rows = Token.objects.filter(pk=token.pk)
+    token.role = Role.MEMBER
+    if way == "save":
+        token.save()
+    elif way == "update":
+        rows.update(role=Role.MEMBER)
+    elif way == "bulk update":
+        Token.objects.bulk_update([token], ["role"])
+    elif way == "delete":
+        rows.delete()
+    else:
+        tokens.revoke(boss, token)
+    assert known(cache, text).principal.role == Role.OPERATOR
+    if way in ("delete", "revoke"):
+        with pytest.raises(InvalidToken):
+            get_runtime().call(cache.current, text, HERE)
+        assert not cache._kept
+    else:
+        assert get_runtime().call(cache.current, text, HERE).principal.role == Role.MEMBER
+
+
+def test_an_older_reading_does_not_replace_a_newer_one(boss, cache, monkeypatch):
+    token, text = issued(boss)
+    older = token_cache.read_token(text, HERE)
+    Token.objects.filter(pk=token.pk).update(role=Role.MEMBER)
+    newer = cache.read(text, HERE)
+    monkeypatch.setattr(token_cache, "read_token", lambda *_: older)
+    cache.read(text, HERE)
+    assert cache.cached(text, HERE) is newer

@@ -1,0 +1,89 @@
+"""Signing out, of the admin and of the identity provider that one came by."""
+
+import html
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from django.core.cache import cache
+from django.test import Client
+from django.urls import reverse
+
+from bonobot.accounts.models import Organization, Provider
+from tests import factories
+from tests.bonobot.accounts.sso.provider_process import (
+    ANNA,
+    by_password,
+    is_in,
+    person,
+    running,
+    sign_in,
+    trust,
+)
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with running() as found:
+        yield found
+
+
+@pytest.fixture
+def acme() -> Organization:
+    return factories.organization()
+
+
+@pytest.fixture
+def login(acme: Organization, url: str) -> Iterator[Provider]:
+    cache.clear()
+    httpx.post(f"{url}/say", json={})
+    yield trust(acme, url, creates=True)
+    cache.clear()
+
+
+def signed_out(client: Client) -> str:
+    """Sign out; return where the page leads to end the session at the provider, if it does."""
+    page = client.post(reverse("admin:logout"))
+    assert not is_in(client)
+    found = re.search(r'href="(http[^"]+/leave[^"]*)"', page.content.decode())
+    return html.unescape(found[1]) if found else ""
+
+
+def telling(url: str, **metadata: Any) -> None:
+    httpx.post(f"{url}/say", json={"metadata": metadata})
+
+
+def test_whoever_came_by_a_provider_is_led_to_sign_out_there(login: Provider) -> None:
+    client = Client()
+    sign_in(client, login)
+    assert httpx.get(signed_out(client)).json() == {"signed out": ANNA}
+
+
+def test_a_provider_that_has_no_such_page_is_left_alone(login: Provider) -> None:
+    telling(login.url, end_session_endpoint=None)
+    client = Client()
+    sign_in(client, login)
+    assert signed_out(client) == ""
+
+
+def test_by_password_nothing_else_is_left(acme: Organization, login: Provider) -> None:
+    person(acme)
+    client = by_password("anna")
+    assert is_in(client)
+    assert signed_out(client) == ""
+
+
+def test_a_token_too_long_for_an_address_is_not_sent(login: Provider) -> None:
+    client = Client()
+    sign_in(client, login, claims={"groups": ["x" * 100] * 60})
+    assert signed_out(client) == f"{login.url}/leave?client_id={login.client_id}"
+
+
+def test_an_address_that_may_not_be_gone_to_stops_the_sign_in(login: Provider) -> None:
+    telling(login.url, end_session_endpoint="javascript:alert(1)")
+    page = Client().post(reverse("account_sso", args=[login.pk]))
+    assert page.status_code == 503

@@ -1,0 +1,204 @@
+"""Sealed fields: no way in or out of the database loses a secret or shows one."""
+
+import uuid
+from typing import Any
+
+import pytest
+from django.core import serializers
+from django.core.exceptions import ValidationError
+from django.core.serializers.base import DeserializationError
+from django.db import models
+from django.db.models import F, Value
+from django.db.models.functions import Upper
+
+from bonobot.core.crypto.encrypted_fields import SealedTextField, list_sealed_fields
+from bonobot.core.problems import InvalidInput
+from bonobot.core.text.masking import MASK
+from tests.bonobot.core.crypto.encrypted_rows import FIRST, SECOND, SECRET, Row, column, loaded
+
+# Ways to write
+
+
+def test_save_writes_a_changed_secret_and_leaves_an_unchanged_one_alone(row: Row) -> None:
+    before = column(row)
+    again = loaded(row)
+    again.name = "renamed"
+    again.save()
+    assert column(row) == before
+    again.secret = "another"
+    again.save()
+    assert loaded(row).secret.open() == "another"
+
+
+def test_update_fields_writes_only_what_it_names(row: Row) -> None:
+    before = column(row)
+    row.secret, row.name = "another", "renamed"
+    row.save(update_fields=["name"])
+    assert (column(row), loaded(row).name) == (before, "renamed")
+    row.save(update_fields=["secret"])
+    assert loaded(row).secret.open() == "another"
+
+
+def test_bulk_create_seals_each_secret_for_its_row(table: None, db: None) -> None:
+    rows = Row.objects.bulk_create(
+        [Row(organization_id=FIRST, secret=f"secret-{n}") for n in range(3)]
+    )
+    assert [loaded(row).secret.open() for row in rows] == ["secret-0", "secret-1", "secret-2"]
+
+
+def test_bulk_update_keeps_the_secrets_and_seals_each_for_its_row(row: Row) -> None:
+    second = Row.objects.create(organization_id=SECOND, secret="second")
+    third = Row.objects.create(organization_id=SECOND, secret="third", other="x")
+    rows = [loaded(row), loaded(second), loaded(third)]
+    rows[0].secret, rows[1].secret, rows[2].other = "first!", "second!", None
+    assert Row.objects.bulk_update(rows, ["secret", "other"]) == 3
+    found = [loaded(each).secret.open() for each in rows]
+    assert found == ["first!", "second!", "third"]
+    assert loaded(third).other is None
+
+
+def test_update_or_create_writes_a_secret(row: Row) -> None:
+    Row.objects.update_or_create(pk=row.pk, defaults={"secret": "updated"})
+    assert loaded(row).secret.open() == "updated"
+
+
+def test_a_queryset_update_can_clear_secrets_but_not_set_them(row: Row) -> None:
+    Row.objects.update(secret="", other=None)
+    assert column(row) == ""
+    with pytest.raises(TypeError, match="sealed for its row"):
+        Row.objects.update(secret="same for all")
+
+
+@pytest.mark.parametrize("expression", [F("name"), Value("plain"), Upper("name")])
+def test_an_expression_cannot_put_plain_text_into_the_column(row: Row, expression: Any) -> None:
+    with pytest.raises(TypeError, match="sealed for its row"):
+        Row.objects.update(secret=expression)
+    row.secret = expression
+    with pytest.raises(TypeError, match="sealed for its row"):
+        row.save()
+
+
+def test_ciphertext_that_someone_enters_stays_what_it_is(row: Row) -> None:
+    stolen = column(row)
+    other = Row.objects.create(organization_id=SECOND, secret=stolen)
+    assert loaded(other).secret.open() == stolen
+
+
+def test_the_mask_is_never_taken_for_a_secret(row: Row) -> None:
+    again = loaded(row)
+    again.secret = MASK
+    again.save()
+    assert loaded(row).secret.open() == SECRET
+    deferred = Row.objects.defer("secret").get(pk=row.pk)
+    deferred.secret = MASK
+    deferred.save()
+    assert loaded(row).secret.open() == SECRET
+    with pytest.raises(InvalidInput) as refusal:
+        Row(secret=MASK)
+    assert refusal.value.as_dict()["code"] == "secret_masked"
+    assert refusal.value.field == "secret"
+
+
+def test_a_deferred_secret_is_loaded_when_it_is_read(row: Row) -> None:
+    with_less = Row.objects.only("name").get(pk=row.pk)
+    assert with_less.secret.open() == SECRET
+
+
+def test_refreshing_brings_the_stored_secret_back(row: Row) -> None:
+    again = loaded(row)
+    again.secret = "not saved"
+    again.refresh_from_db()
+    assert again.secret.open() == SECRET
+    again.secret = "not saved"
+    again.refresh_from_db(fields=["secret"])
+    assert again.secret.open() == SECRET
+
+
+# Searching
+
+
+@pytest.mark.parametrize(
+    "lookup",
+    ["secret", "secret__icontains", "secret__in", "secret__startswith", "secret__regex"],
+)
+def test_nobody_can_search_for_a_secret(row: Row, lookup: str) -> None:
+    value: Any = [SECRET] if lookup.endswith("__in") else SECRET
+    with pytest.raises(TypeError, match="sealed"):
+        Row.objects.filter(**{lookup: value}).exists()
+
+
+def test_empty_and_null_can_be_searched_for(row: Row) -> None:
+    empty = Row.objects.create(organization_id=FIRST)
+    assert list(Row.objects.filter(secret="")) == [empty]
+    assert list(Row.objects.exclude(secret="")) == [row]
+    assert Row.objects.filter(other=None).count() == 2
+    assert Row.objects.filter(other__isnull=False).count() == 0
+
+
+# Fixtures
+
+
+@pytest.mark.parametrize("kind", ["json", "xml", "python", "yaml"])
+def test_dumpdata_writes_the_mask(row: Row, kind: str) -> None:
+    dumped = str(serializers.serialize(kind, Row.objects.all()))
+    assert SECRET not in dumped
+    assert column(row) not in dumped
+    assert MASK in dumped
+
+
+@pytest.mark.usefixtures("installed")
+def test_loaddata_refuses_the_mask_rather_than_write_it(row: Row) -> None:
+    dumped = serializers.serialize("json", Row.objects.all())
+    with pytest.raises(DeserializationError, match="how a stored secret is shown"):
+        list(serializers.deserialize("json", dumped))
+
+
+@pytest.mark.usefixtures("table", "db", "installed")
+def test_loaddata_seals_what_a_fixture_says_in_the_clear() -> None:
+    fixture = [
+        {
+            "model": "sealed_tests.row",
+            "pk": str(uuid.uuid4()),
+            "fields": {"organization_id": str(FIRST), "secret": "clear", "document": {"a": 1}},
+        }
+    ]
+    objects = list(serializers.python.Deserializer(fixture))
+    for found in objects:
+        found.save()
+    (saved,) = Row.objects.all()
+    assert saved.secret.open() == "clear"
+    assert saved.document.open() == {"a": 1}
+
+
+# Models
+
+
+def test_full_clean_checks_the_plain_value_and_keeps_the_secret(row: Row) -> None:
+    row.other = "x"
+    row.full_clean()
+    assert row.secret.open() == SECRET
+    row.other = None
+    with pytest.raises(ValidationError) as refusal:
+        Row(organization_id=FIRST, other="").full_clean()
+    assert set(refusal.value.message_dict) == {"other"}
+
+
+def test_every_sealed_field_of_the_product_is_known() -> None:
+    found = {f"{field.model._meta.label}.{field.name}" for field in list_sealed_fields()}
+    assert "mcp_servers.Secret.value" in found
+    assert not any(label.startswith("sealed_tests") for label in found)
+
+
+def test_a_model_without_organization_or_key_is_refused_by_the_checks() -> None:
+    class Homeless(models.Model):
+        secret = SealedTextField()
+
+        class Meta:
+            app_label = "sealed_tests"
+
+        def __str__(self) -> str:
+            return ""
+
+    found = [message.id for message in Homeless._meta.get_field("secret").check()]
+    assert found == ["sealed.E001", "sealed.E002"]
+    assert Row._meta.get_field("secret").check() == []

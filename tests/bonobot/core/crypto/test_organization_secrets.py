@@ -1,0 +1,127 @@
+"""Known secrets: what one organization has sealed is masked for it, and for nobody else."""
+
+import base64
+import json
+from urllib.parse import quote
+from uuid import uuid4
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bonobot.accounts.models import Organization
+from bonobot.core.crypto.organization_secrets import (
+    find_cached_masker,
+    mask_organization_secrets,
+    read_masker,
+)
+from bonobot.core.text.masking import MASK, get_organization_secrets, is_ordinary_value, learn
+from bonobot.notifications.models import Channel
+from mcp_servers.models import Secret, Server
+from tests import factories
+
+CANARY = "cnry-7Qx9/+Zk"
+
+
+@pytest.fixture
+def acme(db: None) -> Organization:
+    return factories.organization()
+
+
+def store(where: Organization, value: str, placement: str = "env") -> Secret:
+    server = Server.objects.create(
+        organization=where,
+        scope_id=where.pk,
+        name=str(uuid4()),
+        slug=str(uuid4())[:20],
+        transport_type="stdio",
+    )
+    made: Secret = Secret.objects.create(
+        organization=where, server=server, placement=placement, name="TOKEN", value=value
+    )
+    return made
+
+
+def test_what_is_sealed_anywhere_in_an_organization_is_known_to_it(acme):
+    store(acme, CANARY)
+    Channel.objects.create(organization=acme, name="c", kind="webhook", secret="hook-5tR8!w")
+    masker = read_masker(acme.pk)
+    assert masker.exact(f"a {CANARY} b hook-5tR8!w") == f"a {MASK} b {MASK}"
+
+
+def test_another_organization_does_not_learn_it(acme):
+    store(acme, CANARY)
+    read_masker(acme.pk)
+    other = factories.organization("other")
+    assert CANARY in read_masker(other.pk).exact(f"a {CANARY} b")
+
+
+def test_a_value_is_known_from_the_moment_it_is_written(acme):
+    read_masker(acme.pk, 7)
+    store(acme, CANARY)
+    masker = find_cached_masker(acme.pk, 7)
+    assert masker is not None
+    assert masker.exact(CANARY) == MASK
+
+
+def test_rows_are_read_again_under_another_generation_only(acme, django_assert_num_queries):
+    row = store(acme, CANARY)
+    get_organization_secrets(str(acme.pk)).reading = None
+    read_masker(acme.pk, 1)
+    assert find_cached_masker(acme.pk, 1) is not None
+    assert find_cached_masker(acme.pk, 2) is None
+    row.delete()
+    # What was a secret once may be one elsewhere still.
+    assert read_masker(acme.pk, 2).exact(CANARY) == MASK
+
+
+def test_a_credential_is_known_without_its_scheme(acme):
+    store(acme, f"Bearer {CANARY}", "header")
+    assert mask_organization_secrets(f"it is {CANARY}", acme.pk) == f"it is {MASK}"
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["production", "5432", "application/json", "/srv/data-1", "./x", "https://api.example.com/v"],
+)
+def test_what_is_no_secret_stays_readable(acme, value):
+    assert is_ordinary_value(value)
+    store(acme, value)
+    assert mask_organization_secrets(f"see {value}", acme.pk) == f"see {value}"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "hunter2!",
+        "https://u:p@example.com/",
+        "https://hooks.example.com/T0/B1/xYz",
+        CANARY,
+        "aB3=/",
+    ],
+)
+def test_what_may_be_a_secret_is_taken_for_one(value):
+    assert not is_ordinary_value(value)
+
+
+@given(
+    st.text(min_size=8, max_size=40).filter(lambda text: not is_ordinary_value(text)),
+    st.sampled_from(("plain", "base64", "url", "json")),
+    st.binary(max_size=5),
+)
+def test_no_form_of_a_known_secret_comes_through(secret, form, before):
+    try:
+        plain = secret.encode()
+    except UnicodeEncodeError:
+        return
+    organization = uuid4()
+    learn(str(organization), secret)
+    written = {
+        "plain": secret,
+        "base64": base64.b64encode(before + plain).decode(),
+        "url": quote(secret, safe=""),
+        "json": json.dumps(secret)[1:-1],
+    }[form]
+    masker = get_organization_secrets(str(organization)).masker()
+    arguments = {"deep": [{"text": f"<{written}>"}]}
+    assert MASK in masker.exact(arguments)["deep"][0]["text"]

@@ -1,0 +1,248 @@
+"""Sealed values: shown to nobody, opened only where they belong and with the right key."""
+
+import copy
+import json
+import pickle
+import uuid
+from typing import Any
+
+import pytest
+from cryptography.fernet import Fernet, MultiFernet
+from django.db import models
+from django.db.transaction import atomic
+from encrypted_model_fields import fields as kept_library
+
+from bonobot.core.crypto import sealed_values
+from bonobot.core.crypto.encrypted_fields import SealedTextField, SealedValue, UnreadableSecret
+from bonobot.core.text.masking import MASK
+from tests.bonobot.core.crypto.encrypted_rows import (
+    FIRST,
+    SECOND,
+    SECRET,
+    Row,
+    column,
+    loaded,
+    write_column,
+)
+
+# What a value is
+
+
+def test_a_secret_is_encrypted_at_rest_and_opens_after_loading(row: Row) -> None:
+    assert SECRET not in column(row)
+    assert column(row).startswith("gAAAA")
+    assert loaded(row).secret.open() == SECRET
+
+
+def test_a_value_shows_as_the_mask_whatever_shows_it(row: Row) -> None:
+    value = loaded(row).secret
+    assert isinstance(value, SealedValue)
+    for shown in (str(value), repr(value), f"{value}", "%s" % value, repr([value])):  # noqa: UP031
+        assert SECRET not in shown
+        assert MASK in shown
+
+
+def test_a_value_is_true_when_something_is_stored_and_false_when_empty(row: Row) -> None:
+    assert loaded(row).secret
+    empty = Row.objects.create(organization_id=FIRST)
+    assert not loaded(empty).secret
+    assert loaded(empty).secret.open() == ""
+    assert str(loaded(empty).secret) == ""
+    assert loaded(empty).other is None
+
+
+def test_an_assigned_secret_opens_before_it_is_saved() -> None:
+    assert Row(secret=SECRET).secret.open() == SECRET
+
+
+@pytest.mark.parametrize("leak", [pickle.dumps, json.dumps])
+def test_a_value_cannot_be_serialized_by_accident(row: Row, leak: Any) -> None:
+    with pytest.raises(TypeError):
+        leak(loaded(row).secret)
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_copied_instance_keeps_its_secret(row: Row) -> None:
+    assert copy.deepcopy(loaded(row)).secret.open() == SECRET
+    assert copy.copy(loaded(row)).secret.open() == SECRET
+
+
+def test_what_is_not_a_text_is_refused_when_it_is_assigned() -> None:
+    with pytest.raises(TypeError, match="must be a `str`, not a `int`"):
+        Row(secret=5)
+
+
+def test_json_is_kept_as_json_and_not_as_the_repr_of_python(row: Row) -> None:
+    document = {"client": "é", "deep": [1, None, True, {"x": 2.5}]}
+    row.document = document
+    row.save()
+    assert "client" not in column(row, "document")
+    assert loaded(row).document.open() == document
+
+
+@pytest.mark.parametrize("value", [[], [1], 0, False, "text"])
+def test_any_json_but_the_empty_object_is_a_secret(row: Row, value: Any) -> None:
+    row.document = value
+    row.save()
+    found = loaded(row).document
+    assert found.open() == value if value != "" else {}
+    assert found
+
+
+def test_an_empty_object_is_no_secret(row: Row) -> None:
+    assert column(row, "document") == ""
+    assert loaded(row).document.open() == {}
+
+
+def test_json_that_cannot_be_written_is_refused_when_it_is_assigned() -> None:
+    with pytest.raises(ValueError, match="JSON compliant"):
+        Row(document={"x": float("nan")})
+
+
+def test_the_json_that_was_opened_is_a_copy() -> None:
+    row = Row(document={"a": 1})
+    row.document.open()["a"] = 2
+    assert row.document.open() == {"a": 1}
+
+
+def test_logs_learn_what_was_opened_unless_it_is_a_whole_document(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    known: list[str] = []
+    monkeypatch.setattr(sealed_values, "register_secret", known.append)
+    Row(secret="assigned-1", document={"a": ["in-json-1"], "b": 1}).secret.open()
+    assert known == ["assigned-1", "in-json-1", "assigned-1"]
+    field = SealedTextField(remembered=False)
+    field.sealed("a whole document").open()
+    assert "a whole document" not in known
+
+
+# Where a secret belongs
+
+
+def assert_unreadable(row: Row, name: str = "secret") -> None:
+    with pytest.raises(UnreadableSecret) as refusal:
+        getattr(loaded(row), name).open()
+    assert refusal.value.code == "secret_unreadable"
+    assert refusal.value.remedy
+    assert SECRET not in str(refusal.value.as_dict())
+
+
+def test_a_sealed_text_moved_to_another_row_does_not_open(row: Row) -> None:
+    other = Row.objects.create(organization_id=FIRST, secret="other")
+    write_column(other, column(row))
+    assert_unreadable(other)
+
+
+def test_a_row_moved_to_another_organization_does_not_take_its_secret_along(row: Row) -> None:
+    Row.objects.filter(pk=row.pk).update(organization_id=SECOND)
+    assert_unreadable(row)
+
+
+def test_a_sealed_text_moved_to_another_field_does_not_open(row: Row) -> None:
+    write_column(row, column(row), name="other")
+    assert_unreadable(row, "other")
+
+
+def test_plain_text_in_the_column_is_never_used_as_a_credential(row: Row) -> None:
+    write_column(row, "plain-token")
+    assert loaded(row).secret
+    assert_unreadable(row)
+
+
+def test_a_token_of_the_same_key_that_is_not_one_of_ours_does_not_open(row: Row) -> None:
+    for text in ("plain", "[]", '{"a": 1}', "[1, 2, 3, 4, 5]", "null"):
+        write_column(row, kept_library.encrypt_str(text).decode())
+        assert_unreadable(row)
+
+
+def test_changing_a_rows_organization_or_key_refuses_to_save_a_secret_that_would_be_lost(
+    row: Row,
+) -> None:
+    moved = loaded(row)
+    moved.organization_id = SECOND
+    with pytest.raises(UnreadableSecret), atomic():
+        moved.save()
+    cloned = loaded(row)
+    cloned.pk = None
+    cloned._state.adding = True
+    with pytest.raises(UnreadableSecret), atomic():
+        cloned.save()
+    assert loaded(row).secret.open() == SECRET
+    assert Row.objects.count() == 1
+
+
+def test_a_secret_assigned_from_another_row_is_sealed_for_its_new_place(row: Row) -> None:
+    other = Row.objects.create(organization_id=SECOND, secret=loaded(row).secret)
+    assert column(other) != column(row)
+    assert loaded(other).secret.open() == SECRET
+
+
+def test_values_give_no_secret_away_without_their_row(row: Row) -> None:
+    ((value,),) = Row.objects.values_list("secret")
+    assert str(value) == MASK
+    with pytest.raises(TypeError, match="from its row"):
+        value.open()
+
+
+def test_a_label_keeps_old_secrets_readable_after_a_rename(row: Row) -> None:
+    class Renamed(models.Model):
+        id = models.UUIDField(primary_key=True, default=uuid.uuid4)
+        organization_id = models.UUIDField(null=True)
+        token = SealedTextField(db_column="secret", label="sealed_tests.row.secret")
+
+        class Meta:
+            app_label = "sealed_tests_renamed"
+            db_table = "sealed_tests_row"
+            managed = False
+
+        def __str__(self) -> str:
+            return ""
+
+    assert Renamed.objects.get(pk=row.pk).token.open() == SECRET
+    *_, kwargs = Renamed._meta.get_field("token").deconstruct()
+    assert kwargs["label"] == "sealed_tests.row.secret"
+
+
+# Keys
+
+
+def test_a_lost_key_raises_on_use_and_nothing_is_overwritten(row: Row, other_key: Fernet) -> None:
+    before = column(row)
+    assert_unreadable(row)
+    again = loaded(row)
+    again.name = "renamed"
+    with pytest.raises(UnreadableSecret), atomic():
+        again.save()
+    with pytest.raises(UnreadableSecret), atomic():
+        Row.objects.bulk_update([again], ["secret"])
+    again.save(update_fields=["name"])
+    assert loaded(row).name == "renamed"
+    assert column(row) == before
+
+
+def test_a_secret_can_be_entered_again_after_a_lost_key(row: Row, other_key: Fernet) -> None:
+    again = loaded(row)
+    again.secret = "entered again"
+    again.save()
+    assert loaded(row).secret.open() == "entered again"
+
+
+def test_all_keys_of_a_ring_open_and_the_first_seals(
+    row: Row, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = kept_library.CRYPTER, Fernet(Fernet.generate_key())
+    monkeypatch.setattr(kept_library, "CRYPTER", MultiFernet([new, *old._fernets]))
+    assert loaded(row).secret.open() == SECRET
+    row.secret = "sealed with the new key"
+    row.save()
+    monkeypatch.setattr(kept_library, "CRYPTER", MultiFernet([new]))
+    assert loaded(row).secret.open() == "sealed with the new key"
+
+
+def test_rotating_a_column_keeps_the_place(row: Row, monkeypatch: pytest.MonkeyPatch) -> None:
+    old, new = kept_library.CRYPTER, Fernet(Fernet.generate_key())
+    ring = MultiFernet([new, *old._fernets])
+    write_column(row, ring.rotate(column(row).encode()).decode())
+    monkeypatch.setattr(kept_library, "CRYPTER", MultiFernet([new]))
+    assert loaded(row).secret.open() == SECRET

@@ -1,0 +1,130 @@
+"""Threads of a process write to SQLite one after the other, the ledger's writer first."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from django.db import OperationalError, connection
+
+from bonobot.core.db.database_url import build_database_settings as sqlite
+from bonobot.core.db.sqlite import write_queue as module
+from bonobot.core.db.sqlite.base import DatabaseWrapper
+from bonobot.core.db.sqlite.write_queue import WriteQueue, get_write_queue
+from tests.wait import eventually
+
+WAIT_S = 20.0
+
+
+@pytest.fixture
+def queue() -> WriteQueue:
+    return WriteQueue()
+
+
+def waiting(queue: WriteQueue, order: list[str], name: str, *, urgent: bool) -> threading.Thread:
+    def come() -> None:
+        assert queue.take(within_s=WAIT_S, urgent=urgent)
+        order.append(name)
+        queue.give()
+
+    thread = threading.Thread(target=come)
+    thread.start()
+    return thread
+
+
+def waiters(queue: WriteQueue) -> list[object]:
+    return list(queue._changed._waiters)  # type: ignore[attr-defined]  # to know that they wait
+
+
+def test_an_urgent_one_goes_before_those_that_waited_longer(queue: WriteQueue) -> None:
+    order: list[str] = []
+    assert queue.take(within_s=0)
+    threads = []
+    for name in ("first", "second", "writer"):
+        threads.append(waiting(queue, order, name, urgent=name == "writer"))
+        eventually(lambda: len(waiters(queue)) == len(threads))
+    queue.give()
+    for thread in threads:
+        thread.join(WAIT_S)
+    assert order[0] == "writer"
+    assert sorted(order) == ["first", "second", "writer"]
+
+
+def test_who_waits_too_long_is_told_and_leaves_the_turn_to_others(queue: WriteQueue) -> None:
+    assert queue.take(within_s=0)
+    assert not queue.take(within_s=0.01, urgent=True)
+    assert not queue.take(within_s=0.01)
+    queue.give()
+    assert queue.take(within_s=0)
+
+
+def test_without_the_turn_in_time_an_urgent_one_goes_on_and_takes_none_away(
+    queue: WriteQueue,
+) -> None:
+    assert queue.take(within_s=0)
+    with queue.urgently(within_s=0.01):
+        pass
+    assert not queue.take(within_s=0), "it gave a turn that was not its own"
+
+
+def test_a_forked_process_has_a_queue_of_its_own() -> None:
+    before = get_write_queue()
+    try:
+        module._reset_after_fork()
+        assert get_write_queue() is not before
+        assert get_write_queue().take(within_s=0)
+    finally:
+        module._turns = before
+
+
+@pytest.fixture
+def database(tmp_path: Path, transactional_db: None) -> Iterator[DatabaseWrapper]:
+    """A SQLite database beside the run's, which may be another one."""
+    said = sqlite(f"sqlite:///{tmp_path}/turns.sqlite3", var=tmp_path, pool_size=1)
+    made = DatabaseWrapper({**connection.settings_dict, **said}, "beside")
+    with made.cursor() as cursor:
+        cursor.execute("CREATE TABLE told (word TEXT PRIMARY KEY)")
+    yield made
+    made.close()
+
+
+def begin(database: DatabaseWrapper) -> None:
+    database.set_autocommit(False, force_begin_transaction_with_broken_autocommit=True)
+
+
+@pytest.mark.parametrize("end", ["commit", "rollback", "close"])
+def test_a_transaction_gives_its_turn_back_however_it_ends(
+    database: DatabaseWrapper, end: str
+) -> None:
+    begin(database)
+    assert not get_write_queue().take(within_s=0)
+    getattr(database, end)()
+    assert get_write_queue().take(within_s=0)
+    get_write_queue().give()
+
+
+def test_a_transaction_waits_for_its_turn_as_long_as_for_the_lock(
+    database: DatabaseWrapper,
+) -> None:
+    database.settings_dict["OPTIONS"]["timeout"] = 0.05
+    assert get_write_queue().take(within_s=0)
+    try:
+        with pytest.raises(OperationalError, match="locked"):
+            begin(database)
+    finally:
+        get_write_queue().give()
+    begin(database)
+    database.commit()
+
+
+def test_a_transaction_that_cannot_begin_keeps_no_turn(database: DatabaseWrapper) -> None:
+    other = DatabaseWrapper(database.settings_dict, "other")
+    with database.cursor() as cursor:
+        cursor.execute("PRAGMA busy_timeout = 50")
+    with other.cursor() as cursor:
+        cursor.execute("BEGIN IMMEDIATE")  # as another process would
+    with pytest.raises(OperationalError, match="locked"):
+        begin(database)
+    other.close()
+    assert get_write_queue().take(within_s=0)
+    get_write_queue().give()

@@ -1,0 +1,84 @@
+"""A row that was read before somebody else changed it reverts nothing when it is saved."""
+
+import pytest
+
+from agents.models import Agent, ModelEndpoint
+from bonobot.core.problems import NotFound
+from mcp_servers.models import Definition, Server
+from tests import admin_client, factories
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def agent() -> Agent:
+    return factories.agent(factories.organization())
+
+
+def test_a_save_leaves_what_others_changed(agent: Agent) -> None:
+    first, second = Agent.objects.get(pk=agent.pk), Agent.objects.get(pk=agent.pk)
+    first.enabled = False
+    first.save()
+    second.description = "Ours"
+    second.save()
+    agent.refresh_from_db()
+    assert (agent.enabled, agent.description) == (False, "Ours")
+
+
+def test_a_second_save_of_the_same_row_writes_what_changed_since(agent: Agent) -> None:
+    row = Agent.objects.get(pk=agent.pk)
+    row.description, row.name = "One", "Other"
+    row.save(update_fields=["description"])
+    Agent.objects.filter(pk=agent.pk).update(description="Theirs")
+    row.save()
+    agent.refresh_from_db()
+    assert (agent.description, agent.name) == ("Theirs", "Other")
+
+
+def test_a_new_row_is_remembered_when_it_is_saved(agent: Agent) -> None:
+    made = factories.agent(agent.organization, "made")
+    Agent.objects.filter(pk=made.pk).update(description="Theirs")
+    made.enabled = False
+    made.save()
+    made.refresh_from_db()
+    assert (made.description, made.enabled) == ("Theirs", False)
+
+
+def test_an_object_that_is_changed_in_place_is_saved(agent: Agent) -> None:
+    row = Agent.objects.get(pk=agent.pk)
+    row.builtin_tools["search"] = {}
+    row.save()
+    assert "search" in Agent.objects.get(pk=agent.pk).builtin_tools
+
+
+def test_a_secret_that_others_set_stays(agent: Agent) -> None:
+    endpoint = agent.model_endpoint
+    row = ModelEndpoint.objects.get(pk=endpoint.pk)
+    assert not row.api_key  # reading it makes no change of it
+    other = ModelEndpoint.objects.get(pk=endpoint.pk)
+    other.api_key = "theirs"  # type: ignore[assignment]  # the field seals what it is given
+    other.save()
+    row.name = "Ours"
+    row.save()
+    kept = ModelEndpoint.objects.get(pk=endpoint.pk)
+    assert (kept.name, kept.api_key.open()) == ("Ours", "theirs")
+
+
+def test_a_row_that_was_deleted_does_not_come_back(agent: Agent) -> None:
+    row = Agent.objects.get(pk=agent.pk)
+    Agent.objects.filter(pk=agent.pk).delete()
+    row.name = "Back"
+    with pytest.raises(NotFound):
+        row.save()
+    assert not Agent.objects.filter(pk=row.pk).exists()
+
+
+def test_a_discovery_leaves_a_switch_and_labels_that_were_set_meanwhile(agent: Agent) -> None:
+    server: Server = admin_client.web_server(agent.organization, "web")
+    read = admin_client.offer(server, "read")
+    row = Definition.objects.get(pk=read.pk)  # as a discovery has read it
+    Definition.objects.filter(pk=read.pk).update(enabled=False)
+    row.payload, row.digest = {"name": "read", "description": "New"}, "d" * 64
+    row.save()
+    row.refresh_from_db()
+    assert (row.enabled, row.digest) == (False, "d" * 64)

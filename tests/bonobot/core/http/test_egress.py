@@ -1,0 +1,351 @@
+"""The egress guard, judged at the socket: what is connected to, not what a validator said."""
+
+import asyncio
+import gzip
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import httpx2
+import pytest
+
+from bonobot.core.http.egress import (
+    EgressDenied,
+    build_guarded_client,
+    check_url,
+    resolve_for_preview,
+)
+from bonobot.core.http.ip_addresses import AddressScope
+from tests.bonobot.core.http.fake_network import OK, Dial, answers
+
+
+@asynccontextmanager
+async def server(respond: Callable[[bytes], bytes]) -> AsyncIterator[tuple[str, list[bytes]]]:
+    """Serve raw answers on a loopback port; yields the URL and the request heads received."""
+    heads: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while head := await reader.readuntil(b"\r\n\r\n"):
+                heads.append(head)
+                writer.write(respond(head))
+                await writer.drain()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+    listening = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with listening:
+        port = listening.sockets[0].getsockname()[1]
+        yield f"http://127.0.0.1:{port}/", heads
+
+
+def refused(error: pytest.ExceptionInfo[EgressDenied], code: str) -> bool:
+    return error.value.code == code and bool(str(error.value))
+
+
+# --- what can be judged from the text
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "ftp://example.com/",
+        "file:///etc/passwd",
+        "http+unix://%2Fvar%2Frun%2Fdocker.sock/",
+        "javascript:alert(1)",
+        "//example.com/",
+        "example.com",
+        "",
+        "http://",
+        "http:///path",
+        "http://user:secret@example.com/",
+        "http://example.com@127.0.0.1/",
+        "http://exa mple.com/",
+        "http://example.com/\r\nX: y",
+        "http://127.1.1.1:80#\\@example.com/",
+        "http://example.com:0/",
+        "http://example.com:99999/",
+        "http://a..b/",
+        "http://-example.com/",
+        "http://ex%61mple.com/",
+        "http://[2606:4700::1%25eth0]/",
+        "http://[::1/",
+        "http://[gggg::1]/",
+        "http://2130706433/",
+        "http://0x7f000001/",
+        "http://0177.0.0.1/",
+        "http://127.1/",
+        "http://1.2.3.4.5/",
+        "http://425.510.425.510/",
+        "http://example.0x10/",
+        f"http://{'a' * 300}.example/",
+        f"http://example.com/{'a' * 9000}",
+    ],
+)
+def test_a_url_that_no_two_parsers_read_alike_is_refused(url: str):
+    with pytest.raises(EgressDenied) as error:
+        check_url(url, allow_private=True)
+    assert refused(error, "bad_url")
+    assert error.value.remedy
+    assert "``" not in str(error.value)
+    assert "secret" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://localhost:8000/mcp",
+        "http://LOCALHOST./",
+        "http://a.localhost/",
+        "http://localhost.localdomain/",
+        "http://127.0.0.1/",
+        "http://127.0.0.1./",
+        "https://10.0.0.1/mcp",
+        "http://[::1]:3000/",
+        "http://[::ffff:127.0.0.1]/",
+        "http://[fd12:3456::1]/",
+    ],
+)
+def test_a_private_url_needs_a_permission_and_says_whose(url: str):
+    with pytest.raises(EgressDenied) as error:
+        check_url(url, allow_private=False)
+    assert refused(error, "private_address")
+    assert "administrator" in error.value.remedy
+    check_url(url, allow_private=True)
+
+
+@pytest.mark.parametrize("url", ["http://169.254.169.254/", "http://[fd00:ec2::254]/x"])
+def test_a_metadata_service_is_refused_with_a_permission_too(url: str):
+    with pytest.raises(EgressDenied) as error:
+        check_url(url, allow_private=True)
+    assert refused(error, "egress_denied")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://mcp.example.com/mcp?key=value#part",
+        "http://my_server:8080/",
+        "https://xn--zca.de/",
+        "https://bücher.example/",
+        "https://93.184.216.34/",
+        "https://[2606:4700::1111]/",
+        "https://example.com./",
+    ],
+)
+def test_an_ordinary_url_passes_without_a_look_up(url: str):
+    check_url(url, allow_private=False)
+
+
+# --- what is connected to
+
+
+async def test_the_address_that_was_checked_is_the_address_connected_to():
+    dial = Dial()
+    resolve = answers(["93.184.216.34"], ["127.0.0.1"])
+    async with build_guarded_client(allow_private=False, resolve=resolve, dial=dial) as client:
+        answer = await client.get("http://rebind.example/")
+    assert answer.text == "ok"
+    assert dial.connected == ["93.184.216.34"]
+
+
+async def test_one_private_answer_among_public_ones_refuses_the_name():
+    dial = Dial()
+    resolve = answers(["93.184.216.34", "10.0.0.5"])
+    async with build_guarded_client(allow_private=False, resolve=resolve, dial=dial) as client:
+        with pytest.raises(EgressDenied) as error:
+            await client.get("http://mixed.example/")
+    assert refused(error, "private_address")
+    assert "10.0.0.5" in str(error.value)
+    assert dial.connected == []
+
+
+async def test_a_permission_for_private_addresses_does_not_open_the_metadata_service():
+    dial = Dial()
+    resolve = answers(["169.254.169.254"])
+    async with build_guarded_client(allow_private=True, resolve=resolve, dial=dial) as client:
+        with pytest.raises(EgressDenied) as error:
+            await client.get("http://metadata.example/")
+    assert refused(error, "egress_denied")
+    assert dial.connected == []
+
+
+async def test_the_next_address_is_tried_when_one_does_not_accept():
+    dial = Dial(dead=["2606:4700::1", "93.184.216.34"])
+    resolve = answers(["2606:4700::1", "93.184.216.34", "93.184.216.35"])
+    async with build_guarded_client(allow_private=False, resolve=resolve, dial=dial) as client:
+        assert (await client.get("http://example.com/")).status_code == 200
+    assert dial.connected == ["2606:4700::1", "93.184.216.34", "93.184.216.35"]
+
+
+async def test_when_no_address_accepts_the_last_failure_is_told():
+    dial = Dial(dead=["93.184.216.34"])
+    resolve = answers(["93.184.216.34"])
+    async with build_guarded_client(
+        allow_private=False, resolve=resolve, dial=dial, connect_s=5
+    ) as client:
+        with pytest.raises(httpx2.ConnectError, match="refused"):
+            await client.get("http://example.com/")
+
+
+async def test_a_name_without_addresses_is_a_connect_error():
+    async with build_guarded_client(
+        allow_private=False, resolve=answers([]), dial=Dial()
+    ) as client:
+        with pytest.raises(httpx2.ConnectError, match="no address"):
+            await client.get("http://example.com/")
+
+
+async def test_a_name_that_does_not_resolve_is_a_connect_error():
+    async def resolve(host: str, port: int) -> list[str]:
+        raise socket.gaierror(-2, "Name or service not known")
+
+    async with build_guarded_client(allow_private=False, resolve=resolve, dial=Dial()) as client:
+        with pytest.raises(httpx2.ConnectError, match="is not known"):
+            await client.get("http://nowhere.example/")
+
+
+async def test_a_resolver_that_hangs_ends_at_the_connect_deadline():
+    async def resolve(host: str, port: int) -> list[str]:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async with asyncio.timeout(5):
+        async with build_guarded_client(
+            allow_private=False, resolve=resolve, dial=Dial(), connect_s=0.05
+        ) as client:
+            with pytest.raises(httpx2.ConnectTimeout):
+                await client.get("http://slow.example/")
+
+
+async def test_local_sockets_are_refused():
+    async with build_guarded_client(allow_private=True) as client:
+        backend = client._transport._pool._network_backend  # type: ignore[attr-defined]
+        with pytest.raises(EgressDenied):
+            await backend.connect_unix_socket("/var/run/docker.sock")
+        await backend.sleep(0)
+
+
+async def test_a_client_checks_every_url_it_is_given():
+    async with build_guarded_client(
+        allow_private=False, resolve=answers([]), dial=Dial()
+    ) as client:
+        with pytest.raises(EgressDenied):
+            await client.get("http://user@example.com/")
+
+
+# --- what comes back
+
+
+async def test_a_real_server_on_this_machine_needs_the_permission():
+    async with server(lambda head: OK) as (url, heads):
+        async with build_guarded_client(allow_private=False) as client:
+            with pytest.raises(EgressDenied):
+                await client.get(url)
+        assert heads == []
+        async with build_guarded_client(allow_private=True, headers={"X-Key": "k"}) as client:
+            assert (await client.get(url.replace("127.0.0.1", "localhost"))).text == "ok"
+        assert b"accept-encoding: identity\r\n" in heads[0].lower()
+        assert b"x-key: k" in heads[0].lower()
+
+
+async def test_redirects_are_refused_even_when_asked_for():
+    redirect = b"HTTP/1.1 307 T\r\nLocation: http://169.254.169.254/\r\nContent-Length: 0\r\n\r\n"
+    async with (
+        server(lambda head: redirect) as (url, heads),
+        build_guarded_client(allow_private=True) as client,
+    ):
+        with pytest.raises(EgressDenied) as error:
+            await client.get(url, follow_redirects=True)
+    assert refused(error, "redirect_refused")
+    assert error.value.extra["location"] == "http://169.254.169.254/"
+    assert len(heads) == 1
+
+
+async def test_an_encoded_body_is_refused_before_it_is_read():
+    bomb = gzip.compress(bytes(10_000_000))
+    head = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(bomb)
+    async with (
+        server(lambda _: head + bomb) as (url, _),
+        build_guarded_client(allow_private=True) as client,
+    ):
+        with pytest.raises(EgressDenied) as error:
+            await client.get(url)
+    assert refused(error, "encoding_refused")
+
+
+async def test_a_body_over_the_cap_ends_with_an_error():
+    chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + b"5\r\nhello\r\n" * 5
+    async with (
+        server(lambda _: chunked) as (url, _),
+        build_guarded_client(allow_private=True, max_body=20) as client,
+    ):
+        with pytest.raises(EgressDenied) as error:
+            await client.get(url)
+    assert refused(error, "response_too_large")
+
+
+async def test_an_announced_length_over_the_cap_is_refused_at_once():
+    announced = b"HTTP/1.1 200 OK\r\nContent-Length: 99999\r\n\r\n"
+    async with (
+        server(lambda _: announced) as (url, _),
+        build_guarded_client(allow_private=True, max_body=20) as client,
+    ):
+        with pytest.raises(EgressDenied) as error:
+            await client.get(url)
+    assert refused(error, "response_too_large")
+
+
+async def test_one_request_may_have_its_own_cap():
+    async with (
+        server(lambda _: OK) as (url, _),
+        build_guarded_client(allow_private=True, max_body=1) as client,
+    ):
+        answer = await client.get(url, extensions={"max_body": 2})
+    assert answer.text == "ok"
+
+
+async def test_a_server_that_hangs_up_is_an_httpx_error():
+    async with (
+        server(lambda _: b"") as (url, _),
+        build_guarded_client(allow_private=True, read_s=0.1) as client,
+    ):
+        with pytest.raises(httpx2.ReadTimeout):
+            await client.get(url)
+
+
+async def test_cookies_are_not_kept_between_requests():
+    cookie = b"HTTP/1.1 200 OK\r\nSet-Cookie: a=b\r\nContent-Length: 0\r\n\r\n"
+    async with (
+        server(lambda _: cookie) as (url, heads),
+        build_guarded_client(allow_private=True) as client,
+    ):
+        await client.get(url)
+        await client.get(url)
+    assert len(heads) == 2
+    assert b"cookie" not in heads[1].lower()
+
+
+async def test_proxy_variables_of_the_process_are_not_used(monkeypatch: pytest.MonkeyPatch):
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1/")
+    async with (
+        server(lambda _: OK) as (url, _),
+        build_guarded_client(allow_private=True) as client,
+    ):
+        assert (await client.get(url)).text == "ok"
+
+
+# --- previews
+
+
+def test_a_preview_tells_what_a_host_resolves_to():
+    assert {verdict.reach for verdict in resolve_for_preview("localhost")} == {AddressScope.PRIVATE}
+    assert resolve_for_preview("[::1]")[0].what == "this machine"
+
+
+@pytest.mark.parametrize("host", ["does-not-exist.invalid", "a..b", "x" * 70 + ".example"])
+def test_a_preview_of_a_host_that_is_not_there_is_empty(host: str):
+    assert resolve_for_preview(host) == ()

@@ -1,0 +1,165 @@
+"""Sockets of outbound HTTP: deadlines, bounds, ends; and an idle one tells of its end at once."""
+
+import asyncio
+import socket
+import ssl
+import struct
+from functools import partial
+from typing import Any
+
+import httpcore2
+import pytest
+
+from bonobot.core.http.network_backend import AHEAD, AsyncioNetworkBackend
+from tests.wait import eventually
+
+
+async def _served(talk: Any) -> None:
+    arrived: asyncio.Queue[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = asyncio.Queue()
+
+    async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await arrived.put((reader, writer))
+
+    async with await asyncio.start_server(take, "127.0.0.1", 0) as server:
+        stream = await AsyncioNetworkBackend().connect_tcp(
+            "127.0.0.1", server.sockets[0].getsockname()[1], 5
+        )
+        reader, writer = await arrived.get()
+        await talk(stream, reader, writer)
+        await stream.aclose()
+        writer.close()
+
+
+def test_it_carries_what_is_said() -> None:
+    async def talk(stream: Any, reader: Any, writer: Any) -> None:
+        assert stream.get_extra_info("is_readable") is False
+        await stream.write(b"ping")
+        assert await reader.readexactly(4) == b"ping"
+        writer.write(b"pong")
+        await writer.drain()
+        assert await stream.read(16, 5) == b"pong"
+        assert stream.get_extra_info("server_addr")[0] == "127.0.0.1"
+
+    asyncio.run(_served(talk))
+
+
+def test_the_end_of_an_idle_connection_is_seen() -> None:
+    async def talk(stream: Any, reader: Any, writer: Any) -> None:
+        writer.close()
+        ended = partial(stream.get_extra_info, "is_readable")
+        await asyncio.to_thread(eventually, ended, what="the end")
+
+    asyncio.run(_served(talk))
+
+
+def test_a_closed_stream_is_none_to_wait_for() -> None:
+    async def talk(stream: Any, reader: Any, writer: Any) -> None:
+        await stream.aclose()
+        assert stream.get_extra_info("is_readable") is True
+
+    asyncio.run(_served(talk))
+
+
+def test_what_is_written_in_one_turn_leaves_in_one_piece() -> None:
+    async def talk(stream: Any, reader: Any, writer: Any) -> None:
+        await stream.write(b"head ")
+        await stream.write(b"and body")
+        await asyncio.sleep(0)
+        assert await reader.read(64) == b"head and body"
+
+    asyncio.run(_served(talk))
+
+
+def test_what_is_read_is_asked_for_first() -> None:
+    async def talk(stream: Any, reader: Any, writer: Any) -> None:
+        await stream.write(b"ping")
+        writer.write(b"pong")
+        assert await stream.read(2) == b"po"
+        assert await stream.read(2) == b"ng"
+        assert await reader.readexactly(4) == b"ping"
+
+    asyncio.run(_served(talk))
+
+
+def test_a_peer_that_sends_without_end_is_held_back_and_nothing_is_lost() -> None:
+    whole = bytes(range(256)) * 16 * 1024
+
+    async def talk(stream: Any, reader: Any, writer: Any) -> None:
+        writer.write(whole)
+        while not stream._wire._paused:
+            await asyncio.sleep(0)
+        assert len(stream._wire._come) < 2 * AHEAD
+        got = b""
+        while len(got) < len(whole):
+            got += await stream.read(65536, 5)
+        assert got == whole
+
+    asyncio.run(_served(talk))
+
+
+def test_a_peer_that_takes_nothing_ends_the_write_in_time() -> None:
+    async def talk(stream: Any, reader: Any, writer: Any) -> None:
+        async def flood() -> None:
+            for _ in range(64):
+                await stream.write(bytes(1024 * 1024), 0.05)
+
+        with pytest.raises(httpcore2.WriteTimeout):
+            await flood()
+
+    asyncio.run(_served(talk))
+
+
+def test_silence_ends_the_read_in_time_and_the_stream_goes_on() -> None:
+    async def talk(stream: Any, reader: Any, writer: Any) -> None:
+        with pytest.raises(httpcore2.ReadTimeout):
+            await stream.read(16, 0.01)
+        writer.write(b"late")
+        assert await stream.read(16, 5) == b"late"
+
+    asyncio.run(_served(talk))
+
+
+def test_a_connection_that_is_reset_is_an_error_and_one_that_ends_is_not() -> None:
+    async def ends(stream: Any, reader: Any, writer: Any) -> None:
+        writer.write(b"last")
+        writer.close()
+        assert await stream.read(16, 5) == b"last"
+        assert await stream.read(16, 5) == b""
+        with pytest.raises(httpcore2.WriteError):
+            await stream.write(b"more")
+
+    async def resets(stream: Any, reader: Any, writer: Any) -> None:
+        linger = struct.pack("ii", 1, 0)  # a close that sends a reset
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        writer.transport.abort()
+        with pytest.raises(httpcore2.ReadError):
+            await stream.read(16, 5)
+
+    asyncio.run(_served(ends))
+    asyncio.run(_served(resets))
+
+
+def test_nothing_said_in_the_clear_passes_for_the_encrypted_peer() -> None:
+    async def talk(stream: Any, reader: Any, writer: Any) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+        while not stream.get_extra_info("is_readable"):
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        with pytest.raises(httpcore2.ConnectError):
+            await stream.start_tls(ssl.create_default_context(), "localhost", 5)
+        assert stream.get_extra_info("is_readable") is True
+
+    asyncio.run(_served(talk))
+
+
+def test_a_handshake_that_does_not_end_ends_in_time() -> None:
+    async def talk(stream: Any, reader: Any, writer: Any) -> None:
+        with pytest.raises(httpcore2.ConnectTimeout):
+            await stream.start_tls(ssl.create_default_context(), "localhost", 0.05)
+
+    asyncio.run(_served(talk))
+
+
+def test_nobody_at_the_address_is_a_connect_error(free_port: int) -> None:
+    with pytest.raises(httpcore2.ConnectError):
+        asyncio.run(AsyncioNetworkBackend().connect_tcp("127.0.0.1", free_port, 5))

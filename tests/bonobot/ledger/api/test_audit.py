@@ -1,0 +1,238 @@
+"""The audit over REST."""
+
+from datetime import timedelta
+from urllib.parse import quote
+
+import pytest
+import time_machine
+from asgiref.sync import async_to_sync
+from django.utils import timezone
+
+from agents.models import Agent
+from bonobot.accounts.models import Organization
+from bonobot.accounts.roles import Role
+from bonobot.ledger.api.audit import download
+from bonobot.ledger.audit import export as audit_export
+from bonobot.ledger.audit import search as audit_search
+from bonobot.ledger.audit.admin_changes import record
+from bonobot.ledger.audit.verify_chain import verify_exported
+from bonobot.ledger.models import AuditRow
+from bonobot.ledger.types import Actor
+from tests import factories, rest
+from tests.rest import Rest
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def acme() -> Organization:
+    return factories.organization()
+
+
+@pytest.fixture
+def helper(acme: Organization) -> Agent:
+    return factories.agent(acme)
+
+
+@pytest.fixture
+def auditor(acme: Organization, helper: Agent) -> Rest:
+    return rest.as_role(acme, Role.AUDITOR)
+
+
+def happened(where: Organization, name: str, **details: str) -> AuditRow:
+    pk = record(
+        organization_id=where.pk,
+        actor=Actor("user", "1", "anna"),
+        action="server_added",
+        resource_type="mcp_server",
+        resource_id="1",
+        resource_name=name,
+        details=details,
+    )
+    row: AuditRow = AuditRow.objects.get(pk=pk)
+    return row
+
+
+def actions(answer: rest.Answer) -> list[str]:
+    return [row["action"] for row in answer.json["results"]]
+
+
+def test_the_latest_come_first_with_who_and_what(auditor):
+    answer = auditor.get("audit")
+    assert actions(answer)[0] == "token_created"
+    assert "agent_added" in actions(answer)
+    row = answer.json["results"][0]
+    assert row["actor"]["kind"] == "cli"
+    assert row["outcome"] == "ok"
+
+
+def test_rows_are_found_by_action_actor_time_and_outcome(auditor):
+    later = (timezone.now() + timedelta(hours=1)).isoformat().replace("+00:00", "Z")
+    actor = auditor.get("audit").json["results"][0]["actor"]["label"]
+    assert actions(auditor.get("audit?action=agent_added")) == ["agent_added"]
+    assert auditor.get(f"audit?actor={actor}").json["results"]
+    assert auditor.get("audit?actor=nobody").json["results"] == []
+    assert auditor.get(f"audit?since={later}").json["results"] == []
+    assert auditor.get(f"audit?until={later}").json["results"]
+    assert auditor.get("audit?outcome=refused").json["results"] == []
+
+
+@pytest.mark.parametrize("name", ["agent", "server", "session", "tool", "code"])
+def test_rows_are_found_by_what_they_are_about(auditor, helper, name):
+    assert auditor.get(f"audit?{name}={helper.pk}").status == 200
+
+
+def test_rows_are_found_by_words_of_their_names_and_arguments(acme, auditor):
+    for name in ("weather", "clock"):
+        happened(acme, name, why='the "Jürgen" key')
+    found = auditor.get("audit?q=weather").json
+    assert [row["resource_name"] for row in found["results"]] == ["weather"]
+    assert found["looked_to"] is None
+    for words in ("weather j%C3%BCrgen", "%22Jürgen%5C%22 key%22", "WEATHER server_added"):
+        assert auditor.get(f"audit?q={quote(words, safe='%')}").json["results"], words
+    assert auditor.get("audit?q=weather+clock").json["results"] == []
+    refused = auditor.get(f"audit?q={'word+' * 17}")
+    assert (refused.status, refused.json["field"]) == (400, "q")
+
+
+def test_an_outcome_that_there_is_not_is_named(auditor):
+    answer = auditor.get("audit?outcome=great")
+    assert (answer.status, answer.json["field"]) == (400, "outcome")
+
+
+def test_a_row_shows_all_that_was_sealed(acme, auditor):
+    row = AuditRow.objects.get(action="token_created")
+    answer = auditor.get(f"audit/{row.pk}")
+    assert answer.json["details"]["role"] == "auditor"
+    assert answer.json["digest"] == row.digest
+
+
+@pytest.mark.parametrize("path", ["audit/nothing", "audit/0191f2d0-7f0c-7c3e-9d1f-0d5f2b8f6a11"])
+def test_a_row_that_is_not_there_is_not_found(auditor, path):
+    assert auditor.get(path).status == 404
+
+
+def test_a_list_takes_the_same_queries_for_any_number_of_rows(
+    acme, auditor, django_assert_num_queries
+):
+    auditor.get("audit")  # the token's first use is written down
+    for _ in range(20):
+        rest.as_role(acme, Role.MEMBER)
+    with django_assert_num_queries(2):  # the token, the rows
+        assert len(auditor.get("audit").json["results"]) > 20
+
+
+def test_members_are_listed_with_their_roles(acme, auditor):
+    factories.person(acme, Role.REVIEWER, "rita")
+    (found,) = auditor.get("members").json["results"]
+    assert (found["username"], found["role"]) == ("rita", "reviewer")
+
+
+def test_the_export_is_a_file_and_takes_the_filters_of_the_list(auditor):
+    answer = auditor.get("audit/export?action=agent_added&form=csv")
+    assert answer.headers["Content-Type"].startswith("text/csv")
+    assert "audit-" in answer.headers["Content-Disposition"]
+    assert auditor.get("audit/export?form=xml").code == "invalid"
+    assert auditor.get("audit/export?format=csv").code == "unknown_parameter"
+
+
+def test_an_export_is_written_page_by_page(acme, helper):
+    async def read() -> str:
+        rows = AuditRow.objects.of(acme.pk)
+        found = download(rows, "jsonl")
+        return "".join([part.decode() async for part in found])
+
+    lines = async_to_sync(read)().splitlines()
+    assert len(lines) == AuditRow.objects.of(acme.pk).count()
+    assert verify_exported(audit_export.read(lines)).ok
+
+
+SLOW = ["q=needle", "agent=nobody", "event_type=model", "decision=deny", "rule=x", "resource=x"]
+SLOW += ["action=x", "tool=x", "actor=x"]
+
+
+@pytest.fixture
+def past(acme: Organization, auditor: Rest, monkeypatch: pytest.MonkeyPatch) -> list[AuditRow]:
+    """Rows, the oldest first, of which one page looks through two."""
+    monkeypatch.setattr(audit_search, "LOOKED_AT", 2)
+    return [happened(acme, name) for name in ("needle", "hay", "needle", "hay", "straw", "hay")]
+
+
+def followed(auditor: Rest, address: str | None) -> list[rest.Answer]:
+    pages = []
+    while address:
+        pages.append(auditor.get(address))
+        assert pages[-1].status == 200
+        address = pages[-1].json["next"]
+    return pages
+
+
+@pytest.mark.parametrize("order", ["-opened_at", "opened_at"])
+@pytest.mark.parametrize("limit", [1, 50])
+def test_a_search_says_how_far_each_page_looked_and_finds_all(auditor, past, order, limit):
+    pages = followed(auditor, f"audit?q=needle&ordering={order}&limit={limit}")
+    found = [row["id"] for page in pages for row in page.json["results"]]
+    wanted = [str(past[place].pk) for place in (0, 2)]
+    assert found == (wanted if order == "opened_at" else wanted[::-1])
+    assert all(len(page.json["results"]) <= limit for page in pages)
+    assert [page.json["looked_to"] is None for page in pages] == [False] * (len(pages) - 1) + [True]
+
+
+def test_rows_that_come_meanwhile_move_no_page(acme, auditor, past):
+    first = auditor.get("audit?q=needle").json
+    later = [str(happened(acme, "needle").pk) for _ in range(5)]
+    rest_of_it = followed(auditor, first["next"])
+    found = [row["id"] for page in rest_of_it for row in page.json["results"]]
+    assert found == [str(past[place].pk) for place in (2, 0)]
+    assert not set(found) & set(later)
+
+
+def test_rows_of_one_moment_are_not_parted(acme, auditor, monkeypatch):
+    monkeypatch.setattr(audit_search, "LOOKED_AT", 2)
+    with time_machine.travel(timezone.now() + timedelta(hours=1), tick=False):
+        same = {str(happened(acme, "needle").pk) for _ in range(5)}
+    pages = followed(auditor, "audit?q=needle&limit=2")
+    found = [row["id"] for page in pages for row in page.json["results"]]
+    assert len(found) == 5
+    assert set(found) == same
+
+
+@pytest.mark.parametrize("query", SLOW)
+def test_what_no_index_finds_is_looked_for_as_far(auditor, past, query):
+    assert auditor.get(f"audit?{query}").json["looked_to"]
+
+
+@pytest.mark.parametrize(
+    "query", ["", "outcome=ok", "code=x", "session=0191f2d0-7f0c-7c3e-9d1f-0d5f2b8f6a11"]
+)
+def test_what_an_index_finds_is_looked_for_to_the_end(auditor, past, query):
+    assert auditor.get(f"audit?{query}").json["looked_to"] is None
+
+
+def test_a_time_that_a_page_reaches_ends_the_search(auditor, past):
+    since, until = (past[place].opened_at.isoformat().replace("+00:00", "Z") for place in (1, 3))
+    found = auditor.get(f"audit?q=needle&since={since}&until={until}").json
+    assert [row["id"] for row in found["results"]] == [str(past[2].pk)]
+    assert (found["next"], found["looked_to"]) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("query", "code"),
+    [("q=x&ordering=seq", "unknown_ordering"), ("q=x&cursor=cj0xJnA9eA%3D%3D", "bad_cursor")],
+)
+def test_a_search_goes_by_time_and_by_cursors_of_ours(auditor, past, query, code):
+    assert auditor.get(f"audit?{query}").code == code
+
+
+def test_chosen_members_of_a_search_keep_the_page_around_them(auditor, past):
+    answer = auditor.get("audit?q=hay&fields=id").json
+    assert answer["looked_to"]
+    assert [set(row) for row in answer["results"]] == [{"id"}]
+
+
+def test_an_export_of_a_search_holds_all_that_fits(auditor, past):
+    assert auditor.get("audit/export?q=needle").status == 200
+
+
+def test_only_those_who_may_read_the_audit_export_it(acme):
+    assert rest.as_role(acme, Role.MEMBER).get("audit/export").status == 403

@@ -1,0 +1,250 @@
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+import time_machine
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from bonobot.accounts.models import Organization
+from bonobot.accounts.tasks import prune_audit
+from bonobot.ledger.audit import export as audit_export
+from bonobot.ledger.audit import retention
+from bonobot.ledger.audit.admin_changes import record
+from bonobot.ledger.audit.retention import RetentionRow, cut
+from bonobot.ledger.audit.verify_chain import verify, verify_exported
+from bonobot.ledger.models import AuditRow, Checkpoint
+from bonobot.ledger.types import Admission, Opening, Settlement
+from bonobot.ledger.usage import build_rollups
+from bonobot.ledger.writer.writer_thread import LedgerWriter
+from tests.bonobot.ledger.factories import ALICE
+
+WAIT_S = 30.0
+OLD = datetime(2026, 1, 1, tzinfo=UTC)
+CUT = OLD + timedelta(days=1)
+Make = Callable[..., Opening]
+
+
+def happen(organization_id: UUID, at: datetime, times: int) -> None:
+    with time_machine.travel(at, tick=False):
+        for number in range(times):
+            record(
+                organization_id=organization_id,
+                actor=ALICE,
+                action="server_added",
+                resource_type="mcp_server",
+                resource_id=str(number),
+            )
+
+
+def left(organization_id: UUID) -> list[int]:
+    return sorted(AuditRow.objects.of(organization_id).values_list("seq", flat=True))
+
+
+@pytest.mark.django_db
+def test_old_rows_leave_and_the_rest_is_verified_from_the_checkpoint(
+    organization_id: UUID,
+) -> None:
+    happen(organization_id, OLD, 5)
+    happen(organization_id, CUT, 2)
+    done = retention.prune_entries(organization_id, before=CUT, actor=ALICE)
+    assert (done.rows, done.seq) == (5, 5)
+    assert left(organization_id) == [6, 7, 8]
+    assert AuditRow.objects.get(seq=8).action == "audit_pruned"
+    report = verify(organization_id)
+    assert (report.ok, report.rows, report.start) == (True, 3, 5)
+
+
+@pytest.mark.django_db
+def test_nothing_old_leaves_no_trace(organization_id: UUID) -> None:
+    happen(organization_id, CUT, 2)
+    assert retention.prune_entries(organization_id, before=CUT, actor=ALICE).rows == 0
+    assert left(organization_id) == [1, 2]
+    assert not Checkpoint.objects.exists()
+
+
+@pytest.mark.django_db
+def test_long_histories_leave_in_steps(
+    organization_id: UUID, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "AT_ONCE", 3)
+    happen(organization_id, OLD, 8)
+    assert retention.prune_entries(organization_id, before=CUT, actor=ALICE).rows == 8
+    assert Checkpoint.objects.count() == 3
+    assert verify(organization_id).ok
+
+
+def test_a_call_that_was_closed_behind_the_cut_stays_with_what_follows_it(
+    writer: LedgerWriter, opening: Make, organization_id: UUID
+) -> None:
+    with time_machine.travel(OLD, tick=False):
+        happen(organization_id, OLD, 2)
+        call = opening()
+        writer.admit(Admission(call)).result(WAIT_S)
+        happen(organization_id, OLD, 2)
+    happen(organization_id, CUT, 1)
+    closing = Settlement(
+        call_id=call.call_id, organization_id=organization_id, outcome="ok", duration_ms=1
+    )
+    assert retention.prune_entries(organization_id, before=CUT, actor=ALICE).seq == 2
+    assert writer.settle(closing).result(WAIT_S) is True
+    assert retention.prune_entries(organization_id, before=CUT, actor=ALICE).rows == 0
+    assert left(organization_id)[0] == 3
+    assert verify(organization_id).ok
+
+
+def test_whole_calls_leave_with_both_of_their_seals(
+    writer: LedgerWriter, opening: Make, organization_id: UUID
+) -> None:
+    call = opening()
+    writer.admit(Admission(call)).result(WAIT_S)
+    writer.settle(
+        Settlement(
+            call_id=call.call_id, organization_id=organization_id, outcome="ok", duration_ms=1
+        )
+    ).result(WAIT_S)
+    later = datetime.now(UTC) + timedelta(seconds=1)
+    assert retention.prune_entries(organization_id, before=later, actor=ALICE).seq == 2
+    report = verify(organization_id)
+    assert (report.ok, report.rows) == (True, 1)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "UPDATE ledger_checkpoint SET seq = seq + 1",
+        "UPDATE ledger_checkpoint SET digest = 'x'",
+        "DELETE FROM ledger_checkpoint",
+        "DELETE FROM ledger_auditrow WHERE seq = 6",
+    ],
+)
+def test_a_forged_beginning_is_found(organization_id: UUID, sql: str) -> None:
+    happen(organization_id, OLD, 5)
+    happen(organization_id, CUT, 2)
+    retention.prune_entries(organization_id, before=CUT, actor=ALICE)
+    with connection.cursor() as cursor:
+        cursor.execute(sql)
+    assert not verify(organization_id).ok
+
+
+@pytest.mark.django_db
+def test_a_plan_says_what_would_leave_and_removes_nothing(
+    organization_id: UUID, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "AT_ONCE", 3)
+    happen(organization_id, OLD, 8)
+    happen(organization_id, CUT, 2)
+    planned = retention.plan(organization_id, before=CUT)
+    assert (planned.rows, planned.seq) == (8, 8)
+    assert len(left(organization_id)) == 10
+    assert retention.prune_entries(organization_id, before=CUT, actor=ALICE) == planned
+    assert retention.plan(organization_id, before=CUT).rows == 0
+
+
+@pytest.mark.django_db
+def test_what_leaves_is_archived_first_and_verified_from_the_file(
+    organization_id: UUID, tmp_path: Path
+) -> None:
+    happen(organization_id, OLD, 5)
+    happen(organization_id, CUT, 2)
+    file = tmp_path / "old.jsonl"
+    done = retention.archive_and_prune(organization_id, before=CUT, actor=ALICE, file=file)
+    assert (done.rows, left(organization_id)) == (5, [6, 7, 8])
+    with file.open(encoding="utf-8") as lines:
+        report = verify_exported(audit_export.read(lines))
+    assert (report.ok, report.rows, report.seq) == (True, 5, 5)
+    # The rows that are left go on where the file ends.
+    checkpoint = retention.find_latest_checkpoint(organization_id)
+    assert checkpoint is not None
+    assert checkpoint.digest == report.digest
+    assert verify(organization_id).ok
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert [path.name for path in tmp_path.iterdir()] == ["old.jsonl"]
+
+
+@pytest.mark.django_db
+def test_nothing_leaves_where_it_cannot_be_archived(organization_id: UUID, tmp_path: Path) -> None:
+    happen(organization_id, OLD, 3)
+    (tmp_path / "there").write_text("kept", encoding="utf-8")
+    for file in (tmp_path / "there", tmp_path / "nowhere" / "x"):
+        with pytest.raises(OSError, match=r"there|nowhere"):
+            retention.archive_and_prune(organization_id, before=CUT, actor=ALICE, file=file)
+    assert left(organization_id) == [1, 2, 3]
+
+
+def places(*seals: tuple[int, int | None]) -> list[RetentionRow]:
+    return [RetentionRow(seq, closed, OLD, "ok") for seq, closed in seals]
+
+
+@pytest.mark.parametrize(
+    ("found", "end"),
+    [
+        (places((1, 2), (3, 4)), 4),
+        (places((1, 4), (2, 3)), 4),
+        (places((1, None), (2, None)), 2),
+        ([*places((1, 2)), RetentionRow(3, None, OLD, "open"), *places((4, 5))], 2),
+        ([*places((1, 4)), RetentionRow(2, None, CUT, "ok"), *places((3, None))], 0),
+        ([*places((1, 2), (3, 6), (4, 5)), RetentionRow(7, 8, CUT, "ok")], 6),
+        ([*places((1, None), (2, 6), (3, 4)), RetentionRow(5, None, OLD, "open")], 1),
+    ],
+)
+def test_the_cut_leaves_no_half_of_a_row_behind(found: list[RetentionRow], end: int) -> None:
+    assert cut(found, CUT, None) == end
+
+
+def test_what_is_not_counted_stays() -> None:
+    assert cut(places((1, None), (2, None), (3, None)), CUT, 3) == 2
+
+
+@pytest.mark.django_db
+def test_a_step_reads_the_oldest_rows_alone(organization_id: UUID) -> None:
+    happen(organization_id, OLD, 3)
+    happen(organization_id, CUT, 3)
+    build_rollups.count(organization_id)
+    with CaptureQueriesContext(connection) as captured:
+        retention._prune_batch(organization_id, CUT, None)
+    reads = [
+        one["sql"]
+        for one in captured
+        if one["sql"].startswith("SELECT") and "auditrow" in one["sql"]
+    ]
+    assert all("seq" in sql.partition("WHERE")[2] for sql in reads)
+    assert not any('opened_at" >=' in sql for sql in reads)
+
+
+@pytest.fixture
+def tenant(transactional_db: None) -> Organization:
+    """An organization whose three old rows, and what made it, are in the audit."""
+    made: Organization = Organization.objects.create(name="Acme", slug="acme")
+    happen(made.pk, OLD, 3)
+    return made
+
+
+def test_the_schedule_keeps_everything_unless_it_is_told_how_long(
+    tenant: Organization, settings: Any
+) -> None:
+    assert prune_audit() == 0
+    settings.BONOBOT_AUDIT_DAYS = 30
+    assert prune_audit() == 3
+    assert verify(tenant.pk).ok
+
+
+def test_what_an_organization_says_holds_before_the_setting(
+    tenant: Organization, settings: Any, tmp_path: Path
+) -> None:
+    settings.BONOBOT_AUDIT_DAYS = 30
+    Organization.objects.update(audit_days=0)
+    assert prune_audit() == 0
+    settings.BONOBOT_AUDIT_DAYS = 0
+    settings.BONOBOT_AUDIT_ARCHIVE = str(tmp_path / "nowhere")
+    Organization.objects.update(audit_days=7)
+    assert prune_audit() == 0  # and says why
+    settings.BONOBOT_AUDIT_ARCHIVE = str(tmp_path)
+    assert prune_audit() == 3
+    [file] = tmp_path.iterdir()
+    assert str(tenant.pk) in file.name
+    assert verify(tenant.pk).ok

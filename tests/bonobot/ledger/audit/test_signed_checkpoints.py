@@ -1,0 +1,108 @@
+import json
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from django.db import connection
+
+from bonobot.core.crypto.key_files import make_signing_key
+from bonobot.ledger.audit import signed_checkpoints
+from bonobot.ledger.audit.admin_changes import record
+from bonobot.ledger.audit.verify_chain import verify
+from bonobot.ledger.tasks import export_heads
+from tests.bonobot.ledger.factories import ALICE
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture(autouse=True)
+def heads(tmp_path: Path, settings: Any) -> Path:
+    settings.BONOBOT_AUDIT_HEADS = tmp_path / "heads"
+    return tmp_path / "heads"
+
+
+def happen(organization_id: UUID, times: int = 1) -> None:
+    for number in range(times):
+        record(
+            organization_id=organization_id,
+            actor=ALICE,
+            action="server_added",
+            resource_type="mcp_server",
+            resource_id=str(number),
+        )
+
+
+def kept(organization_id: UUID) -> list[signed_checkpoints.SignedCheckpoint]:
+    return list(
+        signed_checkpoints.parse_checkpoints(
+            organization_id, signed_checkpoints.read_checkpoint_lines()
+        )
+    )
+
+
+def test_a_head_is_exported_once_for_each_time_it_moved(organization_id: UUID) -> None:
+    assert export_heads() == 0
+    happen(organization_id, 2)
+    assert export_heads() == 1
+    assert export_heads() == 0
+    happen(organization_id)
+    assert export_heads() == 1
+    assert [anchor.seq for anchor in kept(organization_id)] == [2, 3]
+
+
+def test_only_an_organizations_own_heads_are_compared(organization_id: UUID) -> None:
+    happen(organization_id)
+    happen(uuid4(), 3)
+    assert export_heads() == 2
+    assert [anchor.seq for anchor in kept(organization_id)] == [1]
+    assert verify(organization_id, kept(organization_id)).ok
+
+
+def test_a_chain_that_was_cut_off_behind_our_back_is_found(organization_id: UUID) -> None:
+    happen(organization_id, 5)
+    export_heads()
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT digest FROM ledger_auditrow WHERE seq = 3")
+        (digest,) = cursor.fetchone()
+        cursor.execute("DELETE FROM ledger_auditrow WHERE seq > 3")
+        cursor.execute("UPDATE ledger_head SET seq = 3, digest = %s", [digest])
+    assert verify(organization_id).ok
+    assert [fault.kind for fault in verify(organization_id, kept(organization_id)).faults] == [
+        "truncated"
+    ]
+
+
+def test_a_chain_that_was_written_anew_is_found(organization_id: UUID) -> None:
+    happen(organization_id, 3)
+    export_heads()
+    known = kept(organization_id)
+    with connection.cursor() as cursor:
+        cursor.execute("DELETE FROM ledger_auditrow")
+        cursor.execute("DELETE FROM ledger_head")
+    happen(organization_id, 4)
+    assert verify(organization_id).ok
+    assert [fault.kind for fault in verify(organization_id, known).faults] == ["anchor"]
+
+
+@pytest.mark.parametrize("change", [{"seq": 1}, {"kind": "checkpoint"}, {"signature": "AAAA"}])
+def test_a_forged_head_is_refused(organization_id: UUID, change: dict[str, object]) -> None:
+    happen(organization_id, 2)
+    (statement,) = signed_checkpoints.sign_chain_ends(organization_id)
+    forged = json.dumps({**statement, **change})
+    with pytest.raises(ValueError, match="not signed"):
+        list(signed_checkpoints.parse_checkpoints(organization_id, ["\n", forged]))
+
+
+@pytest.mark.parametrize("line", ["{", "[]", "5"])
+def test_a_line_that_is_no_head_is_named(organization_id: UUID, line: str) -> None:
+    with pytest.raises(ValueError, match="Line 1"):
+        list(signed_checkpoints.parse_checkpoints(organization_id, [line]))
+
+
+def test_a_head_of_another_installation_is_refused(organization_id: UUID, settings: Any) -> None:
+    happen(organization_id)
+    lines = [json.dumps(one) for one in signed_checkpoints.sign_chain_ends(organization_id)]
+    settings.BONOBOT_AUDIT_KEYS = [make_signing_key()]
+    with pytest.raises(ValueError, match="not signed"):
+        list(signed_checkpoints.parse_checkpoints(organization_id, lines))

@@ -1,0 +1,187 @@
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from django.db import connection
+
+from bonobot.ledger.audit import chain_reader
+from bonobot.ledger.audit import verify_chain as verification
+from bonobot.ledger.audit.admin_changes import record
+from bonobot.ledger.audit.verify_chain import verify
+from bonobot.ledger.models import AuditRow, Head
+from bonobot.ledger.writer.writer_thread import LedgerWriter
+from tests.bonobot.ledger.factories import ALICE, opening_of
+
+WAIT_S = 30.0
+TEXTS = ["opened", "digest", "action", "actor_label", "resource_id", "code", "decision", "outcome"]
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def chain(organization_id: UUID) -> UUID:
+    """Record ten changes; return whose they are."""
+    for number in range(10):
+        record(
+            organization_id=organization_id,
+            actor=ALICE,
+            action="server_added",
+            resource_type="mcp_server",
+            resource_id=str(number),
+        )
+    return organization_id
+
+
+def tamper(sql: str, *values: Any) -> None:
+    """Change rows behind the ledger's back."""
+    with connection.cursor() as cursor:
+        cursor.execute(sql, values)
+
+
+def kinds(organization_id: UUID) -> list[str]:
+    report = verify(organization_id)
+    assert report.ok is not bool(report.faults)
+    return [fault.kind for fault in report.faults]
+
+
+def test_an_organization_without_rows_is_sound(organization_id: UUID) -> None:
+    report = verify(organization_id)
+    assert (report.ok, report.rows, report.seq) == (True, 0, 0)
+
+
+def test_a_sound_chain_is_read_to_its_end_page_by_page(
+    chain: UUID, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chain_reader, "PAGE", 3)
+    monkeypatch.setattr(verification, "STEP", 4)
+    report = verify(chain)
+    assert (report.ok, report.rows, report.seq) == (True, 10, 10)
+    assert report.digest == Head.objects.get().digest
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_a_flipped_byte_is_found(chain: UUID, name: str) -> None:
+    (text,) = AuditRow.objects.filter(seq=5).values_list(name, flat=True)
+    flipped = "~" + text[1:]
+    tamper(f"UPDATE ledger_auditrow SET {name} = %s WHERE seq = 5", flipped)  # noqa: S608
+    assert kinds(chain)
+    assert all(fault.seq in {5, 6} for fault in verify(chain).faults)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("opened_at", "2020-01-01 00:00:00+00:00"),
+        ("agent_id", str(UUID(int=5))),
+        ("duration_ms", 5),
+        ("cost_microusd", 5),
+        ("repeats", 5),
+        ("closed", "{}"),
+    ],
+)
+def test_a_changed_column_is_found(chain: UUID, name: str, value: object) -> None:
+    tamper(f"UPDATE ledger_auditrow SET {name} = %s WHERE seq = 5", value)  # noqa: S608
+    assert set(kinds(chain)) <= {"columns", "unreadable"}
+    assert kinds(chain)
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("opened_at", "(opened_at AT TIME ZONE 'UTC')::text || ' BC'"),
+        ("opened_at", "'infinity'"),
+        ("closed_at", "'infinity'"),
+        ("closed_at", "'-infinity'"),
+    ],
+)
+def test_times_that_no_calendar_here_has_are_found(chain: UUID, name: str, value: str) -> None:
+    tamper(f"UPDATE ledger_auditrow SET {name} = ({value})::timestamptz WHERE seq = 5")  # noqa: S608
+    assert kinds(chain) == ["columns"]
+
+
+def test_a_deleted_row_is_found(chain: UUID) -> None:
+    tamper("DELETE FROM ledger_auditrow WHERE seq = 5")
+    assert kinds(chain) == ["missing"]
+
+
+def test_a_deleted_row_whose_gap_was_closed_is_found(chain: UUID) -> None:
+    tamper("DELETE FROM ledger_auditrow WHERE seq = 5")
+    for seq in range(6, 11):
+        tamper("UPDATE ledger_auditrow SET seq = %s WHERE seq = %s", seq - 1, seq)
+    tamper("UPDATE ledger_head SET seq = 9")
+    assert kinds(chain) == ["altered"]
+
+
+def test_an_inserted_row_is_found(chain: UUID) -> None:
+    columns = [field.column for field in AuditRow._meta.fields]
+    for place in (0, 11):
+        copied = ", ".join({"id": "%s", "seq": str(place)}.get(one, one) for one in columns)
+        identifier = uuid4()
+        tamper(
+            f"INSERT INTO ledger_auditrow ({', '.join(columns)}) "  # noqa: S608
+            f"SELECT {copied} FROM ledger_auditrow WHERE seq = 5",
+            identifier.hex if connection.vendor == "sqlite" else str(identifier),
+        )
+    assert {"misplaced", "beyond"} <= set(kinds(chain))
+
+
+def test_rows_that_changed_places_are_found(chain: UUID) -> None:
+    for old, new in ((4, 99), (5, 4), (99, 5)):
+        tamper("UPDATE ledger_auditrow SET seq = %s WHERE seq = %s", new, old)
+    assert "altered" in kinds(chain)
+
+
+def test_a_tail_that_was_cut_off_is_found(chain: UUID) -> None:
+    tamper("DELETE FROM ledger_auditrow WHERE seq > 8")
+    assert kinds(chain) == ["truncated"]
+
+
+def test_a_tail_cut_off_together_with_its_head_is_found_by_the_digest(chain: UUID) -> None:
+    tamper("DELETE FROM ledger_auditrow WHERE seq > 8")
+    tamper("UPDATE ledger_head SET seq = 8")
+    assert kinds(chain) == ["head"]
+
+
+def test_a_head_set_back_is_found(chain: UUID) -> None:
+    digest = AuditRow.objects.get(seq=8).digest
+    tamper("UPDATE ledger_head SET seq = 8, digest = %s", digest)
+    assert kinds(chain) == ["beyond"]
+
+
+def test_a_row_moved_to_another_organization_is_found_in_both(chain: UUID) -> None:
+    other = uuid4()
+    value = other.hex if connection.vendor == "sqlite" else str(other)
+    tamper("UPDATE ledger_auditrow SET organization_id = %s WHERE seq = 5", value)
+    assert kinds(chain) == ["missing"]
+    assert kinds(other) == ["beyond"]
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("name", ["closed", "closed_digest", "outcome"])
+def test_a_changed_outcome_is_found(writer: LedgerWriter, organization_id: UUID, name: str) -> None:
+    call = opening_of(organization_id)
+    writer.note(call).result(WAIT_S)
+    refused = opening_of(organization_id, decision="deny", code="denied")
+    for _ in range(3):
+        writer.refuse(refused).result(WAIT_S)
+    writer.close()
+    assert verify(organization_id).ok
+    tamper(f"UPDATE ledger_auditrow SET {name} = 'x' WHERE closed_seq IS NOT NULL")  # noqa: S608
+    assert kinds(organization_id)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_closing_that_was_undone_is_found(writer: LedgerWriter, organization_id: UUID) -> None:
+    calls = [opening_of(organization_id) for _ in range(2)]
+    for call in calls:
+        writer.note(call).result(WAIT_S)
+    refused = opening_of(organization_id, decision="deny", code="denied")
+    for _ in range(3):
+        writer.refuse(refused).result(WAIT_S)
+    writer.close()
+    tamper(
+        "UPDATE ledger_auditrow SET closed_seq = NULL, closed = '', closed_digest = '', "
+        "closed_at = NULL, repeats = 0 WHERE closed_seq IS NOT NULL"
+    )
+    assert kinds(organization_id) == ["truncated"]

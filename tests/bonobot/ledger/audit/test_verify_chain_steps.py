@@ -1,0 +1,194 @@
+"""A verification in steps: stopped, gone on with, and not to be deceived about where it stood."""
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+import time_machine
+from django.db import connection
+
+from bonobot.ledger.audit import retention
+from bonobot.ledger.audit.admin_changes import record
+from bonobot.ledger.audit.signed_checkpoints import SignedCheckpoint, get_signer
+from bonobot.ledger.audit.verify_chain import (
+    VerificationProgress,
+    load_progress,
+    verify,
+    verify_step,
+)
+from bonobot.ledger.models import AuditRow, Head, Verification
+from bonobot.ledger.types import Admission, Opening, Settlement
+from bonobot.ledger.writer.writer_thread import LedgerWriter
+from tests.bonobot.ledger.factories import ALICE
+
+WAIT_S = 30.0
+pytestmark = pytest.mark.django_db
+
+
+def add(organization_id: UUID, count: int) -> None:
+    for number in range(count):
+        record(
+            organization_id=organization_id,
+            actor=ALICE,
+            action="server_added",
+            resource_type="mcp_server",
+            resource_id=str(number),
+        )
+
+
+@pytest.fixture
+def chain(organization_id: UUID) -> UUID:
+    add(organization_id, 10)
+    return organization_id
+
+
+def tamper(sql: str, *values: Any) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(sql, values)
+
+
+def steps(organization_id: UUID, rows: int = 3) -> Iterator[VerificationProgress]:
+    while True:
+        standing = verify_step(organization_id, rows=rows)
+        yield standing
+        if standing.done:
+            return
+
+
+def kinds(standing: VerificationProgress) -> list[str]:
+    return [fault.kind for fault in standing.faults]
+
+
+def test_it_says_how_far_it_is_and_comes_to_what_one_at_once_does(chain: UUID) -> None:
+    found = list(steps(chain))
+    assert [one.rows for one in found] == [3, 6, 9, 10]
+    assert [round(one.share, 1) for one in found] == [0.3, 0.6, 0.9, 1.0]
+    assert found[-1].report() == verify(chain)
+    assert load_progress(chain) == found[-1]
+
+
+def test_what_came_since_is_read_alone(chain: UUID) -> None:
+    *_, first = steps(chain)
+    add(chain, 4)
+    second = verify_step(chain)
+    assert (second.rows - first.rows, second.seq, second.done, second.ok) == (4, 14, True, True)
+    # Altered after it was verified: found by a verification of all.
+    tamper("UPDATE ledger_auditrow SET action = 'x' WHERE seq = 5")
+    assert verify_step(chain).ok
+    assert kinds(verify_step(chain, afresh=True)) == ["columns"]
+
+
+@pytest.mark.parametrize("seq", range(1, 11))
+def test_a_fault_is_found_in_whichever_step_and_kept_until_the_end(chain: UUID, seq: int) -> None:
+    tamper("UPDATE ledger_auditrow SET digest = %s WHERE seq = %s", "0" * 64, seq)
+    *_, last = steps(chain)
+    assert last.faults == verify(chain).faults
+    assert not verify_step(chain).ok
+
+
+def test_deleted_rows_between_two_steps_are_found(chain: UUID) -> None:
+    verify_step(chain, rows=3)
+    tamper("DELETE FROM ledger_auditrow WHERE seq IN (4, 5)")
+    *_, last = steps(chain)
+    assert kinds(last) == ["missing"]
+
+
+def test_an_end_that_is_cut_off_below_what_was_verified_is_found(chain: UUID) -> None:
+    assert verify_step(chain).done
+    tamper("DELETE FROM ledger_auditrow WHERE seq > 8")
+    tamper("UPDATE ledger_head SET seq = 8, digest = %s", AuditRow.objects.get(seq=8).digest)
+    assert "truncated" in kinds(verify_step(chain))
+
+
+@pytest.mark.parametrize("name", ["seq", "behind", "digest", "faults", "waiting", "signature"])
+def test_where_it_stood_cannot_be_made_up(chain: UUID, name: str) -> None:
+    tamper("UPDATE ledger_auditrow SET action = 'x' WHERE seq = 5")
+    assert kinds(verify_step(chain)) == ["columns"]
+    row = Verification.objects.get()
+    changed = {"seq": 9, "behind": 9, "digest": "0" * 64, "faults": [], "waiting": [1]}
+    row.statement[name] = changed.get(name, "AAAA")
+    row.save()
+    found = verify_step(chain)
+    assert (found.rows, set(kinds(found))) == (10, {"standing", "columns"})
+
+
+def test_a_standing_of_another_organization_or_kind_is_not_believed(chain: UUID) -> None:
+    other = uuid4()
+    add(other, 3)
+    verify_step(other)
+    statement = Verification.objects.get().statement
+    head = get_signer().sign({"kind": "head", "organization_id": str(chain), "seq": 10})
+    for one in (statement, head, {}, []):
+        Verification.objects.update_or_create(pk=chain, defaults={"statement": one})
+        assert kinds(verify_step(chain)) == ["standing"]
+
+
+def test_exported_heads_are_compared_where_it_reads(chain: UUID) -> None:
+    verify_step(chain, rows=5)
+    forged = [SignedCheckpoint(chain, 3, "0" * 64, ""), SignedCheckpoint(chain, 7, "0" * 64, "")]
+    assert [fault.seq for fault in verify_step(chain, anchors=forged).faults] == [7]
+    later = [SignedCheckpoint(chain, 99, "0" * 64, "")]
+    assert "truncated" in kinds(verify_step(chain, afresh=True, anchors=later))
+
+
+def test_a_checkpoint_that_passed_where_it_stood_is_gone_on_from(chain: UUID) -> None:
+    verify_step(chain, rows=3)
+    Head.objects.filter(pk=chain).update()
+    soon = datetime.now(UTC) + timedelta(hours=1)
+    with time_machine.travel(soon + timedelta(hours=1)):
+        retention.prune_entries(chain, before=soon, actor=ALICE)
+    *_, last = steps(chain)
+    assert (last.ok, last.since) == (True, 10)
+    add(chain, 2)
+    assert verify_step(chain).ok
+
+
+Make = Callable[..., Opening]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_calls_that_end_after_they_were_read_are_checked_then(
+    writer: LedgerWriter, opening: Make, organization_id: UUID
+) -> None:
+    def end(call: Opening) -> None:
+        done = {"call_id": call.call_id, "organization_id": call.organization_id}
+        writer.settle(Settlement(**done, outcome="ok", duration_ms=1)).result(WAIT_S)
+
+    calls = [opening() for _ in range(6)]
+    for call in calls:
+        writer.admit(Admission(call)).result(WAIT_S)
+    end(calls[0])
+    refused = opening(decision="deny", code="denied")
+    for _ in range(3):
+        writer.refuse(refused).result(WAIT_S)
+    found = list(steps(organization_id, rows=2))
+    assert found[-1].ok
+    assert len(found[-1].waiting) == 6
+    for call in calls[1:4]:
+        end(call)
+    writer.close()  # which closes the refusal, with its repeats
+    *_, last = steps(organization_id, rows=2)
+    assert last.report() == verify(organization_id)
+    assert len(last.waiting) == 2
+    assert last.ok
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("what", ["closing", "row"])
+def test_what_happens_to_a_call_that_waited_is_found(
+    writer: LedgerWriter, opening: Make, organization_id: UUID, what: str
+) -> None:
+    call = opening()
+    writer.admit(Admission(call)).result(WAIT_S)
+    assert verify_step(organization_id).ok
+    done = {"call_id": call.call_id, "organization_id": call.organization_id}
+    writer.settle(Settlement(**done, outcome="ok", duration_ms=1)).result(WAIT_S)
+    writer.close()
+    tamper(
+        "UPDATE ledger_auditrow SET closed = REPLACE(closed, 'ok', 'no'), outcome = 'no'"
+        if what == "closing"
+        else "DELETE FROM ledger_auditrow"
+    )
+    assert not verify_step(organization_id).ok

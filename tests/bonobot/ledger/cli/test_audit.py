@@ -1,0 +1,195 @@
+"""The audit from the command line: read, checked, exported, pruned."""
+
+import json
+import logging
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from bonobot.accounts.models import Organization
+from bonobot.core.telemetry.logging import JSONFormatter, TextFormatter
+from bonobot.ledger.audit import search as audit_search
+from bonobot.ledger.models import AuditRow, Verification
+from bonobot.ledger.tasks import export_heads
+from tests import factories
+from tests.command_line import Bonobot, acme, bonobot
+
+__all__ = ["acme", "bonobot"]
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture(autouse=True)
+def heads(tmp_path: Path, settings: Any) -> Path:
+    settings.BONOBOT_AUDIT_HEADS = tmp_path / "heads"
+    return tmp_path / "heads"
+
+
+@pytest.fixture(autouse=True)
+def _history(acme: Organization) -> None:
+    factories.agent(acme)
+
+
+def test_what_happened_is_listed_and_narrowed(bonobot: Bonobot) -> None:
+    actions = [row["action"] for row in bonobot("audit", "list", "--json").json]
+    assert "agent_added" in actions
+    assert bonobot("audit", "list", "--outcome", "refused", "--json").json == []
+
+
+def test_words_are_searched_and_narrowed_by_the_names_of_rest(bonobot: Bonobot) -> None:
+    (row,) = bonobot(
+        "audit", "list", "--search", "helper", "--action", "agent_added", "--json"
+    ).json
+    assert row["resource"] == "Helper"
+    assert bonobot("audit", "list", "--search", "helper", "--until", "1d", "--json").json == []
+    ran = bonobot("audit", "list", "--outcome", "great", "--json")
+    assert (ran.status, ran.error["field"]) == (1, "--outcome")
+
+
+def test_a_search_says_where_to_go_on(
+    bonobot: Bonobot, acme: Organization, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    factories.agent(acme, "another")
+    monkeypatch.setattr(audit_search, "LOOKED_AT", 1)
+    found: list[str] = []
+    onward: list[str] = []
+    while len(onward) < 20:
+        ran = bonobot("audit", "list", "--search", "helper", *onward[-2:], "--json")
+        assert len(ran.json) <= 1
+        found += [row["resource"] for row in ran.json]
+        if not ran.err:
+            break
+        onward += ["--until", json.loads(ran.err)["looked_to"]]
+    assert "Helper" in found
+    assert len(onward) > 2
+
+
+def test_a_sound_audit_is_unbroken_and_compared_with_kept_heads(
+    bonobot: Bonobot, heads: Path
+) -> None:
+    export_heads()
+    ran = bonobot("audit", "verify", "--json")
+    assert (ran.status, ran.json["ok"]) == (0, True)
+    (file,) = heads.iterdir()
+    assert bonobot("audit", "verify", "--heads", str(file)).status == 0
+
+
+@pytest.mark.parametrize("formatter", [JSONFormatter(), TextFormatter()])
+def test_lines_of_the_log_are_compared_as_kept_heads_are(
+    bonobot: Bonobot, acme: Organization, tmp_path: Path, formatter: logging.Formatter
+) -> None:
+    file = tmp_path / "bonobot.log"
+    handler = logging.FileHandler(file, encoding="utf-8")
+    handler.setFormatter(formatter)
+    logger = logging.getLogger("bonobot.ledger")
+    logger.addHandler(handler)
+    try:
+        logging.getLogger("bonobot.ledger.queries").setLevel("INFO")
+        export_heads()
+    finally:
+        logger.removeHandler(handler)
+        handler.close()
+    assert bonobot("audit", "verify", "--heads", str(file)).status == 0
+    text = file.read_text(encoding="utf-8")
+    assert str(acme.pk) in text
+    assert "********" not in text
+    file.write_text(text.replace('"seq": ', '"seq": 1'), encoding="utf-8")
+    ran = bonobot("audit", "verify", "--heads", str(file), "--json")
+    assert (ran.status, ran.error["code"]) == (1, "unusable_file")
+    with connection.cursor() as cursor:
+        cursor.execute("DELETE FROM ledger_auditrow")
+        cursor.execute("DELETE FROM ledger_head")
+    file.write_text(text, encoding="utf-8")
+    assert bonobot("audit", "verify", "--heads", str(file)).status == 1
+
+
+def test_a_file_without_a_head_of_the_organization_is_refused(
+    bonobot: Bonobot, tmp_path: Path
+) -> None:
+    file = tmp_path / "bonobot.log"
+    file.write_text(
+        '{"logger": "bonobot.jobs.celery_beat", "message": "beat leads"}\n', encoding="utf-8"
+    )
+    ran = bonobot("audit", "verify", "--heads", str(file), "--json")
+    assert (ran.status, ran.error["code"]) == (1, "unusable_file")
+    assert "no signed head" in ran.error["detail"]
+
+
+def test_a_broken_audit_ends_with_one_and_says_where(bonobot: Bonobot) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE ledger_auditrow SET action = 'x' WHERE seq = 1")
+    ran = bonobot("audit", "verify", "--json")
+    assert (ran.status, ran.json["ok"]) == (1, False)
+    assert "columns at 1" in ran.json["faults"][0]
+
+
+def test_a_verification_goes_on_where_the_last_one_ended(bonobot: Bonobot) -> None:
+    assert bonobot("audit", "verify").status == 0
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE ledger_auditrow SET action = 'x' WHERE seq = 1")
+    assert bonobot("audit", "verify", "--continue").status == 0  # it was verified before that
+    assert bonobot("audit", "verify").status == 1
+    assert bonobot("audit", "verify", "--continue").status == 1  # what was wrong stays so
+    Verification.objects.update(statement={"seq": 10_000})
+    ran = bonobot("audit", "verify", "--continue", "--json")
+    assert "standing at 0" in ran.json["faults"][0]
+
+
+def test_a_truncated_audit_is_found_by_its_exported_heads(bonobot: Bonobot) -> None:
+    export_heads()
+    with connection.cursor() as cursor:
+        cursor.execute("DELETE FROM ledger_auditrow")
+        cursor.execute("DELETE FROM ledger_head")
+    assert bonobot("audit", "verify").status == 1
+
+
+def test_a_file_that_is_none_of_ours_is_named(bonobot: Bonobot, tmp_path: Path) -> None:
+    strange = tmp_path / "strange.jsonl"
+    strange.write_text("{}\nhello\n", encoding="utf-8")
+    for option in ("--file", "--heads"):
+        ran = bonobot("audit", "verify", option, str(strange), "--json")
+        assert (ran.status, ran.error["code"], ran.error["field"]) == (1, "unusable_file", option)
+
+
+def test_heads_are_signed_and_the_public_key_is_shown(bonobot: Bonobot, acme: Organization) -> None:
+    (head,) = bonobot("audit", "heads", "--json").json
+    assert head["organization_id"] == str(acme.pk)
+    assert f"public key {head['key']}" in bonobot("audit", "heads").out
+
+
+def test_an_export_is_verified_by_itself(bonobot: Bonobot, tmp_path: Path) -> None:
+    file = tmp_path / "audit.jsonl"
+    written = bonobot("audit", "export", "--output", str(file), "--json").json
+    assert written["rows"] == AuditRow.objects.count()
+    assert bonobot("audit", "verify", "--file", str(file)).status == 0
+    file.write_text(file.read_text(encoding="utf-8").replace("agent_added", "agent_moved"))
+    assert bonobot("audit", "verify", "--file", str(file)).status == 1
+
+
+def test_an_export_goes_to_standard_output_and_may_be_a_table(bonobot: Bonobot) -> None:
+    lines = bonobot("audit", "export", "--since", "1d").out.splitlines()
+    assert json.loads(lines[0])["seq"] == 1
+    assert bonobot("audit", "export", "--until", "2020-01-01").out == ""
+    assert bonobot("audit", "export", "--format", "csv").out.startswith("seq,id,")
+
+
+def test_a_file_that_cannot_be_written_is_named(bonobot: Bonobot, tmp_path: Path) -> None:
+    ran = bonobot("audit", "export", "--output", str(tmp_path / "no" / "file"), "--json")
+    assert (ran.status, ran.error["field"]) == (1, "--output")
+
+
+def test_pruning_asks_first_and_leaves_a_sound_audit(bonobot: Bonobot) -> None:
+    before = f"{datetime.now(UTC).isoformat()}"
+    asked = bonobot("audit", "prune", "--before", before, "--json")
+    assert (asked.status, asked.error["code"]) == (1, "not_confirmed")
+    done = bonobot("audit", "prune", "--before", before, "--yes", "--json").json
+    assert done["rows"] > 0
+    found = bonobot("audit", "verify", "--json").json
+    assert (found["ok"], found["start"], found["rows"]) == (True, done["seq"], 1)
+
+
+def test_a_time_that_is_none_is_wrong_usage(bonobot: Bonobot) -> None:
+    assert bonobot("audit", "prune", "--before", "soon").status == 2

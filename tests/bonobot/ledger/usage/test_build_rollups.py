@@ -1,0 +1,199 @@
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+import time_machine
+from django.db.models import Sum
+
+from bonobot.ledger.audit import retention
+from bonobot.ledger.models import AuditRow, Head, Rollup, Uncounted
+from bonobot.ledger.tasks import count_usage
+from bonobot.ledger.types import Admission, Opening, Settlement
+from bonobot.ledger.usage import build_rollups
+from bonobot.ledger.writer.writer_thread import LedgerWriter
+from tests.bonobot.ledger.factories import ALICE
+
+WAIT_S = 30.0
+Make = Callable[..., Opening]
+
+
+def begin(writer: LedgerWriter, opening: Opening) -> Opening:
+    writer.admit(Admission(opening)).result(WAIT_S)
+    return opening
+
+
+def end(writer: LedgerWriter, opening: Opening, outcome: Any = "ok", **facts: Any) -> None:
+    done = {"call_id": opening.call_id, "organization_id": opening.organization_id}
+    writer.settle(Settlement(**done, outcome=outcome, **{"duration_ms": 5, **facts})).result(WAIT_S)
+
+
+def totals(organization_id: UUID, *by: str, grain: str = "day") -> dict[Any, int]:
+    rows = Rollup.objects.filter(organization_id=organization_id, grain=grain)
+    return dict(rows.values_list(*by).annotate(n=Sum("calls")).values_list(*by, "n"))
+
+
+def test_ended_calls_are_counted_once_by_the_hour_and_by_the_day(
+    writer: LedgerWriter, opening: Make, organization_id: UUID
+) -> None:
+    for _ in range(3):
+        end(writer, begin(writer, opening()), input_tokens=2, cost_microusd=7)
+    end(writer, begin(writer, opening(tool_name="then")), "error", code="tool_error")
+    writer.refuse(opening(decision="deny", rule="deny:now", code="denied")).result(WAIT_S)
+    assert [count_usage(), count_usage()] == [5, 0]
+    for grain in ("hour", "day"):
+        assert totals(organization_id, "outcome", grain=grain) == {
+            "ok": 3,
+            "error": 1,
+            "refused": 1,
+        }
+    sums = Rollup.objects.filter(grain="day").aggregate(
+        tokens=Sum("input_tokens"), cost=Sum("cost_microusd"), took=Sum("took_3")
+    )
+    assert sums == {"tokens": 6, "cost": 21, "took": 4}
+    assert totals(organization_id, "rule")["deny:now"] == 1
+
+
+def test_a_call_that_still_ran_is_counted_when_it_has_ended_in_the_hour_it_was_asked(
+    writer: LedgerWriter, opening: Make, organization_id: UUID
+) -> None:
+    long = begin(writer, opening())
+    end(writer, begin(writer, opening()))
+    assert build_rollups.count(organization_id) == 1
+    asked = AuditRow.objects.get(pk=long.call_id).opened_at
+    with time_machine.travel(asked + timedelta(hours=3)):
+        end(writer, long)
+        assert build_rollups.count(organization_id) == 1
+    [row] = Rollup.objects.filter(grain="hour")
+    assert (row.calls, row.begins) == (2, asked.replace(minute=0, second=0, microsecond=0))
+    assert not Uncounted.objects.exists()
+
+
+def test_repeats_of_a_refusal_are_counted_when_its_window_has_ended(
+    start_writer: Callable[..., LedgerWriter], opening: Make, organization_id: UUID
+) -> None:
+    writer = start_writer()
+    for _ in range(4):
+        writer.refuse(opening(decision="deny", code="denied")).result(WAIT_S)
+    build_rollups.count(organization_id)
+    assert totals(organization_id, "outcome") == {"refused": 1}
+    writer.close()  # which ends the open windows
+    build_rollups.count(organization_id)
+    build_rollups.count(organization_id)
+    assert totals(organization_id, "outcome") == {"refused": 4}
+
+
+def test_a_batch_that_breaks_in_the_middle_is_counted_whole_the_next_time(
+    writer: LedgerWriter, opening: Make, organization_id: UUID, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(5):
+        end(writer, begin(writer, opening()))
+    monkeypatch.setattr(build_rollups, "BATCH", 2)
+    whole = build_rollups._add
+    calls = iter((whole, None, *[whole] * 9))
+
+    def breaks(sums: Any) -> None:
+        add = next(calls)
+        whole(sums)
+        if add is None:
+            raise RuntimeError("killed after the write and before the commit")
+
+    monkeypatch.setattr(build_rollups, "_add", breaks)
+    with pytest.raises(RuntimeError):
+        build_rollups.count(organization_id)
+    assert totals(organization_id, "outcome") == {"ok": 2}
+    build_rollups.count(organization_id)
+    assert totals(organization_id, "outcome") == {"ok": 5}
+
+
+def test_of_two_that_looked_at_once_one_writes(
+    writer: LedgerWriter, opening: Make, organization_id: UUID
+) -> None:
+    end(writer, begin(writer, opening()))
+    both = [build_rollups._load_batch(organization_id) for _ in range(2)]
+    assert [build_rollups._write(one) for one in both] == [True, False]
+    assert totals(organization_id, "outcome") == {"ok": 1}
+
+
+def test_what_old_rows_came_to_stays_when_they_leave_and_when_the_rest_is_counted_again(
+    writer: LedgerWriter, opening: Make, organization_id: UUID
+) -> None:
+    old = datetime(2026, 1, 1, 12, tzinfo=UTC)
+    with time_machine.travel(old, tick=False):
+        end(writer, begin(writer, opening(tool_name="old")))
+    with time_machine.travel(old + timedelta(days=3), tick=False):
+        end(writer, begin(writer, opening()))
+        # Nothing was counted yet: pruning counts first.
+        retention.prune_entries(organization_id, before=old + timedelta(days=1), actor=ALICE)
+    whole = {"old": 1, "now": 1}
+    assert totals(organization_id, "tool_name") == whole
+    Rollup.objects.filter(tool_name="now").update(calls=77)
+    with time_machine.travel(old + timedelta(days=4), tick=False):
+        assert (
+            build_rollups.rebuild(organization_id) == 0
+        )  # the day of the first row left may be cut
+        retention.prune_entries(organization_id, before=old + timedelta(days=2), actor=ALICE)
+    assert totals(organization_id, "tool_name") == whole | {"now": 77}
+
+
+def test_a_rebuild_counts_all_that_is_there_anew(
+    writer: LedgerWriter, opening: Make, organization_id: UUID
+) -> None:
+    running = begin(writer, opening())
+    end(writer, begin(writer, opening()))
+    build_rollups.count(organization_id)
+    Rollup.objects.update(calls=99)
+    assert build_rollups.rebuild(organization_id) == 1
+    end(writer, running)
+    build_rollups.count(organization_id)
+    assert totals(organization_id, "outcome") == {"ok": 2}
+
+
+def test_a_row_that_is_not_counted_does_not_leave(
+    writer: LedgerWriter, opening: Make, organization_id: UUID, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = datetime(2026, 1, 1, tzinfo=UTC)
+    with time_machine.travel(old, tick=False):
+        end(writer, begin(writer, opening()))
+    monkeypatch.setattr(build_rollups, "count", lambda organization_id: 0)
+    done = retention.prune_entries(organization_id, before=old + timedelta(days=1), actor=ALICE)
+    assert done.rows == 0
+
+
+def test_the_tail_is_what_a_count_would_add(
+    writer: LedgerWriter, opening: Make, organization_id: UUID
+) -> None:
+    end(writer, begin(writer, opening()))
+    build_rollups.count(organization_id)
+    late = begin(writer, opening(tool_name="late"))
+    build_rollups.count(organization_id)
+    end(writer, late)
+    end(writer, begin(writer, opening(tool_name="new")))
+    ended, more = build_rollups.load_uncounted_entries(organization_id)
+    assert ({row.tool_name for row in ended}, more) == ({"late", "new"}, False)
+
+
+@pytest.mark.django_db
+def test_an_organization_in_which_nothing_happened_is_passed_over(
+    organization_id: UUID, django_assert_num_queries: Any
+) -> None:
+    Head.objects.create(organization_id=organization_id)
+    build_rollups.count(organization_id)
+    with django_assert_num_queries(2):
+        assert build_rollups.count_all() == 0
+
+
+@pytest.mark.django_db
+def test_hours_leave_after_two_months_and_days_stay() -> None:
+    zeros = dict.fromkeys(build_rollups.SUMS, 0)
+    for grain in ("hour", "day"):
+        Rollup.objects.create(
+            key=grain,
+            grain=grain,
+            organization_id=uuid4(),
+            begins=datetime.now(UTC) - timedelta(days=61),
+            **zeros,
+        )
+    assert build_rollups.delete_old_rollups() == 1
+    assert Rollup.objects.get().grain == "day"

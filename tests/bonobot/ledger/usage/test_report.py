@@ -1,0 +1,163 @@
+"""Usage and cost, the same on the page, over REST and in the terminal."""
+
+import csv
+import io
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.core.management import call_command
+from django.utils import timezone
+from pytest_django import DjangoAssertNumQueries
+
+from bonobot.accounts.models import Organization
+from bonobot.accounts.roles import Role
+from bonobot.accounts.usage_reports import load_usage_report
+from bonobot.core.problems import InvalidInput, Problem
+from bonobot.ledger.admin import usage as admin_usage
+from bonobot.ledger.models import TOOK, Counted, Rollup
+from bonobot.ledger.usage import build_rollups
+from bonobot.ledger.usage.report import GROUPS, UsageQuery
+from tests import crowd, desk, rest
+from tests.agents import casting
+from bonobot.ledger.usage.report import GROUPS, UsageQuery, build_usage_report
+from tests import admin_client, factories, large_organization, rest
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def acme() -> Organization:
+    made = factories.organization()
+    agent = factories.agent(made)
+    large_organization.call(made, agent, [admin_client.web_server(made, "web")], 40)
+    build_rollups.count(made.pk)
+    turn = dict.fromkeys((*build_rollups.SUMS, *TOOK), 0) | {"calls": 3, "input_tokens": 90}
+    for grain in ("hour", "day"):
+        begins = timezone.now().replace(minute=0, second=0, microsecond=0)
+        Rollup.objects.create(
+            key=f"turn-{grain}",
+            organization_id=made.pk,
+            grain=grain,
+            begins=begins if grain == "hour" else begins.replace(hour=0),
+            event_type="model",
+            outcome="ok",
+            agent_id=agent.pk,
+            agent_name=agent.name,
+            model="=gpt",
+            **turn | {"cost_microusd": 2_000_000},
+        )
+    Counted.objects.update(summed_since=None)
+    build_rollups.sum_missing_days()
+    return made
+
+
+def test_every_grouping_comes_to_the_same_total(acme: Organization) -> None:
+    boss = factories.administrator(acme)
+    for by in ("organization", "agent", "day"):
+        report = load_usage_report(boss, UsageQuery(by=by))
+        assert (report.total.calls, report.total.turns, report.total.cost_microusd) == (
+            40,
+            3,
+            2_000_000,
+        )
+        assert sum(entry.line.calls for entry in report.entries) == 40
+    assert (
+        sum(one.line.calls for one in load_usage_report(boss, UsageQuery(by="tool")).entries) == 40
+    )
+    assert [one.name for one in load_usage_report(boss, UsageQuery(by="server")).entries] == ["web"]
+    assert [one.line.tokens for one in load_usage_report(boss, UsageQuery(by="model")).entries] == [
+        90
+    ]
+
+
+def test_a_report_is_narrowed_and_looks_at_whole_days(acme: Organization) -> None:
+    boss, now = factories.administrator(acme), timezone.now()
+    assert load_usage_report(boss, UsageQuery(server="web")).total.turns == 0
+    assert load_usage_report(boss, UsageQuery(server="other")).total.calls == 0
+    some = load_usage_report(boss, UsageQuery(by="tool", tool="search_issues_0"))
+    assert [one.name for one in some.entries] == ["search_issues_0"]
+    old = load_usage_report(
+        boss, UsageQuery(since=now - timedelta(days=9), until=now - timedelta(days=8))
+    )
+    assert (old.total.calls, old.since.hour, old.until.hour) == (0, 0, 0)
+    hour = load_usage_report(boss, UsageQuery(since=now - timedelta(hours=2)))
+    assert 0 < hour.total.calls < 40
+    with pytest.raises(InvalidInput):
+        load_usage_report(boss, UsageQuery(since=now, until=now - timedelta(days=1)))
+
+
+def test_a_report_takes_few_queries(
+    acme: Organization, django_assert_max_num_queries: DjangoAssertNumQueries
+) -> None:
+    boss = factories.administrator(acme)
+    for by in GROUPS:
+        with django_assert_max_num_queries(6):
+            load_usage_report(boss, UsageQuery(by=by))
+
+
+def test_only_a_platform_administrator_sees_other_organizations(acme: Organization) -> None:
+    other = factories.organization("other")
+    large_organization.call(other, factories.agent(other), [admin_client.web_server(other)], 10)
+    build_rollups.count(other.pk)
+    boss, owner = factories.administrator(acme), factories.person(acme, Role.OWNER)
+    assert len(load_usage_report(boss, UsageQuery(by="organization")).entries) == 2
+    assert [
+        one.name for one in load_usage_report(owner, UsageQuery(by="organization")).entries
+    ] == [acme.name]
+    with pytest.raises(Problem, match="may not"):
+        load_usage_report(factories.person(acme, Role.MEMBER), UsageQuery())
+
+
+def test_the_three_twins_say_the_same(acme: Organization, capsys: Any) -> None:
+    seat = admin_client.sit(acme, Role.AUDITOR)
+    answer = rest.as_role(acme, Role.AUDITOR).get("usage?by=model")
+    call_command("usage", "show", "--by", "model", "--json")
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["results"] == answer.json["results"]
+    assert answer.json["total"]["cost_microusd"] == 2_000_000
+    page = admin_client.words(seat.get("usage", by="model"))
+    assert "=gpt" in page
+    assert "$2.00" in page
+    assert rest.as_role(acme, Role.MEMBER).get("usage").status == 403
+    assert rest.as_role(acme, Role.AUDITOR).get("usage?by=nothing").status == 400
+
+
+def test_no_cell_of_the_table_is_a_formula(acme: Organization, capsys: Any) -> None:
+    seat = admin_client.sit(acme, Role.AUDITOR)
+    address = admin_client.url("usage") + "?by=model&csv=1"
+    response = seat.client.get(address)
+    [row] = csv.DictReader(io.StringIO(response.content.decode()))
+    assert (row["name"], row["turns"]) == ("'=gpt", "3")
+    assert "usage-by-model" in response["Content-Disposition"]
+    call_command("usage", "export", "--by", "model")
+    assert "'=gpt" in capsys.readouterr().out
+
+
+def test_the_page_shows_the_busiest_and_the_table_has_them_all(
+    acme: Organization, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admin_usage, "SHOWN", 5)
+    seat = admin_client.sit(acme, Role.AUDITOR)
+    page = seat.get("usage", by="tool")
+    lines = "/admin/ledger/auditrow/?"
+    assert len(admin_client.links(page, lines)) == 5
+    assert "The 5 with the most calls are shown" in admin_client.words(page)
+    assert "are shown" not in admin_client.words(seat.get("usage", by="day"))
+    exported = seat.client.get(admin_client.url("usage") + "?by=tool&csv=1").content.decode()
+    assert len(list(csv.DictReader(io.StringIO(exported)))) == 20
+
+
+def test_each_line_leads_to_its_rows(acme: Organization) -> None:
+    seat = admin_client.sit(acme, Role.OWNER)
+    for by in ("agent", "server", "tool", "day", "model"):
+        page = seat.get("usage", by=by)
+        links = admin_client.links(page, "/admin/ledger/auditrow/?")
+        assert links, by
+        seat.open(links[0])
+
+
+def test_what_cannot_be_asked_is_told_at_its_field(acme: Organization) -> None:
+    page = admin_client.sit(acme, Role.OWNER).get("usage", since="2026-02-02", until="2026-01-01")
+    assert "would end before it begins" in admin_client.words(page)

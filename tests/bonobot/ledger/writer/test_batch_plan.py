@@ -1,0 +1,286 @@
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from uuid import UUID, uuid4
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bonobot.ledger.admission_rules import CallerFlowLabels, StoredApproval
+from bonobot.ledger.audit.hash_chain import ChainTip
+from bonobot.ledger.budgets import BudgetBalance
+from bonobot.ledger.refusals import (
+    ApprovalRefused,
+    BudgetExhausted,
+    FlowNeedsApproval,
+    RateLimited,
+    StaleSnapshot,
+)
+from bonobot.ledger.types import (
+    Admission,
+    AdmissionResult,
+    ApprovalReference,
+    BudgetReservation,
+    FlowLabelEffect,
+    RateCharge,
+    Settlement,
+)
+from bonobot.ledger.writer.batch_plan import (
+    BatchRowKeys,
+    BatchState,
+    CloseItem,
+    Item,
+    OpenItem,
+    close_item,
+    decide,
+    needs,
+    open_item,
+)
+from tests.bonobot.ledger.factories import opening_of
+
+AT = datetime(2026, 11, 21, tzinfo=UTC)
+ORGANIZATION, OTHER = UUID(int=1), UUID(int=2)
+NOW = 1_000_000_000
+SECOND = 1_000_000
+
+
+def state_for(items: Sequence[Item], **tips: int) -> BatchState:
+    wanted = needs(items)
+    return BatchState(
+        tips={one: ChainTip(generation=tips.get("generation", 0)) for one in wanted.organizations},
+        cells={key: BudgetBalance() for key, _ in wanted.cells},
+        rates=dict.fromkeys(wanted.rates, 0),
+        closable={},
+        now=NOW,
+        flows={key: CallerFlowLabels() for key, _ in wanted.flows},
+    )
+
+
+def admission(
+    *reserves: BudgetReservation,
+    charges: tuple[RateCharge, ...] = (),
+    generation: int | None = None,
+    organization: UUID = ORGANIZATION,
+    flows: tuple[FlowLabelEffect, ...] = (),
+    permit: ApprovalReference | None = None,
+) -> OpenItem:
+    one = Admission(opening_of(organization), reserves, charges, generation, flows, permit)
+    return open_item(one.opening, AT, admission=one, generation=generation)
+
+
+def settlement(call: OpenItem, *actuals: tuple[str, int, int]) -> CloseItem:
+    return close_item(
+        Settlement(
+            call_id=call.call_id,
+            organization_id=call.organization_id,
+            outcome="ok",
+            duration_ms=1,
+            actuals=actuals,
+        ),
+        AT,
+    )
+
+
+def test_rows_are_locked_in_the_order_of_their_keys() -> None:
+    items = [
+        admission(
+            BudgetReservation("budget:b", 1, 1),
+            charges=(RateCharge("rate:b", 1, 1),),
+            organization=OTHER,
+        ),
+        admission(BudgetReservation("budget:a", 1, 1), charges=(RateCharge("rate:a", 1, 1),)),
+    ]
+    assert needs(items) == BatchRowKeys(
+        organizations=(ORGANIZATION, OTHER),
+        cells=(("budget:a", ORGANIZATION), ("budget:b", OTHER)),
+        rates=("rate:a", "rate:b"),
+        closing=(),
+    )
+
+
+def test_a_group_takes_one_place_in_the_chain_for_each_entry() -> None:
+    first, second = admission(), admission()
+    items = [first, second, settlement(first), admission(organization=OTHER)]
+    plan = decide(state_for(items), items)
+    assert [one.seq for one in plan.opened] == [1, 2, 1]
+    assert [one.seq for one in plan.closed] == [3]
+    tip = ChainTip().extend(first.text).extend(second.text).extend(items[2].text)
+    assert plan.state.tips[ORGANIZATION] == tip
+    assert plan.closed[0].digest == tip.digest
+
+
+def test_the_state_that_was_read_stays_as_it_is() -> None:
+    items = [
+        admission(BudgetReservation("budget:x", 10, 7), charges=(RateCharge("rate:x", 60, 1),))
+    ]
+    before = state_for(items)
+    decide(before, items)
+    assert before == state_for(items)
+
+
+def test_a_call_can_be_opened_and_closed_in_one_group_but_closed_only_once() -> None:
+    call = admission(BudgetReservation("budget:x", 10, 7))
+    items = [call, settlement(call, ("budget:x", 7, 5)), settlement(call, ("budget:x", 7, 5))]
+    plan = decide(state_for(items), items)
+    assert plan.answers[1:] == [True, False]
+    assert plan.state.cells["budget:x"] == BudgetBalance(spent=5)
+
+
+def test_a_call_is_not_closed_for_another_organization() -> None:
+    call = admission()
+    foreign = CloseItem(call.call_id, OTHER, "{}", ())
+    items: list[Item] = [call, foreign]
+    assert decide(state_for(items), items).answers[1] is False
+
+
+def test_a_stale_generation_is_refused_before_anything_is_charged() -> None:
+    items = [admission(charges=(RateCharge("rate:x", 60, 1),), generation=3)]
+    plan = decide(state_for(items, generation=4), items)
+    (answer,) = plan.answers
+    assert isinstance(answer, StaleSnapshot)
+    assert answer.extra == {"generation": 4}
+    assert plan.state.rates == {"rate:x": 0}
+    assert plan.opened == []
+
+
+def test_a_call_of_the_current_generation_or_of_none_is_admitted() -> None:
+    items = [admission(generation=4), admission()]
+    plan = decide(state_for(items, generation=4), items)
+    assert [one.generation for one in plan.answers if isinstance(one, AdmissionResult)] == [4, 4]
+
+
+def test_all_charges_are_made_or_none() -> None:
+    wide, narrow = RateCharge("rate:wide", 60, 10), RateCharge("rate:narrow", 60, 1)
+    items = [admission(charges=(wide, narrow)), admission(charges=(wide, narrow))]
+    plan = decide(state_for(items), items)
+    refusal = plan.answers[1]
+    assert isinstance(refusal, RateLimited)
+    assert (refusal.retry_after, refusal.rule) == (1, "rate:narrow")
+    assert plan.state.rates == {"rate:wide": NOW + SECOND, "rate:narrow": NOW + SECOND}
+
+
+def test_a_budget_that_is_used_up_takes_back_the_charges() -> None:
+    items = [admission(BudgetReservation("budget:x", 6, 7), charges=(RateCharge("rate:x", 60, 1),))]
+    plan = decide(state_for(items), items)
+    refusal = plan.answers[0]
+    assert isinstance(refusal, BudgetExhausted)
+    assert refusal.extra == {"limit": 6, "spent": 0, "reserved": 0, "asked": 7}
+    assert plan.state.rates == {"rate:x": 0}
+
+
+def test_one_budget_named_twice_is_reserved_twice() -> None:
+    items = [admission(BudgetReservation("budget:x", 10, 6), BudgetReservation("budget:x", 10, 6))]
+    plan = decide(state_for(items), items)
+    assert isinstance(plan.answers[0], BudgetExhausted)
+    assert plan.state.cells == {"budget:x": BudgetBalance()}
+
+
+READS, SENDS = FlowLabelEffect("flow:x", adds=3), FlowLabelEffect("flow:x", barred=3)
+PERMIT = ApprovalReference(UUID(int=9), "d" * 64)
+
+
+def test_labels_are_held_from_the_admission_that_brings_them() -> None:
+    items = [admission(flows=(SENDS,)), admission(flows=(READS,)), admission(flows=(SENDS,))]
+    plan = decide(state_for(items), items)
+    assert [type(answer) for answer in plan.answers] == [
+        AdmissionResult,
+        AdmissionResult,
+        FlowNeedsApproval,
+    ]
+    assert plan.state.flows == {"flow:x": CallerFlowLabels(3, NOW)}
+
+
+def test_a_call_that_is_not_admitted_brings_no_labels() -> None:
+    items = [admission(BudgetReservation("budget:x", 1, 2), flows=(READS,))]
+    plan = decide(state_for(items), items)
+    assert isinstance(plan.answers[0], BudgetExhausted)
+    assert plan.state.flows == {"flow:x": CallerFlowLabels()}
+
+
+def test_a_permit_opens_a_barred_flow_once() -> None:
+    items = [admission(flows=(SENDS,), permit=PERMIT), admission(flows=(SENDS,), permit=PERMIT)]
+    state = state_for(items)
+    state.flows["flow:x"] = CallerFlowLabels(3, NOW)
+    state.permits[PERMIT.id] = StoredApproval(ORGANIZATION, PERMIT.digest, NOW)
+    plan = decide(state, items)
+    assert isinstance(plan.answers[0], AdmissionResult)
+    assert isinstance(plan.answers[1], ApprovalRefused)
+    assert plan.answers[1].code == "approval_spent"
+    assert plan.state.permits[PERMIT.id].spent_by == items[0].call_id
+
+
+def test_a_permit_is_not_spent_by_a_call_that_is_refused_for_something_else() -> None:
+    items = [admission(BudgetReservation("budget:x", 1, 2), permit=PERMIT)]
+    state = state_for(items)
+    state.permits[PERMIT.id] = StoredApproval(ORGANIZATION, PERMIT.digest, NOW)
+    plan = decide(state, items)
+    assert isinstance(plan.answers[0], BudgetExhausted)
+    assert plan.state.permits[PERMIT.id].spent_by is None
+
+
+def test_a_permit_that_is_not_there_admits_nothing() -> None:
+    items = [admission(permit=PERMIT)]
+    (answer,) = decide(state_for(items), items).answers
+    assert isinstance(answer, ApprovalRefused)
+    assert answer.code == "approval_unknown"
+
+
+def test_a_refusal_and_an_event_need_no_admission() -> None:
+    item = open_item(opening_of(ORGANIZATION, call_id=uuid4()), AT, outcome="refused")
+    plan = decide(state_for([item]), [item])
+    assert plan.answers == [item.call_id]
+    assert plan.state.closable == {}
+
+
+@given(
+    st.integers(0, 300),
+    st.lists(
+        st.tuples(
+            st.integers(0, 100),
+            st.sampled_from(["budget:a", "budget:b"]),
+            st.booleans(),
+            st.integers(0, 150),
+        ),
+        max_size=30,
+    ),
+)
+def test_however_calls_and_settlements_mix_the_cells_add_up(
+    limit: int, calls: list[tuple[int, str, bool, int]]
+) -> None:
+    items: list[Item] = []
+    for amount, key, settles, actual in calls:
+        call = admission(BudgetReservation(key, limit, amount))
+        items += [call, settlement(call, (key, amount, actual))] if settles else [call]
+    plan = decide(state_for(items), items)
+    answers = dict(zip([id(item) for item in items], plan.answers, strict=True))
+    running: dict[str, int] = {}
+    spent: dict[str, int] = {}
+    for item in items:
+        answer = answers[id(item)]
+        if isinstance(item, OpenItem) and isinstance(answer, AdmissionResult) and item.admission:
+            (reserve,) = item.admission.reserves
+            running[reserve.key] = running.get(reserve.key, 0) + reserve.amount
+            assert spent.get(reserve.key, 0) + running[reserve.key] <= limit
+        elif isinstance(item, CloseItem) and answer is True:
+            ((key, reserved, actual),) = item.actuals
+            running[key] -= reserved
+            spent[key] = spent.get(key, 0) + actual
+    for key, cell in plan.state.cells.items():
+        assert cell == BudgetBalance(spent.get(key, 0), running.get(key, 0))
+    sealed = sorted(one.seq for one in [*plan.opened, *plan.closed])
+    assert sealed == list(range(1, len(sealed) + 1))
+
+
+@given(st.integers(1, 600), st.integers(1, 20), st.lists(st.integers(0, 5 * SECOND), max_size=60))
+def test_no_more_calls_pass_than_the_rate_and_its_burst(
+    per_minute: int, burst: int, pauses: list[int]
+) -> None:
+    tat, now, passed = 0, NOW, 0
+    charge = RateCharge("rate:x", per_minute, burst)
+    for pause in pauses:
+        now += pause
+        item = admission(charges=(charge,))
+        state = BatchState({ORGANIZATION: ChainTip()}, {}, {"rate:x": tat}, {}, now)
+        plan = decide(state, [item])
+        tat = plan.state.rates["rate:x"]
+        passed += isinstance(plan.answers[0], AdmissionResult)
+    assert passed <= burst + (now - NOW) * per_minute / (60 * SECOND)

@@ -1,0 +1,66 @@
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+from bonobot.ledger.writer import batch_plan
+from bonobot.ledger.writer.batch_plan import WINDOW_S, RepeatedRefusals, build_refusal_key
+from tests.bonobot.ledger.factories import opening_of
+
+AT = datetime(2026, 11, 21, tzinfo=UTC)
+ORGANIZATION = UUID(int=1)
+KEY = build_refusal_key(opening_of(ORGANIZATION, code="denied_by_policy"))
+
+
+def test_the_key_is_who_wanted_what_and_why_not() -> None:
+    assert (
+        build_refusal_key(opening_of(ORGANIZATION, code="denied_by_policy", details={"other": 1}))
+        == KEY
+    )
+    assert build_refusal_key(opening_of(ORGANIZATION, code="rate_limited")) != KEY
+    assert (
+        build_refusal_key(opening_of(ORGANIZATION, code="denied_by_policy", resource_id="other"))
+        != KEY
+    )
+    of_an_agent = opening_of(ORGANIZATION, code="denied_by_policy", agent_id=UUID(int=5))
+    assert build_refusal_key(of_an_agent) != KEY
+    assert build_refusal_key(opening_of(UUID(int=2), code="denied_by_policy")) != KEY
+
+
+def test_what_comes_again_within_the_window_is_counted_for_the_first() -> None:
+    windows = RepeatedRefusals()
+    assert windows.start(KEY, UUID(int=7), at=AT, now=0) == []
+    for second in range(1, 4):
+        assert windows.find(KEY, second) is not None
+        windows.count(KEY, AT + timedelta(seconds=second))
+    (over,) = windows.ended(WINDOW_S)
+    assert (over.row_id, over.organization_id) == (UUID(int=7), ORGANIZATION)
+    assert (over.repeats, over.last_at) == (3, AT + timedelta(seconds=3))
+    assert windows.next_end() is None
+
+
+def test_a_refusal_that_never_came_again_needs_no_second_seal() -> None:
+    windows = RepeatedRefusals()
+    windows.start(KEY, UUID(int=7), at=AT, now=0)
+    assert windows.next_end() == WINDOW_S
+    assert list(windows.ended(WINDOW_S)) == []
+
+
+def test_after_its_window_the_next_refusal_is_a_first_again() -> None:
+    windows = RepeatedRefusals()
+    windows.start(KEY, UUID(int=7), at=AT, now=0)
+    windows.count(KEY, AT)
+    assert windows.find(KEY, WINDOW_S) is None
+    assert [over.repeats for over in windows.start(KEY, UUID(int=8), at=AT, now=WINDOW_S)] == [1]
+    first = windows.find(KEY, WINDOW_S + 1)
+    assert first is not None
+    assert first.row_id == UUID(int=8)
+
+
+def test_memory_stays_bounded_by_ending_the_oldest_window() -> None:
+    windows = RepeatedRefusals()
+    windows.start(KEY, UUID(int=0), at=AT, now=0)
+    windows.count(KEY, AT)
+    over = []
+    for number in range(1, batch_plan.MOST_WINDOWS + 1):
+        key = build_refusal_key(opening_of(ORGANIZATION, code=str(number)))
+        over += windows.start(key, UUID(int=number), at=AT, now=0)
+    assert [window.row_id for window in over] == [UUID(int=0)]

@@ -1,0 +1,153 @@
+"""What the writer remembers is what is stored, whoever wrote last; else it reads again."""
+
+import random
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from django.db import connection
+
+from bonobot.ledger.audit import admin_changes
+from bonobot.ledger.audit.verify_chain import verify
+from bonobot.ledger.models import BudgetCell, FlowCell, RateCell
+from bonobot.ledger.refusals import StaleSnapshot
+from bonobot.ledger.types import (
+    Admission,
+    BudgetReservation,
+    FlowLabelEffect,
+    Opening,
+    RateCharge,
+    Settlement,
+)
+from bonobot.ledger.writer import committer, sql
+from bonobot.ledger.writer.batch_plan import BatchRowKeys, BatchState
+from bonobot.ledger.writer.committer import BatchStateCache
+from bonobot.ledger.writer.writer_thread import LedgerWriter
+from tests.bonobot.ledger.factories import opening_of
+
+WAIT_S = 30.0
+NEVER = 10**9
+
+pytestmark = pytest.mark.skipif(
+    connection.vendor != "sqlite", reason="PostgreSQL doesn't tell: see test_at_once"
+)
+
+
+@pytest.fixture
+def recalled(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Compare all that is recalled with what is stored; list for each group whether it was."""
+    seen: list[bool] = []
+    recall = BatchStateCache.recall
+
+    def compared(
+        memory: BatchStateCache, database: Any, needs: BatchRowKeys, *, now: int
+    ) -> BatchState | None:
+        known = recall(memory, database, needs, now=now)
+        seen.append(known is not None)
+        if known is not None:
+            stored = sql.lock(database, needs)()
+            stored.now = known.now
+            assert known == stored
+        return known
+
+    monkeypatch.setattr(committer.BatchStateCache, "recall", compared)
+    return seen
+
+
+def _admission(call: Opening, generation: int | None = None) -> Admission:
+    organization_id = call.organization_id
+    return Admission(
+        call,
+        reserves=(
+            BudgetReservation(f"budget:{organization_id}:agent:1:calls:total:all", NEVER, 1),
+        ),
+        charges=(RateCharge(f"rate:{organization_id}:agent:1", 100_000, 10_000),),
+        generation=generation,
+        flows=(FlowLabelEffect(f"flow:{organization_id}:agent:1", adds=1),),
+    )
+
+
+def _settlement(admission: Admission) -> Settlement:
+    return Settlement(
+        call_id=admission.opening.call_id,
+        organization_id=admission.opening.organization_id,
+        outcome="ok",
+        duration_ms=1,
+        actuals=tuple((one.key, one.amount, 1) for one in admission.reserves),
+    )
+
+
+def test_a_warm_call_is_decided_on_what_is_remembered(
+    writer: LedgerWriter, opening: Callable[..., Opening], recalled: list[bool]
+) -> None:
+    for _ in range(3):
+        admission = _admission(opening())
+        writer.admit(admission).result(WAIT_S)
+        assert writer.settle(_settlement(admission)).result(WAIT_S) is True
+    assert recalled == [False, True, True, True, True, True]
+    assert verify(admission.opening.organization_id).ok
+
+
+def test_a_settlement_is_not_made_twice_from_memory(
+    writer: LedgerWriter, opening: Callable[..., Opening], recalled: list[bool]
+) -> None:
+    admission = _admission(opening())
+    writer.admit(admission).result(WAIT_S)
+    assert writer.settle(_settlement(admission)).result(WAIT_S) is True
+    assert writer.settle(_settlement(admission)).result(WAIT_S) is False
+    assert recalled == [False, True, False]
+
+
+def test_what_another_connection_wrote_is_seen_by_the_very_next_call(
+    writer: LedgerWriter, opening: Callable[..., Opening], organization_id: UUID
+) -> None:
+    writer.admit(_admission(opening(), generation=0)).result(WAIT_S)
+    admin_changes.increment_generation(organization_id)
+    with pytest.raises(StaleSnapshot):
+        writer.admit(_admission(opening(), generation=0)).result(WAIT_S)
+    assert writer.admit(_admission(opening(), generation=1)).result(WAIT_S).generation == 1
+
+
+def test_among_changes_from_everywhere_memory_and_rows_agree(
+    writer: LedgerWriter, organization_id: UUID, recalled: list[bool]
+) -> None:
+    chance = random.Random(7)  # noqa: S311  # the same order of events each time
+    running: list[Admission] = []
+    other = uuid4()
+    strangers: list[Callable[[], object]] = [
+        lambda: admin_changes.increment_generation(organization_id),
+        lambda: admin_changes.increment_generation(other),
+        lambda: BudgetCell.objects.all().delete(),
+        lambda: BudgetCell.objects.update(spent=5),
+        lambda: RateCell.objects.update(tat=0),
+        lambda: RateCell.objects.all().delete(),
+        lambda: FlowCell.objects.update(labels=2),
+    ]
+    for _ in range(120):
+        match chance.randrange(8):
+            case 0:
+                chance.choice(strangers)()
+            case 1 | 2 | 3 if running:
+                settled = _settlement(running.pop(chance.randrange(len(running))))
+                assert writer.settle(settled).result(WAIT_S) is True
+            case _:
+                whose = chance.choice([organization_id, other])
+                admission = _admission(opening_of(whose))
+                writer.admit(admission).result(WAIT_S)
+                running.append(admission)
+    assert recalled.count(True) > 40
+    assert verify(organization_id).ok
+
+
+def test_it_forgets_when_it_holds_too_much(
+    writer: LedgerWriter,
+    opening: Callable[..., Opening],
+    recalled: list[bool],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("bonobot.ledger.writer.committer.MOST", 4)
+    for _ in range(12):
+        writer.admit(_admission(opening())).result(WAIT_S)
+    assert True in recalled
+    assert len(writer._committer._memory._state.closable) <= 4

@@ -1,0 +1,313 @@
+"""What the writer does when the database, an item, a caller or the process fails."""
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+from uuid import UUID
+
+import pytest
+from django.db import OperationalError, connection
+
+from bonobot.ledger import queries as ledger_queries
+from bonobot.ledger.audit.verify_chain import verify
+from bonobot.ledger.models import AuditRow
+from bonobot.ledger.refusals import AuditUnavailable, CallAlreadyStarted
+from bonobot.ledger.types import Admission, BudgetReservation, Opening, RateCharge, Settlement
+from bonobot.ledger.writer import committer
+from bonobot.ledger.writer import writer_thread as writers
+from bonobot.ledger.writer.sql import DedicatedLedgerDatabase
+from bonobot.ledger.writer.writer_thread import LedgerWriter
+from tests.bonobot.ledger.factories import in_thread
+from tests.wait import eventually
+
+WAIT_S = 30.0
+Make = Callable[..., Opening]
+Start = Callable[..., LedgerWriter]
+
+
+def settlement(call: Opening, *actuals: tuple[str, int, int]) -> Settlement:
+    return Settlement(
+        call_id=call.call_id,
+        organization_id=call.organization_id,
+        outcome="ok",
+        duration_ms=1,
+        actuals=actuals,
+    )
+
+
+@pytest.fixture
+def locked(transactional_db: None) -> Callable[[], AbstractContextManager[None]]:
+    """Return a context in which another connection holds the lock that every group needs."""
+
+    @contextmanager
+    def hold() -> Iterator[None]:
+        other = committer.connect()
+        other.connection.inc_thread_sharing()  # tests with a loop let go in another thread
+        other.begin()
+        if not other.is_sqlite:
+            other.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
+            other.execute("LOCK TABLE ledger_head IN EXCLUSIVE MODE")
+        try:
+            yield
+        finally:
+            other.commit()
+            other.connection.close()
+
+    return hold
+
+
+@pytest.fixture
+def trouble() -> Iterator[threading.Event]:
+    """Return an event that is set once the writer has met the lock."""
+    met = threading.Event()
+
+    class Listener(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if "can't be written" in record.getMessage():
+                met.set()
+
+    listener = Listener()
+    writers.logger.addHandler(listener)
+    yield met
+    writers.logger.removeHandler(listener)
+
+
+class Commits:
+    """Stands before every commit: counts it, and may hold it or lose its answer."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.held: threading.Event | None = None
+        self.reached = threading.Event()
+        self.lost: set[int] = set()  # committed, but the answer doesn't come
+        self.failed: set[int] = set()  # not committed
+        self.commit = DedicatedLedgerDatabase.commit
+
+    def __call__(self, database: DedicatedLedgerDatabase) -> None:
+        self.count += 1
+        self.reached.set()
+        if self.held is not None:
+            assert self.held.wait(WAIT_S)
+        if self.count in self.failed:
+            raise OperationalError("the connection is gone")
+        self.commit(database)
+        if self.count in self.lost:
+            raise OperationalError("the connection is gone")
+
+
+@pytest.fixture
+def commits(monkeypatch: pytest.MonkeyPatch) -> Commits:
+    commits = Commits()
+    monkeypatch.setattr(DedicatedLedgerDatabase, "commit", lambda database: commits(database))
+    return commits
+
+
+def test_a_call_waits_while_the_database_is_locked_shortly(
+    writer: LedgerWriter, opening: Make, locked: Any, trouble: threading.Event
+) -> None:
+    with locked():
+        future = writer.admit(Admission(opening()))
+        assert trouble.wait(WAIT_S)
+    assert future.result(WAIT_S).seq == 1
+
+
+def test_a_database_that_stays_locked_refuses_calls_and_takes_them_again_after(
+    start_writer: Start, opening: Make, locked: Any, organization_id: UUID
+) -> None:
+    writer = start_writer(deadline_s=1)
+    running = opening()
+    writer.admit(Admission(running, (BudgetReservation("budget:x", 10, 7),))).result(WAIT_S)
+    with locked():
+        for _ in range(2):  # it is locked for longer than any deadline
+            admission = writer.admit(Admission(opening(), (BudgetReservation("budget:x", 10, 1),)))
+            with pytest.raises(AuditUnavailable) as refusal:
+                admission.result(WAIT_S)
+            assert refusal.value.retry_after == 1
+        settled = writer.settle(settlement(running, ("budget:x", 7, 5)))
+        assert isinstance(settled.exception(WAIT_S), AuditUnavailable)
+    writer.admit(Admission(opening())).result(WAIT_S)
+    # The call had run: its settlement was kept although its caller was told to give up.
+    assert AuditRow.objects.get(pk=running.call_id).outcome == "ok"
+    assert ledger_queries.load_balance("budget:x") == (5, 0)
+    report = verify(organization_id)
+    assert (report.ok, report.rows, report.seq) == (True, 2, 3)
+
+
+def test_one_poisoned_item_fails_alone(
+    writer: LedgerWriter,
+    opening: Make,
+    locked: Any,
+    trouble: threading.Event,
+    organization_id: UUID,
+) -> None:
+    taken = opening()
+    writer.admit(Admission(taken)).result(WAIT_S)
+    with locked():
+        futures: list[Future[Any]] = [writer.admit(Admission(opening()))]
+        assert trouble.wait(WAIT_S)  # all that follow join this group
+        futures += [writer.admit(Admission(opening())) for _ in range(4)]
+        beyond = RateCharge("rate:x", 1, 10**13, cost=10**13)  # its time doesn't fit into 64 bits
+        poisoned = writer.admit(Admission(opening(), charges=(beyond,)))
+        futures += [writer.refuse(opening(code="denied")), writer.settle(settlement(taken))]
+    with pytest.raises(AuditUnavailable, match="entry"):
+        poisoned.result(WAIT_S)
+    for future in futures:
+        assert future.exception(WAIT_S) is None
+    report = verify(organization_id)
+    assert (report.ok, report.rows, report.seq) == (True, 7, 8)
+
+
+def test_a_call_that_another_holder_has_opened_is_theirs(
+    writer: LedgerWriter, opening: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    theirs = opening()
+    writer.admit(Admission(theirs)).result(WAIT_S)
+    with pytest.raises(CallAlreadyStarted):
+        writer.admit(Admission(opening(call_id=theirs.call_id))).result(WAIT_S)
+    assert "Traceback" not in caplog.text
+    assert writer.settle(settlement(theirs)).result(WAIT_S) is True
+
+
+def test_a_commit_whose_answer_was_lost_is_not_done_twice(
+    writer: LedgerWriter, opening: Make, commits: Commits, organization_id: UUID
+) -> None:
+    commits.lost = {1, 3, 5}
+    call = opening()
+    assert (
+        writer.admit(Admission(call, (BudgetReservation("budget:x", 10, 7),))).result(WAIT_S).seq
+        == 1
+    )
+    assert writer.admit(Admission(opening())).result(WAIT_S).seq == 2
+    assert writer.settle(settlement(call, ("budget:x", 7, 5))).result(WAIT_S) is True
+    refused = opening(decision="deny", code="denied")
+    assert writer.admit(Admission(opening())).result(WAIT_S).seq == 4
+    assert writer.refuse(refused).result(WAIT_S) == refused.call_id
+    assert ledger_queries.load_balance("budget:x") == (5, 0)
+    report = verify(organization_id)
+    assert (report.ok, report.rows, report.seq) == (True, 4, 5)
+
+
+def test_a_commit_that_failed_is_done_again(
+    writer: LedgerWriter, opening: Make, commits: Commits, organization_id: UUID
+) -> None:
+    commits.failed = {1, 2}
+    assert writer.admit(Admission(opening())).result(WAIT_S).seq == 1
+    report = verify(organization_id)
+    assert (report.ok, report.rows, commits.count) == (True, 1, 3)
+
+
+def test_a_call_that_may_have_been_opened_behind_its_deadline_is_closed(
+    start_writer: Start, opening: Make, commits: Commits
+) -> None:
+    writer = start_writer(deadline_s=1)
+    commits.lost, commits.held = {1}, threading.Event()
+    call, deadline = opening(), time.monotonic() + 1
+    future = writer.admit(Admission(call, (BudgetReservation("budget:x", 10, 7),)))
+    assert commits.reached.wait(WAIT_S)
+    eventually(lambda: time.monotonic() > deadline)
+    commits.held.set()
+    assert isinstance(future.exception(WAIT_S), AuditUnavailable)
+    _cancelled(call)
+
+
+@pytest.mark.postgres
+def test_a_cut_connection_is_replaced(writer: LedgerWriter, opening: Make) -> None:
+    writer.admit(Admission(opening())).result(WAIT_S)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND application_name = %s",
+            [committer.APPLICATION_NAME],
+        )
+        assert cursor.fetchone()[0] >= 1
+    assert writer.admit(Admission(opening())).result(WAIT_S).seq == 2
+
+
+async def test_a_caller_that_goes_away_before_the_commit_leaves_no_row(
+    writer: LedgerWriter, opening: Make, locked: Any, trouble: threading.Event
+) -> None:
+    hold = locked()
+    await asyncio.to_thread(hold.__enter__)
+    gone = asyncio.create_task(writer.admit_async(Admission(opening())))
+    assert await asyncio.to_thread(trouble.wait, WAIT_S)
+    gone.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await gone
+    await asyncio.to_thread(hold.__exit__, None, None, None)
+    call = opening()
+    await writer.admit_async(Admission(call))
+    rows = await in_thread(lambda: list(AuditRow.objects.values_list("id", flat=True)))
+    assert rows == [call.call_id]
+
+
+async def test_the_call_of_a_caller_that_goes_away_during_the_commit_is_closed(
+    writer: LedgerWriter, opening: Make, commits: Commits
+) -> None:
+    commits.held = threading.Event()
+    call = opening()
+    gone = asyncio.create_task(
+        writer.admit_async(Admission(call, (BudgetReservation("budget:x", 10, 7),)))
+    )
+    assert await asyncio.to_thread(commits.reached.wait, WAIT_S)
+    gone.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await gone
+    commits.held.set()
+    await in_thread(_cancelled, call)
+
+
+def test_the_call_of_a_loop_that_was_closed_is_closed(
+    writer: LedgerWriter, opening: Make, commits: Commits
+) -> None:
+    commits.held = threading.Event()
+    call = opening()
+
+    async def leave() -> None:
+        waiting = asyncio.create_task(
+            writer.admit_async(Admission(call, (BudgetReservation("budget:x", 10, 7),)))
+        )
+        await asyncio.to_thread(commits.reached.wait, WAIT_S)
+        waiting.cancel()
+
+    asyncio.run(leave())
+    commits.held.set()
+    _cancelled(call)
+
+
+def _cancelled(call: Opening) -> None:
+    eventually(AuditRow.objects.filter(pk=call.call_id, outcome="cancelled").exists)
+    assert ledger_queries.load_balance("budget:x") == (0, 0)
+    assert verify(call.organization_id).ok
+
+
+async def test_a_loop_waits_no_longer_than_its_deadline_for_a_writer_that_hangs(
+    start_writer: Start, opening: Make, commits: Commits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writers, "GRACE_S", 0.1)
+    writer = start_writer(deadline_s=0.5)
+    commits.held = threading.Event()
+    call = opening()
+    with pytest.raises(AuditUnavailable):
+        await writer.admit_async(Admission(call, (BudgetReservation("budget:x", 10, 7),)))
+    commits.held.set()
+    await in_thread(_cancelled, call)
+
+
+def test_a_fault_of_the_writer_fails_its_callers_and_another_takes_over(
+    transactional_db: None, opening: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[threading.ExceptHookArgs] = []
+    monkeypatch.setattr(threading, "excepthook", seen.append)
+    with monkeypatch.context() as broken:
+        broken.setattr(committer.groups, "decide", None)
+        broken.setattr(writers, "POISON", ())
+        future = writers.get_writer().admit(Admission(opening()))
+        assert isinstance(future.exception(WAIT_S), AuditUnavailable)
+    eventually(lambda: seen)
+    assert writers.get_writer().admit(Admission(opening())).result(WAIT_S).seq == 1
+    writers.close()

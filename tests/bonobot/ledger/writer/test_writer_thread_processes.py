@@ -1,0 +1,193 @@
+"""The writer and its process: killed, ended, forked."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from typing import Never
+from uuid import UUID
+
+import pytest
+from django.conf import settings
+from django.db import OperationalError
+
+from agents.budgets.limits import charge
+from bonobot.core import gcra
+from bonobot.ledger.audit.verify_chain import verify
+from bonobot.ledger.models import AuditRow
+from bonobot.ledger.refusals import AuditUnavailable
+from bonobot.ledger.types import Admission
+from bonobot.ledger.writer import committer
+from bonobot.ledger.writer.writer_thread import LedgerWriter
+from tests.bonobot.ledger.factories import opening_of
+from tests.parts import ROOT
+from tests.processes import environment
+
+WAIT_S = 30.0
+SCRIPT = """
+import os, sys, uuid
+import django
+django.setup()
+from bonobot.ledger.types import Admission
+from bonobot.ledger.writer.writer_thread.writer_thread import get_writer
+from tests.bonobot.ledger.factories import opening_of
+
+organization = uuid.UUID(sys.argv[1])
+"""
+
+
+# A minute's worth of calls is asked for in this time; `TEST_RATE_S=600` is the whole of R10.
+RATE_S = int(os.environ.get("TEST_RATE_S", "3"))
+PER_MINUTE = 1_200
+CLIENTS = 10  # of each process
+
+
+def run(script: str, organization_id: UUID) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", SCRIPT + script, str(organization_id)],
+        cwd=ROOT,
+        env=environment(
+            {
+                "DJANGO_SETTINGS_MODULE": str(settings.SETTINGS_MODULE),
+                "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+            }
+        ),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_process_that_is_killed_leaves_the_opened_row(organization_id: UUID) -> None:
+    script = """
+call = opening_of(organization)
+writer().admit(Admission(call)).result()
+print(call.call_id, flush=True)
+sys.stdin.read()
+"""
+    with run(script, organization_id) as process:
+        assert process.stdout is not None
+        call_id = process.stdout.readline().strip()
+        process.kill()
+        assert process.wait(WAIT_S) == -signal.SIGKILL
+    row = AuditRow.objects.get()
+    assert (str(row.id), row.outcome) == (call_id, "open")
+    assert verify(organization_id).ok
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_process_that_ends_writes_its_counts_first(organization_id: UUID) -> None:
+    script = """
+for _ in range(10):
+    writer().refuse(opening_of(organization, decision="deny", code="denied"))
+"""
+    with run(script, organization_id) as process:
+        process.communicate(timeout=WAIT_S)
+    assert process.returncode == 0
+    assert AuditRow.objects.get().repeats == 9
+    assert verify(organization_id).ok
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_forked_process_has_a_writer_of_its_own(organization_id: UUID) -> None:
+    script = """
+parent = writer()
+parent.admit(Admission(opening_of(organization))).result()
+if os.fork() == 0:
+    assert writer() is not parent
+    writer().admit(Admission(opening_of(organization))).result(20)
+    sys.exit(0)
+assert os.wait()[1] == 0
+assert writer() is parent
+parent.admit(Admission(opening_of(organization))).result(20)
+"""
+    with run(script, organization_id) as process:
+        process.communicate(timeout=WAIT_S)
+    assert process.returncode == 0
+    report = verify(organization_id)
+    assert (report.ok, report.rows) == (True, 3)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_two_processes_with_twenty_clients_pass_what_the_rate_allows_and_no_more(
+    organization_id: UUID,
+) -> None:
+    """Bounds that hold however slow the machine is: each call was decided between two moments.
+
+    A GCRA loses nothing while its burst isn't full again, so as many calls pass as are due up to
+    the last refusal; and in any window no more than the burst and what came due in it.
+    """
+    script = f"""
+import asyncio, json, time
+from agents.budgets.services.limits import charge
+from bonobot.ledger.refusals import RateLimited
+
+rate = charge(organization, "organization", organization, {PER_MINUTE})
+
+async def ask(told):
+    began = time.time_ns() // 1000
+    try:
+        await writer().admit_async(Admission(opening_of(organization), charges=(rate,)))
+    except RateLimited as refused:
+        told.append((began, time.time_ns() // 1000, False))
+        await asyncio.sleep(refused.retry_after)
+        return False
+    told.append((began, time.time_ns() // 1000, True))
+    return True
+
+async def client(until):
+    told = []
+    while await ask(told) or time.monotonic() < until:
+        pass
+    return told
+
+async def main():
+    until = time.monotonic() + {RATE_S}
+    found = await asyncio.gather(*[client(until) for _ in range({CLIENTS})])
+    print(json.dumps(dict(burst=rate.burst, told=sum(found, []))), flush=True)
+
+asyncio.run(main())
+"""
+    pair = [run(script, organization_id) for _ in range(2)]
+    heard = [json.loads(one.communicate(timeout=WAIT_S + 2 * RATE_S)[0]) for one in pair]
+    burst, interval = heard[0]["burst"], gcra.compute_interval(PER_MINUTE)
+    told = [tuple(one) for each in heard for one in each["told"]]
+    passed = sorted((began, ended) for began, ended, admitted in told if admitted)
+    refused = [began for began, _, admitted in told if not admitted]
+    assert len(refused) >= 2 * CLIENTS
+
+    first, last = passed[0][0], max(ended for _, ended in passed)
+    assert len(passed) <= (last - first) / interval + burst
+    first_decided_by = min(ended for _, ended in passed)
+    due = (max(refused) - first_decided_by) / interval + burst - 1
+    assert len(passed) >= due
+    ideal = (max(refused) - first) / interval + burst
+    print(f"{len(passed)} passed of {ideal:.1f}: {100 * (len(passed) / ideal - 1):+.2f} %")  # noqa: T201
+    for start in {began for began, _ in passed}:
+        within = sorted(ended for began, ended in passed if began >= start)
+        for count, end in enumerate(within, start=1):
+            assert count <= (end - start) / interval + burst
+    assert AuditRow.objects.count() == len(passed)
+    assert verify(organization_id).ok
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_rate_whose_store_is_away_passes_nobody(
+    organization_id: UUID, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away() -> Never:
+        raise OperationalError("the store is away")
+
+    monkeypatch.setattr(committer, "connect", away)
+    writer = LedgerWriter(deadline_s=0.2)
+    rate = charge(organization_id, "organization", organization_id, PER_MINUTE)
+    try:
+        asked = writer.admit(Admission(opening_of(organization_id), charges=(rate,)))
+        with pytest.raises(AuditUnavailable) as refusal:
+            asked.result(WAIT_S)
+        assert refusal.value.retry_after
+    finally:
+        writer.close()
+    assert not AuditRow.objects.exists()

@@ -1,0 +1,184 @@
+"""Another key for what is sealed, while everything runs; also when it is killed on the way."""
+
+import io
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from cryptography.fernet import Fernet, MultiFernet
+from django.core.management import call_command
+from encrypted_model_fields import fields as library
+from pytest_django import Settings
+
+from agents.gateway.authentication import AuthenticatedClient
+from agents.gateway.request_state import seal, unseal
+from agents.models import ModelEndpoint
+from bonobot.accounts.models import Organization
+from bonobot.core.crypto import key_files, key_ring
+from bonobot.core.crypto.sealed_values import UnreadableSecret
+from bonobot.core.problems import Conflict
+from bonobot.ledger.models import AuditRow
+from bonobot.maintenance import key_rotation
+from tests.processes import environment, start
+from tests.wait import eventually
+
+pytestmark = pytest.mark.django_db(transaction=True)
+ANA = cast(AuthenticatedClient, SimpleNamespace(key="agent:1:token:1"))
+
+
+@pytest.fixture
+def file(tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A file with one key, which this process follows from now on."""
+    path, key = tmp_path / "field_keys", key_files.make_field_key()
+    key_files.replace(path, key)
+    settings.BONOBOT_FIELD_KEYS_PATH = path
+    monkeypatch.setattr(library, "CRYPTER", MultiFernet([Fernet(key)]))
+    for name, value in {"keys": (key,), "stamp": None}.items():
+        monkeypatch.setattr(key_ring._KeyFileState, name, value)
+    return path
+
+
+@pytest.fixture
+def acme() -> Organization:
+    return Organization.objects.create(name="Acme", slug="acme")
+
+
+def endpoints(acme: Organization, number: int) -> list[ModelEndpoint]:
+    return [
+        ModelEndpoint.objects.create(
+            organization=acme, name=f"e{n}", slug=f"e{n}", model="m", api_key=f"sk-{n}"
+        )
+        for n in range(number)
+    ]
+
+
+def readable() -> list[str]:
+    return [row.api_key.open() for row in ModelEndpoint.objects.order_by("name")]
+
+
+def rotate(*options: str) -> dict[str, Any]:
+    out = io.StringIO()
+    call_command("keys", "rotate", "--yes", "--wait", "0", "--json", *options, stdout=out)
+    found: dict[str, Any] = json.loads(out.getvalue())
+    return found
+
+
+def test_everything_is_sealed_with_the_new_key_and_the_old_one_dropped(
+    file: Path, acme: Organization
+) -> None:
+    endpoints(acme, 3)
+    old = key_ring.get_sealing_key()
+    assert rotate("--batch", "2")["resealed"] == 3
+    found = key_rotation.load_rotation_status()
+    assert (found.keys, found.current, found.older, found.unreadable) == (2, 3, 0, 0)
+    assert key_rotation.drop_old(now=True) == 1
+    assert key_ring.count() == 1
+    assert key_ring.get_sealing_key() is not old
+    assert readable() == ["sk-0", "sk-1", "sk-2"]
+    assert len(file.read_text(encoding="utf-8").split(",")) == 1
+    assert file.stat().st_mode & 0o077 == 0
+    actions = AuditRow.objects.order_by("seq").values_list("action", flat=True)
+    assert list(actions) == ["keys_rotation_begun", "keys_rotated"]
+
+
+def test_a_rotation_that_is_killed_goes_on_where_it_was(
+    file: Path, acme: Organization, tmp_path: Path
+) -> None:
+    rows = endpoints(acme, 400)
+    command = [sys.executable, "-m", "bonobot", "keys", "rotate", "--yes", "--wait", "0"]
+    env = environment({"BONOBOT_FIELD_KEYS_FILE": str(file)})
+    begun = start("rotate", [*command, "--batch", "1"], folder=tmp_path, env=env)
+
+    def some_are_new() -> bool:
+        begun.require()
+        found = key_rotation.load_rotation_status()
+        return found.keys == 2 and found.current > 0
+
+    eventually(some_are_new, within=60)
+    begun.kill()
+    left = key_rotation.load_rotation_status()
+    assert left.keys == 2
+    assert 0 < left.older < len(rows)
+    assert left.current + left.older == len(rows)
+    assert sorted(readable()) == sorted(f"sk-{n}" for n in range(len(rows)))
+    with pytest.raises(Conflict, match="sealed with older keys"):
+        key_rotation.drop_old(now=True)
+    assert rotate()["resealed"] == left.older
+    assert key_rotation.load_rotation_status().keys == 2, "the same new key, not another one"
+    assert key_rotation.load_rotation_status().older == 0
+    assert len(readable()) == len(rows)
+
+
+def test_a_running_process_follows_the_file(file: Path, acme: Organization) -> None:
+    (row,) = endpoints(acme, 1)
+    newer = key_files.make_field_key()
+    key_files.replace(file, f"{newer},{file.read_text(encoding='utf-8').strip()}")
+    elsewhere = Fernet(newer).encrypt(b"x").decode()
+    assert key_ring.unseal(elsewhere) == "x"
+    row.refresh_from_db()
+    assert row.api_key.open() == "sk-0"
+    assert Fernet(newer).decrypt(key_ring.seal("y").encode()) == b"y"
+
+
+def test_before_it_seals_a_process_looks_at_the_file_now_and_then(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newer = key_files.make_field_key()
+    key_files.replace(file, f"{newer},{file.read_text(encoding='utf-8').strip()}")
+    monkeypatch.setattr(key_ring._KeyFileState, "at", key_ring.time.monotonic() - key_ring.LOOK_S)
+    assert Fernet(newer).decrypt(key_ring.seal("y").encode()) == b"y"
+
+
+def test_a_file_that_broke_changes_nothing(file: Path, acme: Organization) -> None:
+    endpoints(acme, 1)
+    file.write_text("no key\n", encoding="utf-8")
+    assert key_ring.refresh_keys(now=True) is False
+    assert readable() == ["sk-0"]
+
+
+def test_a_state_of_a_client_stays_good_until_the_old_key_is_dropped(file: Path) -> None:
+    state = seal(ANA, "x", {"held": 1})
+    rotate()
+    assert unseal(ANA, "x", state) == {"held": 1}
+    with pytest.raises(Conflict) as caught:
+        key_rotation.drop_old()
+    assert caught.value.code == "keys_in_use"
+
+
+def test_what_was_changed_meanwhile_is_left_alone(file: Path, acme: Organization) -> None:
+    (row,) = endpoints(acme, 1)
+    field = ModelEndpoint._meta.get_field("api_key")
+    assert key_rotation._replace(field, row.pk, "another text", "new") == 0
+    row.refresh_from_db()
+    assert row.api_key.open() == "sk-0"
+
+
+def test_a_value_that_no_key_opens_is_told_and_never_written(
+    file: Path, acme: Organization
+) -> None:
+    (row,) = endpoints(acme, 1)
+    field = ModelEndpoint._meta.get_field("api_key")
+    row.refresh_from_db()
+    foreign = Fernet(Fernet.generate_key()).encrypt(b"x").decode()
+    key_rotation._replace(field, row.pk, row.api_key.mark, foreign)
+    assert rotate()["unreadable"] == 1
+    row.refresh_from_db()
+    assert row.api_key.mark == foreign
+    with pytest.raises(UnreadableSecret):
+        row.api_key.open()
+
+
+def test_keys_from_a_variable_are_not_ours_to_change(
+    file: Path, acme: Organization, settings: Settings
+) -> None:
+    settings.BONOBOT_FIELD_KEYS_PATH = None
+    with pytest.raises(Conflict) as caught:
+        key_rotation.add_key()
+    assert caught.value.code == "keys_given"
+    endpoints(acme, 2)
+    library.CRYPTER = MultiFernet([Fernet(Fernet.generate_key()), *library.CRYPTER._fernets])
+    assert rotate("--given")["resealed"] == 2

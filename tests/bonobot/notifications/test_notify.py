@@ -1,0 +1,124 @@
+"""Writing notices: once, for those who want them, and no flood of a server that flaps."""
+
+from datetime import timedelta
+
+import pytest
+from django.db import transaction
+from django.utils import timezone
+
+from bonobot.notifications.models import Channel, Notice
+from bonobot.notifications.notify import (
+    NotificationSubject,
+    cut,
+    list_listening_organizations,
+    notify,
+    recover,
+)
+from bonobot.notifications.services import NotificationChannelSpec, save_channel
+from tests import factories
+
+WEB = NotificationSubject("mcp_server", "1", "web", "/admin/")
+
+
+@pytest.fixture
+def pager(boss):
+    return channel(boss, "Pager")
+
+
+def channel(boss, name, **more):
+    spec = NotificationChannelSpec(name, "webhook", url="https://hooks.example.com/x", **more)
+    return save_channel(boss, spec)[0]
+
+
+def down(acme, topic="outage:1", subject=WEB):
+    return notify(acme.pk, "server_down", subject, "It is away.", topic=topic)
+
+
+def test_every_channel_that_wants_the_event_gets_a_row(acme, boss, pager):
+    channel(boss, "Budgets", events=["budget_warning"])
+    channel(boss, "Off", enabled=False)
+    assert down(acme) == 1
+    notice = Notice.objects.get()
+    assert (notice.channel, notice.severity, notice.state) == (pager, "critical", "waiting")
+
+
+def test_what_nobody_wants_costs_one_query(acme, django_assert_num_queries):
+    with django_assert_num_queries(1):
+        assert down(acme) == 0
+
+
+def test_the_same_topic_is_told_once(acme, pager):
+    down(acme)
+    down(acme)
+    assert Notice.objects.count() == 1
+
+
+def test_a_notice_is_lost_with_its_cause(acme, pager):
+    with transaction.atomic():
+        down(acme)
+        transaction.set_rollback(True)
+    assert not Notice.objects.exists()
+
+
+def test_the_next_outage_of_a_server_that_flaps_waits(acme, pager):
+    down(acme, "outage:1")
+    down(acme, "outage:2")
+    first, second = Notice.objects.order_by("next_attempt_at")
+    assert first.next_attempt_at <= timezone.now()
+    assert second.next_attempt_at == first.created_at + timedelta(minutes=15)
+
+
+def test_another_server_does_not_wait(acme, pager):
+    down(acme, "outage:1")
+    down(acme, "outage:2", NotificationSubject("mcp_server", "2", "other"))
+    assert Notice.objects.due().count() == 2
+
+
+def test_who_was_told_of_an_outage_is_told_of_its_end(acme, pager):
+    down(acme)
+    Notice.objects.update(state=Notice.State.SENT, attempts=1)
+    recover(acme.pk, WEB, "It is there.", topic="outage:1")
+    assert set(Notice.objects.values_list("event", "state")) == {
+        ("server_down", "sent"),
+        ("server_up", "waiting"),
+    }
+
+
+def test_an_outage_that_ended_before_its_turn_is_told_to_nobody(acme, pager):
+    down(acme)
+    recover(acme.pk, WEB, "It is there.", topic="outage:1")
+    assert list(Notice.objects.values_list("event", "state")) == [("server_down", "withdrawn")]
+
+
+def test_what_is_being_tried_is_not_withdrawn(acme, pager):
+    down(acme)
+    Notice.objects.update(attempts=1)
+    recover(acme.pk, WEB, "It is there.", topic="outage:1")
+    assert Notice.objects.filter(state="waiting").count() == 2
+
+
+def test_text_of_strangers_is_made_visible(acme, pager):
+    down(
+        acme,
+        subject=NotificationSubject("mcp_server", "1", "web\u202e\x00\r\nBcc: all@example.com"),
+    )
+    assert "\u202e" not in Notice.objects.get().subject_name
+    assert "\r" not in Notice.objects.get().subject_name
+
+
+def test_other_organizations_are_not_told(acme, pager):
+    other = factories.organization("other")
+    assert down(other) == 0
+    assert list_listening_organizations("server_down", "server_up") == {acme.pk}
+
+
+def test_a_long_topic_stays_distinct():
+    one, two = cut("x" * 300 + "1"), cut("x" * 300 + "2")
+    assert one != two
+    assert max(map(len, (one, two))) <= Notice._meta.get_field("topic").max_length
+
+
+def test_a_channel_is_gone_with_its_notices(acme, pager):
+    down(acme)
+    Channel.objects.all().delete()
+    assert not Notice.objects.exists()

@@ -1,0 +1,93 @@
+"""Channels: who may make them, what is refused, and what is never shown."""
+
+import pytest
+
+from bonobot.accounts.roles import Role
+from bonobot.core.problems import Problem
+from bonobot.ledger.models import AuditRow
+from bonobot.notifications.models import Channel
+from bonobot.notifications.services import NotificationChannelSpec, remove_channel, save_channel
+from tests import factories
+
+HOOK = "https://hooks.example.com/T0/B0/geheim"
+
+
+@pytest.fixture
+def owner(acme):
+    return factories.person(acme, Role.OWNER)
+
+
+def refused(principal, **said):
+    spec = {"name": "Pager", "kind": "webhook", "url": HOOK} | said
+    with pytest.raises(Problem) as problem:
+        save_channel(principal, NotificationChannelSpec(**spec))
+    assert not Channel.objects.exists()
+    return problem.value.code, problem.value.field
+
+
+def test_an_owner_makes_a_channel_whose_secret_is_told_once(owner):
+    channel, secret = save_channel(owner, NotificationChannelSpec("Pager", "webhook", url=HOOK))
+    assert len(secret) > 30
+    assert channel.secret.open() == secret
+    again, made = save_channel(owner, NotificationChannelSpec("Pager 2", "webhook"), channel)
+    assert (again.name, again.url.open(), made) == ("Pager 2", HOOK, "")
+
+
+def test_what_is_secret_of_a_webhook_is_in_no_audit(owner):
+    channel, secret = save_channel(owner, NotificationChannelSpec("Pager", "webhook", url=HOOK))
+    remove_channel(owner, channel)
+    rows = AuditRow.objects.filter(resource_type="notice_channel")
+    assert {row.action for row in rows} == {"notice_channel_added", "notice_channel_removed"}
+    assert not any("geheim" in row.opened or secret in row.opened for row in rows)
+
+
+@pytest.mark.parametrize("role", [Role.OPERATOR, Role.REVIEWER, Role.AUDITOR, Role.MEMBER])
+def test_nobody_else_does(acme, role):
+    assert refused(factories.person(acme, role))[0] == "forbidden"
+
+
+@pytest.mark.parametrize(
+    ("said", "code", "field"),
+    [
+        ({"name": " "}, "invalid", "name"),
+        ({"kind": "pigeon"}, "invalid", "kind"),
+        ({"minimum": "dire"}, "invalid", "minimum"),
+        ({"events": ["test"]}, "invalid", "events"),
+        ({"url": ""}, "invalid", "url"),
+        ({"url": "ftp://x.example.com"}, "bad_url", "url"),
+        ({"url": "http://127.0.0.1/"}, "private_address", "url"),
+        ({"url": "http://127.0.0.1/", "allow_private": True}, "forbidden", ""),
+        ({"secret": "short"}, "invalid", "secret"),
+        ({"kind": "email", "addresses": ["ops@example.com"]}, "email_not_configured", "kind"),
+    ],
+)
+def test_what_cannot_be_is_refused_at_its_field(owner, said, code, field):
+    assert refused(owner, **said) == (code, field)
+
+
+@pytest.mark.parametrize(
+    "addresses", [[], ["nobody"], ["a@example.com\nBcc: b@example.com"], ["a@example.com"] * 21]
+)
+def test_addresses_are_addresses(owner, settings, addresses):
+    settings.BONOBOT_EMAIL_URL = "smtp://mail.example.com"
+    assert refused(owner, kind="email", addresses=addresses) == ("invalid", "addresses")
+
+
+def test_a_name_is_taken_once(owner):
+    save_channel(owner, NotificationChannelSpec("Pager", "webhook", url=HOOK))
+    with pytest.raises(Problem) as problem:
+        save_channel(owner, NotificationChannelSpec("Pager", "webhook", url=HOOK))
+    assert problem.value.code == "name_taken"
+
+
+def test_a_channel_that_becomes_mail_forgets_its_webhook(owner, settings):
+    settings.BONOBOT_EMAIL_URL = "smtp://mail.example.com"
+    channel, _ = save_channel(owner, NotificationChannelSpec("Pager", "webhook", url=HOOK))
+    spec = NotificationChannelSpec("Pager", "email", addresses=["ops@example.com"])
+    channel, _ = save_channel(owner, spec, channel)
+    channel.refresh_from_db()
+    assert (bool(channel.url), bool(channel.secret), channel.goes_to) == (
+        False,
+        False,
+        "ops@example.com",
+    )

@@ -1,0 +1,29 @@
+"""Fixtures of the authorization server's tests."""
+
+import pytest
+
+from agents.models import Agent
+from bonobot.accounts.models import Organization, User
+from bonobot.accounts.roles import Role
+from bonobot.oauth_server import client_registration
+from tests import factories
+from tests.agents.gateway.conftest import acme, effects, helper, wire, workshop
+from tests.bonobot.oauth_server.oauth_client import Program
+
+__all__ = ["acme", "effects", "helper", "wire", "workshop"]
+
+
+@pytest.fixture(autouse=True)
+def _nobody_registered() -> None:
+    client_registration._taken.clear()
+
+
+@pytest.fixture
+def olga(acme: Organization) -> User:
+    factories.person(acme, Role.OWNER, "owner")
+    return User.objects.get(pk=factories.person(acme, Role.OPERATOR, "olga").id)
+
+
+@pytest.fixture
+def ide(olga: User, helper: Agent) -> Program:
+    return Program(olga)

@@ -1,0 +1,68 @@
+"""Programs that nobody knows say who they are: within bounds, and it gives them nothing."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import time_machine
+from django.utils import timezone
+from oauth2_provider.models import Application
+
+from bonobot.accounts.models import User
+from bonobot.oauth_server import client_registration
+from tests.bonobot.oauth_server.oauth_client import Program, error
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.mark.parametrize(
+    ("said", "code"),
+    [
+        ({"redirect_uris": []}, "invalid_redirect_uri"),
+        ({"redirect_uris": "http://127.0.0.1/"}, "invalid_redirect_uri"),
+        ({"redirect_uris": ["http://example.com/"]}, "invalid_redirect_uri"),
+        ({"redirect_uris": ["javascript:alert(1)"]}, "invalid_redirect_uri"),
+        ({"redirect_uris": ["data:text/html,x"]}, "invalid_redirect_uri"),
+        ({"redirect_uris": ["https://x.example.com/#f"]}, "invalid_redirect_uri"),
+        ({"redirect_uris": ["https://a@x.example.com/"]}, "invalid_redirect_uri"),
+        ({"redirect_uris": ["https://x.example.com/ https://y"]}, "invalid_redirect_uri"),
+        ({"redirect_uris": [f"https://x.example.com/{'x' * 512}"]}, "invalid_redirect_uri"),
+        ({"redirect_uris": ["https://x.example.com/"] * 11}, "invalid_redirect_uri"),
+        ({"redirect_uris": [7]}, "invalid_redirect_uri"),
+        ({"client_name": {"x": 1}}, "invalid_client_metadata"),
+        ({"grant_types": ["implicit"]}, "invalid_client_metadata"),
+    ],
+)
+def test_what_no_program_may_say_of_itself(db: None, said: dict[str, Any], code: str) -> None:
+    assert error(Program().register(**said)) == code
+
+
+def test_whoever_wants_a_secret_is_told_that_there_is_none(db: None) -> None:
+    told = Program().register(token_endpoint_auth_method="client_secret_post").json()
+    assert told["token_endpoint_auth_method"] == "none"
+    assert "client_secret" not in told
+
+
+def test_a_place_registers_so_many_programs_at_once(db: None) -> None:
+    program = Program()
+    last = [program.register().status_code for _ in range(client_registration.AT_ONCE)]
+    assert last[-2:] == [201, 429]
+
+
+def test_programs_that_nobody_let_in_go(ide: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    ide.let_in()
+    monkeypatch.setattr(client_registration, "MOST_UNUSED", 2)
+    names = [Program(client_name=str(number)).id for number in range(4)]
+    there = set(Application.objects.values_list("client_id", flat=True))
+    assert there == {ide.id, *names[2:]}
+    with time_machine.travel(timezone.now() + timedelta(days=2)):
+        assert client_registration.prune() == 2
+    assert set(Application.objects.values_list("client_id", flat=True)) == {ide.id}
+
+
+def test_registration_can_be_switched_off(olga: User, settings: Any, client: Any) -> None:
+    settings.BONOBOT_OAUTH_REGISTRATION = False
+    assert (
+        "registration_endpoint" not in client.get("/.well-known/oauth-authorization-server").json()
+    )
+    assert Program().registered.status_code == 404

@@ -1,0 +1,178 @@
+"""Programs whose name is an address: who they are is read there, through egress, or not at all."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx2
+import pytest
+from oauth2_provider.cimd import CIMDError
+from oauth2_provider.models import Application
+
+from agents.models import Agent
+from bonobot.accounts.models import Token, User
+from bonobot.oauth_server import client_registration
+from tests.bonobot.oauth_server.oauth_client import REDIRECT, Program, error
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+ID = "https://client.example.com/id.json"
+DOCUMENT: dict[str, Any] = {
+    "client_id": ID,
+    "client_name": "Desk",
+    "redirect_uris": [REDIRECT, "https://client.example.com/back"],
+    "grant_types": ["authorization_code", "refresh_token"],
+    "token_endpoint_auth_method": "none",
+    "logo_uri": "https://client.example.com/logo.png",
+}
+
+
+class Site:
+    """What is at the program's address, and how often it was read."""
+
+    def __init__(self) -> None:
+        self.document: Any = DOCUMENT
+        self.status = 200
+        self.kind = "application/json"
+        self.read = 0
+
+    def __call__(self, request: httpx2.Request) -> httpx2.Response:
+        self.read += 1
+        content = json.dumps(self.document).encode()
+        return httpx2.Response(self.status, content=content, headers={"Content-Type": self.kind})
+
+
+@pytest.fixture
+def site(monkeypatch: pytest.MonkeyPatch, settings: Any) -> Iterator[Site]:
+    from django.core.cache import cache
+
+    cache.clear()
+    site = Site()
+
+    def client(**_: Any) -> httpx2.AsyncClient:
+        return httpx2.AsyncClient(transport=httpx2.MockTransport(site))
+
+    monkeypatch.setattr(client_registration, "build_guarded_client", client)
+    yield site
+    cache.clear()
+
+
+def test_a_program_with_a_document_is_let_in_under_its_host(
+    site: Site, olga: User, helper: Agent
+) -> None:
+    program = Program(olga)
+    program.id = ID
+    page = program.asked().content.decode()
+    assert "Desk" in page
+    assert "client.example.com" in page
+    assert "logo.png" not in page
+    tokens = program.let_in()
+    assert program.refresh(tokens["refresh_token"]).status_code == 200
+    assert Token.objects.get().client_id == ID
+    assert site.read == 1  # what was read is believed for a while
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"client_id": "https://other.example.com/id.json"},
+        {"redirect_uris": ["http://example.com/"]},
+        {"redirect_uris": ["javascript:alert(1)"]},
+        {"redirect_uris": []},
+        {"client_secret": "s"},
+        {"token_endpoint_auth_method": "client_secret_post"},
+        {"client_name": 7},
+        {"grant_types": ["implicit"]},
+    ],
+)
+def test_a_document_that_is_none_lets_nobody_in(
+    site: Site, olga: User, helper: Agent, changed: dict[str, Any]
+) -> None:
+    site.document = DOCUMENT | changed
+    program = Program(olga)
+    program.id = ID
+    assert program.asked().status_code == 400
+    assert not Application.objects.filter(client_id=ID).exists()
+
+
+@pytest.mark.parametrize(("status", "kind"), [(404, "application/json"), (200, "text/html")])
+def test_an_answer_that_is_no_document_is_not_read(
+    site: Site, olga: User, helper: Agent, status: int, kind: str
+) -> None:
+    site.status, site.kind = status, kind
+    program = Program(olga)
+    program.id = ID
+    assert program.asked().status_code == 400
+    program.asked()
+    assert site.read == 1  # a fault is remembered for a minute
+
+
+def test_nobody_but_a_person_has_a_document_read(site: Site, db: None) -> None:
+    program = Program()
+    program.id = ID
+    assert program.asked().status_code == 302
+    assert error(program.exchange("bnc_x_y")) == "invalid_client"
+    assert error(program.refresh("bnr_x_y")) == "invalid_client"
+    program.revoke("bno_x_y")
+    assert site.read == 0
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "http://client.example.com/id.json",
+        "https://client.example.com",
+        "https://client.example.com/../id.json",
+        "https://client.example.com/./id.json",
+        "https://a@client.example.com/id.json",
+        "https://client.example.com/id.json#x",
+        "https://client.example.com:99999/id.json",
+        "https://client.example.com/i d.json",
+        f"https://client.example.com/{'x' * 255}",
+    ],
+)
+def test_what_is_no_address_of_a_document_is_not_asked(site: Site, address: str) -> None:
+    with pytest.raises(CIMDError):
+        client_registration.ClientMetadataFetcher().fetch(address)
+    assert site.read == 0
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "https://127.0.0.1/id.json",
+        "https://[::1]/id.json",
+        "https://169.254.169.254/latest",
+        "https://10.0.0.1/id.json",
+        "https://localhost/id.json",
+        "https://[::ffff:127.0.0.1]/id.json",
+    ],
+)
+def test_nothing_inside_is_asked(address: str) -> None:
+    with pytest.raises(CIMDError):
+        client_registration.ClientMetadataFetcher().fetch(address)
+
+
+def test_a_document_that_can_not_be_read_is_explained(site: Site, olga: User) -> None:
+    site.status = 404
+    program = Program(olga)
+    program.id = ID
+    page = program.asked()
+    assert page.status_code == 400
+    told = page.content.decode()
+    assert "<code>document_unreadable</code>" in told
+    assert ID in told
+    assert "BONOBOT_OAUTH_DOCUMENTS" in told
+
+
+def test_where_documents_are_switched_off_none_is_read_and_nothing_promises_it(
+    site: Site, olga: User, settings: Any, client: Any
+) -> None:
+    settings.BONOBOT_OAUTH_DOCUMENTS = False
+    settings.OAUTH2_PROVIDER = settings.OAUTH2_PROVIDER | {"CIMD_ENABLED": False}
+    said = client.get("/.well-known/oauth-authorization-server").json()
+    assert said["client_id_metadata_document_supported"] is False
+    program = Program(olga)
+    program.id = ID
+    assert b"<code>document_unreadable</code>" in program.asked().content
+    assert site.read == 0

@@ -1,0 +1,190 @@
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from bonobot.processes.supervisor import (
+    ProcessSpec,
+    ProcessSupervisor,
+    build_python_command,
+    format_exit_status,
+    format_process_names,
+)
+from tests.processes import ROOT, start
+from tests.wait import eventually
+
+STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True);"
+FOREVER = "import threading; threading.Event().wait()"
+
+
+def program(name: str, code: str, *, grace_s: float = 10.0) -> ProcessSpec:
+    return ProcessSpec(name, (sys.executable, "-u", "-c", code), grace_s)
+
+
+def crew(lines: list[str], *programs: ProcessSpec, colourful: bool = False) -> ProcessSupervisor:
+    return ProcessSupervisor(
+        programs, environment=dict(os.environ), write_line=lines.append, colourful=colourful
+    )
+
+
+def pumped(running: ProcessSupervisor, condition: Callable[[], object]) -> Callable[[], object]:
+    def look() -> object:
+        running.pump(0.05)
+        return condition()
+
+    return look
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return b") Z " not in Path(f"/proc/{pid}/stat").read_bytes()
+
+
+def test_lines_are_whole_and_carry_the_name_of_their_program() -> None:
+    lines: list[str] = []
+    halves = "import sys; sys.stdout.write('one'); sys.stdout.flush(); " + FOREVER
+    other = "print('two'); print('three'); " + FOREVER
+    with crew(lines, program("web", halves), program("worker", other)) as running:
+        eventually(pumped(running, lambda: "worker │ three" in lines))
+        assert "worker │ two" in lines
+        assert not [line for line in lines if "one" in line]
+    assert "web    │ one" in lines, "what was written last is shown at the end"
+
+
+def test_bytes_that_are_no_text_do_not_stop_the_logs() -> None:
+    lines: list[str] = []
+    code = "import os; os.write(1, b'\\xff\\xfe!\\n'); " + FOREVER
+    with crew(lines, program("web", code)) as running:
+        eventually(pumped(running, lambda: "web │ ��!" in lines))
+
+
+def test_an_endless_line_is_cut() -> None:
+    lines: list[str] = []
+    code = "import sys; sys.stdout.write('x' * 200_000 + '\\n'); " + FOREVER
+    with crew(lines, program("web", code)) as running:
+        eventually(pumped(running, lambda: sum(line.count("x") for line in lines) == 200_000))
+    assert len(lines) == 4
+
+
+def test_prefixes_are_coloured_on_a_terminal() -> None:
+    lines: list[str] = []
+    with crew(lines, program("web", "print('hi'); " + FOREVER), colourful=True) as running:
+        eventually(pumped(running, lambda: "\x1b[36mweb │\x1b[0m hi" in lines))
+
+
+def test_a_program_that_ends_is_named_with_its_last_words() -> None:
+    lines: list[str] = []
+    programs = program("web", FOREVER), program("beat", "raise SystemExit('no schedule')")
+    with crew(lines, *programs) as running:
+        eventually(pumped(running, running.died))
+        assert running.died() == "`beat` ended (exit status 1)"
+    assert "beat │ no schedule" in lines
+
+
+def test_programs_are_stopped_in_the_opposite_order_of_their_start(tmp_path: Path) -> None:
+    order = tmp_path / "order"
+    note = (
+        "import signal, sys, threading\n"
+        "def note(*_):\n"
+        "    open({path!r}, 'a').write({name!r})\n"
+        "    sys.exit()\n"
+        "signal.signal(signal.SIGTERM, note)\n"
+        "print('up')\n"
+        "threading.Event().wait()\n"
+    )
+    lines: list[str] = []
+    programs = [program(name, note.format(path=str(order), name=name)) for name in "abc"]
+    with crew(lines, *programs) as running:
+        eventually(pumped(running, lambda: len(lines) == 3))
+    assert order.read_text(encoding="utf-8") == "cba"
+
+
+def test_a_program_that_ignores_the_signal_is_killed_after_its_grace() -> None:
+    lines: list[str] = []
+    with crew(lines, program("web", STUBBORN + FOREVER, grace_s=0.2)) as running:
+        eventually(pumped(running, lambda: "web │ up" in lines))
+        pid = running._children[0].popen.pid
+    assert not alive(pid)
+    assert "bonobot │ web doesn't end: killing it" in lines
+
+
+def test_a_second_ctrl_c_ends_the_programs_now() -> None:
+    lines: list[str] = []
+    with crew(lines, program("web", STUBBORN + FOREVER, grace_s=60)) as running:
+        eventually(pumped(running, lambda: "web │ up" in lines))
+        os.kill(os.getpid(), signal.SIGINT)
+        assert running.asked_to_stop
+        timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+    timer.join()
+    assert "bonobot │ web doesn't end: killing it" in lines
+
+
+def test_our_signal_handlers_are_put_back() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with crew([], program("web", FOREVER)):
+        assert signal.getsignal(signal.SIGINT) != before
+    assert signal.getsignal(signal.SIGINT) == before
+
+
+def test_what_a_program_leaves_in_its_group_ends_with_it() -> None:
+    lines: list[str] = []
+    code = (
+        "import subprocess, sys\n"
+        f"child = subprocess.Popen([sys.executable, '-c', {FOREVER!r}])\n"
+        "print(child.pid)\n" + FOREVER
+    )
+    with crew(lines, program("web", code)) as running:
+        eventually(pumped(running, lambda: lines))
+    grandchild = int(lines[0].split()[-1])
+    eventually(lambda: not alive(grandchild))
+
+
+def test_a_reader_that_went_away_stops_the_crew() -> None:
+    def closed(text: str) -> None:
+        raise BrokenPipeError
+
+    programs = (program("web", "print('hi'); " + FOREVER),)
+    with ProcessSupervisor(programs, environment=dict(os.environ), write_line=closed) as running:
+        eventually(pumped(running, lambda: running.asked_to_stop))
+
+
+def test_programs_die_when_we_are_killed(tmp_path: Path) -> None:
+    code = f"""
+import os
+from bonobot.processes.supervisor import ProcessSupervisor, ProcessSpec
+import sys
+program = ProcessSpec("web", (sys.executable, "-c", {(STUBBORN + FOREVER)!r}))
+with Crew((program,), environment=dict(os.environ), write_line=print) as running:
+    print("child", running._children[0].popen.pid, flush=True)
+    while True:
+        running.pump(1)
+"""
+    owner = start("owner", (sys.executable, "-c", code), folder=tmp_path, env=dict(os.environ))
+    eventually(lambda: "child" in owner.log())
+    child = int(owner.log().split()[1])
+    assert alive(child)
+    os.kill(owner.pid, signal.SIGKILL)
+    owner.popen.wait(5)
+    eventually(lambda: not alive(child))
+
+
+def test_a_command_is_run_by_this_interpreter() -> None:
+    assert build_python_command("uvicorn", "x:y") == (sys.executable, "-m", "uvicorn", "x:y")
+    assert (ROOT / "pyproject.toml").is_file()
+
+
+def test_an_ending_is_told_in_words() -> None:
+    assert format_exit_status(3) == "exit status 3"
+    assert format_exit_status(-9) == "killed by SIGKILL"
+
+
+def test_names_are_listed_as_people_do() -> None:
+    web, worker, beat = (program(name, "") for name in ("web", "worker", "beat"))
+    assert format_process_names([web]) == "web"
+    assert format_process_names([web, worker, beat]) == "web, worker and beat"

@@ -1,0 +1,121 @@
+"""Ways through the admin: how pages are named, what empty lists say, what is told once."""
+
+import re
+
+import pytest
+
+from agents.models import ModelEndpoint
+from bonobot.accounts.admin_base import scoped_admin
+from bonobot.accounts.roles import Role
+from bonobot.accounts.tokens.services import issue
+from bonobot.core.problems import Problem
+from mcp_servers.health.services import record_failure
+from mcp_servers.server_config import ServerSpec
+from mcp_servers.services import add
+from tests import admin_client, factories
+from tests.screens import fill
+
+pytestmark = pytest.mark.django_db
+
+
+def test_a_server_that_waits_for_a_sign_in_is_told_once() -> None:
+    acme = factories.organization()
+    server = add(
+        factories.administrator(acme),
+        ServerSpec(
+            name="tracker",
+            transport_type="http",
+            endpoint_config={"url": "http://127.0.0.1:9/mcp"},
+            allow_private=True,
+            auth_config={"type": "oauth2", "grant": "authorization_code"},
+        ),
+    )
+    record_failure(server.pk, "health", Problem("Nobody has signed in.", code="needs_reauth"))
+    page = admin_client.sit(acme, Role.OWNER).get("index")
+    assert admin_client.words(page).count("tracker") == 2  # its name, and on the button
+    assert "Sign in at tracker" in page
+    assert "still away" not in page
+
+
+def test_the_way_to_a_page_is_named_as_the_navigation_names_it() -> None:
+    acme = factories.organization()
+    token = issue(factories.administrator(acme), name="ci", role=Role.MEMBER)[0]
+    seat = admin_client.sit(acme, Role.OWNER)
+
+    def way(name: str, *args: object) -> list[str]:
+        heading = seat.get(name, *args).split("<h1", 1)[1].split("</h1>", 1)[0]
+        return [part.strip() for part in re.findall(r">([^<>]+)</(?:a|span)>", heading)]
+
+    assert way("ledger_auditrow_changelist") == ["Audit"]
+    assert way("agents_budget_changelist") == ["Budgets"]
+    assert way("organization_halt") == ["Kill switch"]
+    assert way("agents_budget_add") == ["Budgets", "chevron_right", "Add budget"]
+    assert way("tenancy_token_change", token.pk)[::2] == ["Tokens", f"ci ({token.key}…)"]
+    server = admin_client.web_server(acme, "lower-case")
+    assert way("mcp_servers_server_health", server.pk)[-1] == "lower-case"
+
+
+def test_an_empty_list_says_what_would_be_there_and_a_search_that_nothing_fits() -> None:
+    seat = admin_client.sit(factories.organization(), Role.OWNER)
+    for name, words in (
+        ("agents_budget", "A budget bounds"),
+        ("tenancy_token", "It is shown once"),
+    ):
+        assert words in seat.get(f"{name}_changelist")
+        page = seat.get(f"{name}_changelist", q="nothing like it")
+        assert "Nothing fits" in page
+        assert words not in page
+
+
+def test_a_long_list_is_counted_to_a_bound_and_says_that_there_is_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    acme = factories.organization()
+    seat = admin_client.sit(acme, Role.OWNER)
+    issue(factories.administrator(acme), name="the odd one", role=Role.MEMBER)
+    for number in range(59):
+        issue(factories.administrator(acme), name=f"ci {number}", role=Role.MEMBER)
+    assert "60 tokens" in admin_client.words(seat.get("tenancy_token_changelist"))
+    monkeypatch.setattr(scoped_admin, "MOST_LISTED", 55)
+    page = admin_client.words(seat.get("tenancy_token_changelist"))
+    assert "55+ tokens" in page
+    assert "search or filter" in page
+    assert ">ci 6<" in seat.get("tenancy_token_changelist", p=2)
+    found = admin_client.words(seat.get("tenancy_token_changelist", q="odd one"))
+    assert "1 token" in found
+    assert "+ token" not in found
+
+
+REMOVED = (
+    *("agents_modelendpoint", "agents_budget", "agents_skill", "agents_workflow"),
+    *("mcp_servers_preset", "mcp_servers_launcher", "notices_channel"),
+    *("tenancy_issuer", "tenancy_provider", "tenancy_membership"),
+)
+
+
+@pytest.mark.parametrize("name", REMOVED)
+def test_before_something_is_removed_its_page_says_what_that_means(name: str) -> None:
+    acme = factories.organization()
+    ids = fill(acme)
+    page = admin_client.sit(acme, None).get(f"{name}_delete", ids[name])
+    meant = re.search(r"This can't be undone[^<]*</p><p>([^<]+)</p>", page)
+    assert meant or "Give these another model first" in page
+    assert admin_client.links(page, admin_client.url(f"{name}_change", ids[name]))
+
+
+def test_a_model_that_is_needed_names_who_needs_it_and_cannot_be_removed() -> None:
+    acme = factories.organization()
+    agent = factories.agent(acme, "thinker")
+    model = agent.model_endpoint
+    spare = ModelEndpoint.objects.create(
+        organization=acme, name="spare", slug="spare", kind="offline", fallback=model
+    )
+    seat = admin_client.sit(acme, Role.OWNER)
+    page = seat.get("agents_modelendpoint_delete", model.pk)
+    assert admin_client.links(page, admin_client.url("agents_agent_change", agent.pk))
+    assert admin_client.links(page, admin_client.url("agents_modelendpoint_change", spare.pk))
+    assert 'name="post"' not in page
+    seat.post("agents_modelendpoint_delete", model.pk, post="yes")
+    assert ModelEndpoint.objects.filter(pk=model.pk).exists()
+    seat.post("agents_modelendpoint_delete", spare.pk, post="yes")
+    assert not ModelEndpoint.objects.filter(pk=spare.pk).exists()

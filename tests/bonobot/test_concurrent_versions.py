@@ -1,0 +1,93 @@
+"""Two people save with the same version at the same moment: exactly one of them does."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.db import connections
+
+from agents.models import Agent
+from agents.policies.services import load_policy_spec
+from bonobot.accounts.roles import Role
+from tests import admin_client, factories, rest
+from tests.bonobot.test_admin_versions import Tab, ruled
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+AT_ONCE = 4
+
+
+def all_at_once(*saves: Callable[[], int]) -> list[int]:
+    """Run each in a thread with a connection of its own; return what each was answered."""
+    begin = threading.Barrier(len(saves))
+    answers: list[int] = []
+
+    def run(save: Callable[[], int]) -> None:
+        begin.wait()
+        try:
+            answers.append(save())
+        finally:
+            connections.close_all()
+
+    threads = [threading.Thread(target=run, args=(save,)) for save in saves]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return sorted(answers)
+
+
+@pytest.mark.parametrize("how", ["header", "member"])
+def test_of_writes_over_rest_one_wins(how: str) -> None:
+    acme = factories.organization()
+    factories.agent(acme)
+    clients = [rest.as_role(acme, Role.OWNER) for _ in range(AT_ONCE)]
+    version = clients[0].get("agents/helper").json["version"]
+
+    def write(client: rest.Rest, text: str) -> Callable[[], int]:
+        body: dict[str, Any] = {"description": text}
+        if how == "header":
+            return lambda: client.patch("agents/helper", body, If_Match=f'"{version}"').status
+        return lambda: client.patch("agents/helper", body | {"version": version}).status
+
+    answers = all_at_once(*(write(client, f"by {n}") for n, client in enumerate(clients)))
+
+    assert answers == [200] + [412 if how == "header" else 409] * (AT_ONCE - 1)
+
+
+def test_of_policies_over_rest_one_wins() -> None:
+    acme = factories.organization()
+    agent = factories.agent(acme)
+    clients = [rest.as_role(acme, Role.OWNER) for _ in range(AT_ONCE)]
+    path = "agents/helper/tool-policy"
+    version = clients[0].get(path).json["version"]
+
+    def write(client: rest.Rest, name: str) -> Callable[[], int]:
+        body = {"mode": "all", "deny": [name], "version": version}
+        return lambda: client.put(path, body).status
+
+    answers = all_at_once(*(write(client, f"tool{n}") for n, client in enumerate(clients)))
+
+    assert answers == [200] + [409] * (AT_ONCE - 1)
+    assert len(load_policy_spec(Agent.objects.get(pk=agent.pk)).deny) == 1
+
+
+def test_of_two_tabs_one_wins() -> None:
+    acme = factories.organization()
+    agent = factories.agent(acme)
+    server = admin_client.web_server(acme, "web")
+    for name in ("read", "write"):
+        admin_client.offer(server, name)
+    factories.bind(factories.administrator(acme), agent, server)
+    seats = [admin_client.sit(acme, Role.OWNER, name) for name in ("anna", "bert")]
+    path = admin_client.url("agents_agent_policy", agent.pk)
+    first, second = (Tab(seat, path) for seat in seats)
+
+    answers = all_at_once(
+        lambda: first.save(**{ruled("mcp_web_read"): "deny"}),
+        lambda: second.save(**{ruled("mcp_web_write"): "deny"}),
+    )
+
+    assert answers == [302, 409]
+    assert len(load_policy_spec(Agent.objects.get(pk=agent.pk)).deny) == 1

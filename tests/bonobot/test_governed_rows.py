@@ -1,0 +1,311 @@
+"""Whatever decisions depend on: each change of it, made in any way by anybody, holds at once."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from django.apps import apps
+from django.conf import settings
+from django.db import connection, transaction
+from django.db.models import CASCADE, SET_NULL, F
+from django.test.utils import CaptureQueriesContext
+
+from agents.budgets.services import BudgetLine, set_budgets
+from agents.callable_agents import set_callees
+from agents.calls.pipeline import CallRequest, call
+from agents.calls.snapshots import get_snapshot_cache
+from agents.models import Agent, ModelEndpoint, SessionGrant
+from agents.policies.services import PolicySpec, set_policy
+from agents.services import bind
+from agents.sessions.services import start
+from agents.skills.services import SkillSpec, save_skill
+from benchmarks.door_stages import counted
+from bonobot.accounts.models import Organization, User
+from benchmarks.governed_call_stages import counted
+from bonobot.accounts.models.abstract_models import Governed
+from bonobot.accounts.roles import Role, TokenScope
+from bonobot.accounts.tokens.services import create_grant, issue
+from bonobot.core.runtime import get_runtime
+from bonobot.ledger.queries import load_policy_generation
+from bonobot.ledger.writer.committer import ALONE
+from bonobot.ledger.writer.writer_thread import get_writer
+from mcp_servers.definition_reviews import approve
+from mcp_servers.models import Preset, Secret, Server
+from tests import factories
+from tests.parts import ROOT
+from tests.processes import environment
+from tests.servers import raw_http_server
+from tests.servers.raw_http_server import Asked, RawHttp
+
+GOVERNED = {model._meta.label: model for model in apps.get_models() if issubclass(model, Governed)}
+# What a snapshot reads beside governed rows: the generation itself.
+BESIDE = {"ledger_head"}
+# Parents that aren't governed although governed rows go with them, and why nothing is missed.
+READ_EACH_TIME = {
+    ("agents.SessionGrant", "session"): "grants are read for each question",
+}
+# An endpoint that can be removed; a preset that a server was made from.
+WHICH: dict[Any, dict[str, Any]] = {
+    ModelEndpoint: {"agents": None},
+    Preset: {"organization__isnull": False},
+}
+TOOL = "mcp_web_echo"
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def _answer(asked: Asked) -> bytes:
+    if asked.method == "server/discover":
+        return raw_http_server.discovery(asked)
+    listed = {"tools": [{"name": "echo", "inputSchema": {"type": "object"}}]}
+    said = {"content": [{"type": "text", "text": "Hello"}]}
+    return raw_http_server.result(asked, listed if asked.method == "tools/list" else said)
+
+
+@pytest.fixture
+def web() -> Iterator[str]:
+    """The address of a server that answers in this process."""
+    listening = RawHttp(_answer).listening()
+    yield get_runtime().call(listening.__aenter__).url
+    get_runtime().call(listening.__aexit__, None, None, None)
+    get_writer().close()
+
+
+@pytest.fixture
+def helper(transactional_db: None, web: str) -> Agent:
+    """An agent of an organization that has at least one row of everything governed."""
+    acme = factories.organization()
+    boss = factories.administrator(acme)
+    # A test may call more often than the default rate allows when it runs quickly.
+    agent = factories.agent(acme, calls_per_minute=1_000_000)
+    server = factories.ready(acme, factories.http_server(acme, web), agent)
+    preset = Preset.objects.create(organization=acme, slug="web", name="Web", transport_type="http")
+    Server.objects.filter(pk=server.pk).update(preset=preset)
+    Secret.objects.create(
+        organization=acme, server=server, placement="header", name="X-Key", value="k-e-y-1234"
+    )
+    approve(boss, server)
+    ModelEndpoint.objects.create(organization=acme, name="Spare", kind="offline", model="offline")
+    bind(boss, agent, server)
+    set_policy(boss, agent, PolicySpec("all", deny=("mcp_web_other",)))
+    set_budgets(boss, agent, [BudgetLine("calls", "month", 1_000)])
+    set_budgets(boss, server, [BudgetLine("calls", "month", 1_000)])
+    save_skill(boss, SkillSpec(name="tell", text="Hello", agents=[agent.slug]))
+    set_callees(boss, agent, [agent.slug])
+    factories.workflow(agent)
+    issue(boss, name="ci", role=Role.OPERATOR)
+    factories.issuer(acme, "https://login.example.com")
+    create_grant(
+        User.objects.get(pk=factories.person(acme, Role.OPERATOR).id),
+        acme,
+        role=Role.MEMBER,
+        resource=f"{settings.BONOBOT_URL}/mcp",
+        client_id="ide",
+        client="IDE",
+        scopes=[TokenScope.AGENTS],
+    )
+    SessionGrant.objects.create(
+        organization=acme, agent=agent, session=start(boss, agent, "Hi"), own_name="echo"
+    )
+    get_snapshot_cache().read("agent", agent.pk)  # stores the names of the tools
+    return agent
+
+
+def row_of(model: Any) -> Any:
+    """Return a row; whoever makes another model governed gives `helper` one of it."""
+    found = model.objects.filter(**WHICH.get(model, {})).order_by("pk").first()
+    assert found is not None, f"`helper` has no {model._meta.label}: add one to the fixture"
+    return found
+
+
+def _again(row: Any) -> None:
+    """Insert a row in bulk that was taken away unseen; what points to it stays."""
+    model: Any = type(row)
+    with transaction.atomic():
+        model._base_manager.filter(pk=row.pk)._raw_delete("default")
+        model.objects.bulk_create([row])
+
+
+def _delete(row: Any) -> None:
+    _free(row)
+    row.delete()
+
+
+def _delete_many(row: Any) -> None:
+    _free(row)
+    type(row).objects.filter(pk=row.pk).delete()
+
+
+def _free(row: Any) -> None:
+    """An organization goes with all its rows, but for the models that its agents still have."""
+    if isinstance(row, Organization):
+        for agent in Agent.objects.all():
+            agent.delete()
+
+
+WRITES: dict[str, Callable[[Any], object]] = {
+    "save": lambda row: row.save(),
+    "delete": _delete,
+    "update": lambda row: type(row).objects.filter(pk=row.pk).update(id=F("id")),
+    "delete many": _delete_many,
+    "bulk create": _again,
+    "bulk update": lambda row: type(row).objects.bulk_update([row], [_field(row)]),
+    "update or create": lambda row: type(row).objects.update_or_create(
+        pk=row.pk, defaults={_field(row): getattr(row, _field(row))}
+    ),
+}
+
+
+def _field(row: Any) -> str:
+    """Return the name of a field that isn't merely observed."""
+    return next(
+        field.name
+        for field in row._meta.concrete_fields
+        if not (field.primary_key or field.is_relation or field.name in row.observed_fields)
+    )
+
+
+@contextmanager
+def _bumped(agent: Agent, what: str) -> Iterator[None]:
+    """See the generation rise by what is done inside, and take it back."""
+    with transaction.atomic():
+        before = load_policy_generation(agent.organization_id)
+        yield
+        assert load_policy_generation(agent.organization_id) > before, what
+        transaction.set_rollback(True)
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_every_way_of_writing_makes_snapshots_stale(helper: Agent, write: str) -> None:
+    for label, model in GOVERNED.items():
+        with _bumped(helper, label):
+            WRITES[write](row_of(model))
+
+
+def test_what_goes_with_another_row_makes_snapshots_stale(helper: Agent) -> None:
+    for label, model in GOVERNED.items():
+        for name in _parents_of(model):
+            rows = model._default_manager.filter(**WHICH.get(model, {}))
+            row = rows.exclude(**{name: None}).first()
+            assert row is not None, f"`helper` has no {label} with `{name}`: add one"
+            parent = getattr(row, name)
+            if (label, name) in READ_EACH_TIME:
+                assert not isinstance(parent, Governed)
+                continue
+            with _bumped(helper, f"{label}.{name}"):
+                _delete_many(parent)
+
+
+def _parents_of(model: Any) -> list[str]:
+    return [
+        field.name
+        for field in model._meta.concrete_fields
+        if field.is_relation and field.remote_field.on_delete in (CASCADE, SET_NULL)
+    ]
+
+
+@pytest.mark.parametrize("kind", ["agent", "server"])
+def test_a_snapshot_reads_governed_rows_only(helper: Agent, kind: str) -> None:
+    key = helper.pk if kind == "agent" else row_of(Server).pk
+    tables = {model._meta.db_table for model in apps.get_models()}
+    with CaptureQueriesContext(connection) as queries:
+        get_snapshot_cache().read(kind, key)
+    read = {
+        table
+        for query in queries
+        for table in tables
+        if f'"{table}"' in query["sql"] and query["sql"].startswith("SELECT")
+    }
+    assert read - {model._meta.db_table for model in GOVERNED.values()} == BESIDE
+
+
+OTHER = """
+import sys, django
+django.setup()
+from django.apps import apps
+from django.db.models import F
+for line in sys.stdin:
+    label, pk = line.split()
+    model = apps.get_model(label)
+    model.objects.filter(pk=pk).update(id=F("id"))
+    print("done", flush=True)
+"""
+
+
+@pytest.fixture
+def elsewhere(helper: Agent) -> Iterator[Callable[[Any], None]]:
+    """Another process that writes a row with the values that it has."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", OTHER],
+        cwd=ROOT,
+        env=environment(
+            {
+                "DJANGO_SETTINGS_MODULE": str(settings.SETTINGS_MODULE),
+                "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+            }
+        ),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+
+    def write(row: Any) -> None:
+        process.stdin.write(f"{row._meta.label} {row.pk}\n")  # type: ignore[union-attr]
+        process.stdin.flush()  # type: ignore[union-attr]
+        assert process.stdout.readline() == "done\n"  # type: ignore[union-attr]
+
+    yield write
+    process.stdin.close()
+    process.wait(30)
+    process.stdout.close()
+
+
+def _call(helper: Agent, **whom: Any) -> str:
+    boss = factories.administrator(helper.organization)
+    named = whom or {"agent_id": helper.pk, "tool": TOOL}
+    asked = CallRequest(principal=boss, arguments={}, via="rest", holder="test", **named)
+    return get_runtime().call(call, asked).outcome
+
+
+def test_another_process_changes_the_very_next_call(
+    helper: Agent, elsewhere: Callable[[Any], None]
+) -> None:
+    assert _call(helper) == "ok"
+    for model in GOVERNED.values():
+        before = get_snapshot_cache().cached("agent", helper.pk)
+        assert before is not None
+        elsewhere(row_of(model))
+        assert _call(helper) == "ok"
+        decided = get_snapshot_cache().cached("agent", helper.pk)
+        assert decided is not None
+        assert (
+            decided.generation == load_policy_generation(helper.organization_id) > before.generation
+        )
+
+
+@pytest.mark.parametrize("through", ["an agent", "the server by itself"])
+def test_a_warm_call_asks_the_ledger_and_nobody_else(helper: Agent, through: str) -> None:
+    whom: dict[str, Any] = {"agent_id": helper.pk, "tool": TOOL}
+    if through == "the server by itself":
+        whom = {"server_id": Server.objects.get(name="web").pk, "tool": "echo"}
+    # What the set-up writes beside the calls makes their chain a shared one for a while.
+    for _ in range(2 + ALONE):
+        assert _call(helper, **whom) == "ok"
+    with counted() as watched:
+        assert _call(helper, **whom) == "ok"
+    counts = watched.counts
+    assert counts["other queries"] == counts["hops to an ORM thread"] == 0
+    assert counts["hops to another thread"] == 0
+    assert counts["hand-overs to the writer"] == counts["ledger transactions"] == 2
+    # Two transactions, each: begin, look, commit; PostgreSQL looks at what is remembered with the
+    # statement that moves the head. Then the rates, of which the server has none of its own.
+    assert counts["ledger statements"] == 6 + int(through == "an agent")
+    # The row and budgets, each twice; on SQLite the head, too.
+    sqlite = connection.vendor == "sqlite"
+    assert counts["ledger statements of many rows"] == (6 if sqlite else 4)

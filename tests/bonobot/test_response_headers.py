@@ -1,0 +1,160 @@
+"""The usual headers are on every answer of the real web process, whoever gives it."""
+
+import asyncio
+import http.client
+import re
+import socket
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+from uuid import UUID
+
+import pytest
+from django.conf import settings
+from django.urls import URLPattern, URLResolver, get_resolver
+
+from bonobot import asgi
+from bonobot.accounts.roles import Role
+from bonobot.accounts.tokens.services import issue
+from bonobot.core.http.response_headers import usual_headers
+from bonobot.ledger.writer.writer_thread import get_writer
+from tests import admin_client, factories
+from tests.processes import Web
+
+pytestmark = pytest.mark.worker
+WEB_SETTINGS = {"BONOBOT_OAUTH": "on"}  # the tests' own table of addresses has it on, too
+SAMPLES = {"int": "1", "slug": "a", "str": "a", "path": "a", "uuid": str(UUID(int=1))}
+OUTSIDE = (
+    *("/healthz", "/readyz", "/metrics", "/mcp", "/mcp/agents/none", "/mcp/servers/none"),
+    *("/.well-known/oauth-protected-resource/mcp", "/.well-known/nothing", "/no/such/page"),
+    *("/static/bonobot/admin.js", "/static/none.js", "/api/none", "/admin", "//", "/%00"),
+)
+NEEDED = frozenset(name.lower() for name in usual_headers())
+
+
+def paths(patterns: Any = None, before: str = "") -> Iterator[str]:
+    """Yield a path of each pattern, filled with samples."""
+    for pattern in get_resolver().url_patterns if patterns is None else patterns:
+        text = str(pattern.pattern)
+        for name, converter in pattern.pattern.converters.items():
+            kind = type(converter).__name__.removesuffix("Converter").lower()
+            text = re.sub(rf"<(\w+:)?{name}>", SAMPLES.get(kind, "a"), text)
+        text = before + re.sub(r"\(\?P?<\w+>[^)]*\)|[\^$]|\\", "", text)
+        if isinstance(pattern, URLResolver):
+            yield from paths(pattern.url_patterns, text)
+        elif isinstance(pattern, URLPattern):
+            yield f"/{text}"
+
+
+def lacking(answer: http.client.HTTPResponse) -> str:
+    """Return what is wrong with an answer's headers, or ""."""
+    names = Counter(name.lower() for name, _ in answer.getheaders())
+    wrong = sorted(NEEDED - names.keys()) + [n for n in NEEDED if names[n] > 1]
+    if "unsafe-eval" in str(answer.getheader("Content-Security-Policy")):
+        wrong.append("unsafe-eval")
+    return ", ".join(wrong)
+
+
+def ask(web: Web, method: str, path: str, body: bytes = b"", **headers: str) -> tuple[int, str]:
+    """Send a request; return the status, and what its answer lacks."""
+    connection = http.client.HTTPConnection("127.0.0.1", web.port, timeout=30)
+    try:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        connection.request(method, path, body or None, named)
+        answer = connection.getresponse()
+        return answer.status, lacking(answer)
+    finally:
+        connection.close()
+
+
+@pytest.fixture(scope="module")
+def cookie(module_web: Web) -> Iterator[str]:
+    """The cookie of a platform administrator who owns an organization."""
+    seat = admin_client.sit(factories.organization(), Role.OWNER)
+    seat.user.is_superuser = True
+    seat.user.save()
+    held = seat.client.cookies[settings.SESSION_COOKIE_NAME]
+    yield f"{held.key}={held.value}"
+    get_writer().close()
+
+
+def test_every_address_answers_with_them(module_web: Web, cookie: str) -> None:
+    addresses = sorted({*paths(), *OUTSIDE})
+    assert len(addresses) > 250
+    statuses: Counter[int] = Counter()
+    faults = []
+    for path in addresses:
+        if "logout" in path or path.endswith("/events"):
+            continue
+        for headers in ({}, {"Cookie": cookie}):
+            status, wrong = ask(module_web, "GET", path, **headers)
+            statuses[status] += 1
+            faults += [f"{path} ({status}) lacks {wrong}"] if wrong else []
+    assert not faults
+    assert {200, 302, 401, 403, 404, 405} <= statuses.keys(), statuses
+
+
+@pytest.mark.parametrize("method", ["DELETE", "PATCH", "TRACE", "OPTIONS", "HEAD", "POST", "X"])
+def test_other_methods_answer_with_them(module_web: Web, method: str) -> None:
+    for path in ("/admin/", "/api/agents", "/mcp", "/healthz", "/static/bonobot/admin.js", "/x"):
+        status, wrong = ask(module_web, method, path)
+        assert not wrong, (path, status)
+
+
+def test_what_is_too_large_or_of_another_host_answers_with_them(module_web: Web) -> None:
+    token = issue(
+        factories.administrator(factories.Organization.objects.first()), name="t", role=Role.OWNER
+    )[1]
+    bearer = {"Authorization": f"Bearer {token}", "Content_Type": "application/json"}
+    large = b"[" + b"1," * 3_000_000 + b"1]"
+    for path, status in (("/api/mcp-servers", 413), ("/mcp", 413)):
+        found, wrong = ask(module_web, "POST", path, large, **bearer)
+        assert (found, wrong) == (status, ""), path
+    assert ask(module_web, "GET", "/admin/", Host="elsewhere.example") == (400, "")
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        b"nonsense\r\n\r\n",
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"POST /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1\r\n"
+        b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    ],
+)
+def test_what_is_no_request_answers_with_them(module_web: Web, request_bytes: bytes) -> None:
+    with socket.create_connection(("127.0.0.1", module_web.port), timeout=30) as client:
+        client.sendall(request_bytes)
+        answer = http.client.HTTPResponse(client)
+        answer.begin()
+        assert (answer.status, lacking(answer)) == (400, "")
+
+
+def test_what_fails_answers_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(_: Any) -> None:
+        raise OSError("canary")
+
+    monkeypatch.setattr(asgi.health, "respond", fail)
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def ask_health() -> None:
+        scope = {"type": "http", "path": "/healthz", "headers": [], "query_string": b""}
+        with pytest.raises(OSError, match="canary"):
+            await asgi.application(scope, send, send)
+
+    asyncio.run(ask_health())
+    assert sent[0]["status"] == 500
+    assert {name.lower().encode() for name in NEEDED} <= {name for name, _ in sent[0]["headers"]}
+    assert b"canary" not in sent[1]["body"]
+
+
+def test_a_stream_of_events_answers_with_them(module_web: Web) -> None:
+    organization = factories.Organization.objects.first()
+    session = factories.rested_session(factories.agent(organization))
+    _, token = issue(factories.administrator(organization), name="s", role=Role.OWNER)
+    headers = {"Authorization": f"Bearer {token}", "Accept": "text/event-stream"}
+    status, wrong = ask(module_web, "GET", f"/api/sessions/{session.pk}/events", **headers)
+    assert (status, wrong) == (200, "")

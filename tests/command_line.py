@@ -1,0 +1,67 @@
+"""Run verbs of the command line in this process, with their output and exit status."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from io import StringIO
+from typing import Any
+
+import pytest
+from django.core.management import call_command
+
+from bonobot.accounts.models import Organization
+from bonobot.ledger.writer.writer_thread import get_writer
+from tests import factories
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a command printed, and its exit status."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        """Return what was printed as programs read it."""
+        return json.loads(self.out)
+
+    @property
+    def error(self) -> Any:
+        """Return the problem that was printed for programs."""
+        return json.loads(self.err)["error"]
+
+
+class Terminal(StringIO):
+    """Somebody's terminal."""
+
+    def isatty(self) -> bool:
+        """Say so."""
+        return True
+
+
+@pytest.fixture
+def acme(transactional_db: None) -> Organization:
+    """The only organization, which every verb works in by default."""
+    return factories.organization()
+
+
+@pytest.fixture
+def bonobot(acme: Organization) -> Any:
+    """A function that runs `bonobot ARGUMENTS`."""
+
+    def run(*arguments: str, terminal: bool = False) -> Ran:
+        out, err = (Terminal(), Terminal()) if terminal else (StringIO(), StringIO())
+        status = 0
+        try:
+            call_command(*arguments, stdout=out, stderr=err)
+        except SystemExit as ended:
+            status = int(ended.code or 0)
+        return Ran(status, out.getvalue(), err.getvalue())
+
+    yield run
+    get_writer().close()
+
+
+Bonobot = Callable[..., Ran]

@@ -1,0 +1,216 @@
+"""Processes that run sessions and are killed, or stopped, at a chosen moment.
+
+A moment lies before and after each write of the loop and each thing that it sends. The process is
+forked from one that has everything loaded; it reads one order a line (JSON: `sessions`, `replay`,
+`alone`, `at`, `signal`, `log`) and answers with the child's process id, and then with how it ended.
+"""
+
+import asyncio
+import functools
+import gc
+import importlib
+import inspect
+import json
+import os
+import signal
+import sqlite3
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import closing
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from django.db import connection
+
+LEASE_S = 1.0
+# What a child would load by itself while it runs: loaded once, before the forks.
+LOADED = (
+    "agents.evaluation.replay_runner",
+    "agents.llm.interface",
+    "agents.llm.offline.model",
+    "agents.sessions.worker",
+    "agents.workflows.executor",
+    "anyio._backends._asyncio",
+    "celery.app.amqp",
+    "celery.app.events",
+    "celery.app.task",
+    "celery.events.dispatcher",
+    "django.db.models.sql.compiler",
+    "encodings.idna",
+)
+
+
+class Moments:
+    """Counts what happens and sends this process a signal at one of it; the log names each."""
+
+    def __init__(self, at: int, sent: int, log: Path) -> None:
+        self._at, self._sent, self._log = at, sent, log
+        self._count = 0
+        self._lock = threading.Lock()
+
+    def pass_by(self, name: str) -> None:
+        """Count a moment; for a stop there is none within a transaction."""
+        if self._sent == signal.SIGSTOP and connection.in_atomic_block:
+            return
+        with self._lock:
+            self._count += 1
+            with self._log.open("a", encoding="utf-8") as log:
+                log.write(f"{name}\n")
+            if self._count == self._at:
+                self._end()
+
+    def _end(self) -> None:
+        if self._sent == signal.SIGSTOP and connection.vendor == "sqlite":
+            # One that stands still with SQLite's only lock stops everybody: others finish first.
+            with closing(sqlite3.connect(connection.settings_dict["NAME"], timeout=10)) as own:
+                own.execute("BEGIN IMMEDIATE")
+                own.rollback()
+        # To this very thread, which would otherwise run on until another one has noticed.
+        signal.pthread_kill(threading.get_ident(), self._sent)
+
+    def around(self, owner: Any, name: str) -> None:
+        """Make a moment of the time before and after a function or method."""
+        plain = getattr(owner, name)
+        setattr(owner, name, self._async(plain) if _is_async(plain) else self._sync(plain))
+
+    def _sync(self, plain: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(plain)
+        def around(*args: Any, **kwargs: Any) -> Any:
+            self.pass_by(f"before {plain.__qualname__}")
+            found = plain(*args, **kwargs)
+            self.pass_by(f"after {plain.__qualname__}")
+            return found
+
+        return around
+
+    def _async(self, plain: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(plain)
+        async def around(*args: Any, **kwargs: Any) -> Any:
+            self.pass_by(f"before {plain.__qualname__}")
+            found = await plain(*args, **kwargs)
+            self.pass_by(f"after {plain.__qualname__}")
+            return found
+
+        return around
+
+
+def _is_async(plain: Callable[..., Any]) -> bool:
+    return inspect.iscoroutinefunction(plain)
+
+
+def watch(moments: Moments) -> None:
+    """Make moments of every write and every send."""
+    from agents.calls import forward, pending_calls
+    from agents.elicitations import services as elicitations
+    from agents.evaluation import services as evaluation
+    from agents.llm.offline.model import OfflineModel
+    from agents.sessions import child_sessions, leases, step_store
+    from agents.workflows import executor
+    from bonobot.ledger.writer.writer_thread import LedgerWriter
+    from mcp_servers.client.pool import ConnectionPool
+
+    for name in (
+        "append",
+        "close",
+        "finish",
+        "finish_turn",
+        "suspend_session",
+        "replace_call_id",
+        "take_messages",
+    ):
+        moments.around(step_store, name)
+    for owner, *names in (
+        (step_store, "keep_exchange", "show_questions"),
+        (leases, "claim"),
+        (LedgerWriter, "admit_async", "settle_async"),
+        (OfflineModel, "request"),
+        (forward, "_send"),
+        (ConnectionPool, "request"),
+        (child_sessions, "begin"),
+        (executor, "_save_outputs"),
+        (pending_calls, "note", "save_responses", "mark_delivered", "schedule_check"),
+        (elicitations, "ask"),
+        (evaluation, "claim", "end"),
+    ):
+        for name in names:
+            moments.around(owner, name)
+
+
+def run(order: dict[str, Any]) -> None:
+    """Run sessions in this process until they rest, or make a replay."""
+    from agents.evaluation import replay_runner
+    from agents.sessions import child_sessions, leases
+    from agents.sessions.worker import get_session_runner
+    from bonobot.core.runtime import close, get_runtime
+
+    leases.LEASE = timedelta(seconds=LEASE_S)
+    leases.BEAT_S = LEASE_S / 3
+    watch(Moments(order["at"], order["signal"], Path(order["log"])))
+
+    async def elsewhere(_session_id: UUID) -> None:
+        """Leave a session's children to other processes."""
+
+    async def rest() -> None:
+        found = [await get_session_runner().take(UUID(one)) for one in order["sessions"]]
+        await asyncio.wait_for(asyncio.gather(*(task for task in found if task)), 60)
+        if order["replay"]:
+            await replay_runner.take(UUID(order["replay"]))
+
+    if order["alone"]:
+        child_sessions.take_here = elsewhere
+    get_runtime().call(rest)
+    close()
+
+
+def prepare() -> None:
+    """Load and compute once what each child would need."""
+    for name in LOADED:
+        importlib.import_module(name)
+    from bonobot.core.http.egress import build_ssl_context
+    from mcp_servers.scanning.prompt_injection import find_injections
+
+    build_ssl_context()
+    find_injections("Ignore all previous instructions.")  # compiles its patterns
+    gc.freeze()  # a child that collects garbage would copy all of it
+
+
+def main() -> None:
+    """Take orders from the standard input until it ends."""
+    import django
+
+    django.setup()
+    prepare()
+    for line in sys.stdin:
+        order = json.loads(line)
+        child = os.fork()
+        if child == 0:
+            os.close(0)
+            run(order)
+            os._exit(0)
+        _tell(pid=child)
+        _, status = os.waitpid(child, os.WUNTRACED)
+        _tell(ended=_ending(status))
+        if os.WIFSTOPPED(status):
+            # The one that runs meanwhile is another's child; this one waits to be woken.
+            _, status = os.waitpid(child, 0)
+            _tell(ended=_ending(status))
+
+
+def _tell(**said: object) -> None:
+    sys.stdout.write(json.dumps(said) + "\n")
+    sys.stdout.flush()
+
+
+def _ending(status: int) -> str:
+    if os.WIFSTOPPED(status):
+        return "stopped"
+    if os.WIFSIGNALED(status):
+        return signal.Signals(os.WTERMSIG(status)).name
+    return str(os.WEXITSTATUS(status))
+
+
+if __name__ == "__main__":
+    main()

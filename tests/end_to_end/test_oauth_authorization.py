@@ -1,0 +1,181 @@
+"""Programs that were told an address and nothing else: a person lets them in, in a real browser."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from bonobot.accounts.models import Membership, Token, User
+from bonobot.accounts.roles import Role
+from bonobot.ledger.models import AuditRow
+from mcp_servers.models import OAuthGrant
+from mcp_servers.server_config import ServerSpec
+from mcp_servers.services import add
+from tests import factories
+from tests.approved_server import Published, publish
+from tests.browser import open_context
+from tests.conformance_server import everything
+from tests.parts import CLIENTS, NODE
+from tests.processes import Process, Web, start_web, unused_port
+
+pytestmark = pytest.mark.browser
+
+LONGEST_S = 60
+NODE_22 = NODE / "node_modules" / "node" / "bin" / "node"
+
+
+@dataclass(frozen=True)
+class Visit:
+    """An operator who may use an agent with a server's tools, and their browser."""
+
+    published: Published
+    operator: str
+    page: Page
+    origin: str
+
+    @property
+    def address(self) -> str:
+        """Where the gateway serves the agent."""
+        return f"{self.origin}/mcp/agents/{self.published.agent.slug}"
+
+    def grant(self) -> Token:
+        """Return the one grant of the organization."""
+        found: Token = Token.objects.get(
+            user__isnull=False, organization_id=self.published.where.pk
+        )
+        return found
+
+
+@pytest.fixture(scope="module")
+def open_web(
+    module_rows: None, tmp_path_factory: pytest.TempPathFactory, module_running: list[Process]
+) -> Callable[[str], Web]:
+    """Return a function that starts a web process, with BONOBOT_OAUTH `on` or `off`."""
+
+    def begin(oauth: str) -> Web:
+        folder, name = tmp_path_factory.mktemp("web"), f"web-oauth-{oauth}"
+        web = start_web(folder, name, port=unused_port(), extra={"BONOBOT_OAUTH": oauth})
+        module_running.append(web)
+        return web
+
+    return begin
+
+
+@pytest.fixture(scope="module")
+def oauth_web(open_web: Callable[[str], Web]) -> Web:
+    """Start the web process that lets clients in."""
+    return open_web("on")
+
+
+@pytest.fixture(scope="module")
+def upstream(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with everything(tmp_path_factory.mktemp("everything")) as url:
+        yield url
+
+
+@pytest.fixture
+def visit(
+    upstream: str, oauth_web: Web, module_browser: Browser, request: pytest.FixtureRequest
+) -> Iterator[Visit]:
+    """Open a browser's page where nobody is signed in, with an organization of the test's own."""
+    name = f"olga-{request.node.name.replace('_', '-')}"[:50]
+    published = publish(upstream, factories.organization(name))
+    olga = User.objects.create_user(name, password="pw-for-tests")
+    Membership.objects.create(organization=published.where, user=olga, role=Role.OPERATOR)
+    with open_context(module_browser, oauth_web.url, loopback=True) as page:
+        page.goto("/healthz")
+        yield Visit(published, name, page, oauth_web.url)
+
+
+@contextmanager
+def running(*command: str | Path) -> "Iterator[subprocess.Popen[str]]":
+    with subprocess.Popen(
+        [str(word) for word in command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as program:
+        try:
+            yield program
+        finally:
+            program.kill()
+
+
+def open_shown(visit: Visit, program: "subprocess.Popen[str]") -> None:
+    """Open what the program shows, and sign in."""
+    assert program.stdout is not None
+    assert program.stderr is not None
+    url = program.stdout.readline().strip()
+    assert url, program.stderr.read()
+    visit.page.goto(url)
+    sign_in(visit)
+
+
+def sign_in(visit: Visit) -> None:
+    visit.page.get_by_label("Username").fill(visit.operator)
+    visit.page.get_by_label("Password").fill("pw-for-tests")
+    visit.page.get_by_role("button", name="Log in").click()
+
+
+def let_in(visit: Visit, *client: str | Path) -> None:
+    """Have a program that knows nothing but an address be let in by olga, and renew its token."""
+    with running(*client, visit.address) as program:
+        open_shown(visit, program)
+        expect(visit.page.get_by_text("a program on this computer")).to_be_visible()
+        visit.page.get_by_role("button", name="Let it in").click()
+        visit.page.wait_for_url("http://127.0.0.1:*/callback*")
+        out, err = program.communicate(timeout=LONGEST_S)
+    assert program.returncode == 0, err
+    told = json.loads(out)
+    assert (told["tools"], told["renewed"], told["scope"]) == ([39, 39], True, "mcp:tools")
+    grant = visit.grant()
+    assert (grant.role, grant.agent_ids, grant.resource) == (
+        Role.MEMBER,
+        [str(visit.published.agent.pk)],
+        visit.address,
+    )
+    given = AuditRow.objects.filter(action="grant_given", actor_label=visit.operator)
+    assert given.count() == 1
+
+
+def test_the_python_sdk_is_let_in_and_renews_its_token(visit: Visit) -> None:
+    let_in(visit, sys.executable, CLIENTS / "oauth_client.py")
+
+
+@pytest.mark.npm
+def test_the_typescript_sdk_is_let_in_and_renews_its_token(visit: Visit) -> None:
+    let_in(visit, NODE_22, NODE / "clients" / "oauth_client.mjs")
+
+
+def test_another_bonobot_signs_in_as_to_any_server(
+    visit: Visit, open_web: Callable[[str], Web]
+) -> None:
+    """Its person is the same one here: both are on one database, at two addresses."""
+    other, page = open_web("off"), visit.page
+    spec = ServerSpec(
+        name="bonobot",
+        transport_type="http",
+        endpoint_config={"url": visit.address},
+        auth_config={"type": "oauth2", "grant": "authorization_code"},
+        allow_private=True,
+    )
+    server = add(factories.administrator(visit.published.where), spec)
+    page.goto(f"{other.url}/oauth/start/{server.pk}")
+    sign_in(visit)
+    page.get_by_role("button", name="Continue").click()
+    if page.get_by_label("Username").is_visible():
+        sign_in(visit)
+    expect(page.get_by_role("heading")).to_have_text("Let “Bonobot” in?")
+    page.get_by_role("button", name="Let it in").click()
+    page.wait_for_url(f"{other.url}/**")
+    found = OAuthGrant.objects.get(server=server)
+    assert found.alive()
+    grant = visit.grant()
+    assert grant.client == "Bonobot"
+    assert grant.digest

@@ -1,0 +1,91 @@
+"""The policy of an agent with 2,000 tools in a real browser: by mouse and keys, large and small."""
+
+from time import monotonic
+
+import pytest
+from django.conf import settings
+from playwright.sync_api import expect
+from pytest_django.live_server_helper import LiveServer
+
+from agents.models import Agent
+from agents.policies.services import PolicySpec, load_policy_spec, set_policy
+from bonobot.accounts.roles import Role
+from bonobot.ledger.writer.writer_thread import get_writer
+from mcp_servers.definition_reviews import approve
+from mcp_servers.models import Definition
+from tests import admin_client, factories
+from tests.browser import PATIENCE_MS, PHONE, open_page, picture
+from tests.end_to_end.test_people import look
+from tests.end_to_end.test_screens import AXE
+
+pytestmark = [pytest.mark.browser, pytest.mark.npm, pytest.mark.django_db(transaction=True)]
+
+SERVERS, TOOLS = 8, 250
+QUICK_S = 10.0  # of a page that takes less than 2 s alone: the machine of the tests does much else
+
+
+def test_two_thousand_tools_are_ruled_by_their_servers(
+    live_server: LiveServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    acme = factories.organization()
+    seat, agent = admin_client.sit(acme, Role.OWNER), factories.agent(acme)
+    boss = factories.administrator(acme)
+    for number in range(SERVERS):
+        server = admin_client.web_server(acme, f"web{number}")
+        one = admin_client.offer(server, "tool000")
+        rows = [
+            Definition(
+                **{name: getattr(one, name) for name in ("kind", "payload", "digest")},
+                organization=acme,
+                server=server,
+                name=f"tool{tool:03}",
+                description=f"Does what tool {tool} does.",
+                schema_verdict="inline",
+            )
+            for tool in range(1, TOOLS)
+        ]
+        Definition.objects.bulk_create(rows)
+        approve(boss, server)
+        factories.bind(boss, agent, server)
+    set_policy(boss, agent, PolicySpec("all"))
+    monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
+    with open_page(live_server.url) as page:
+        page.add_init_script(path=AXE)
+        held = seat.client.cookies[settings.SESSION_COOKIE_NAME]
+        page.context.add_cookies([{"name": held.key, "value": held.value, "url": live_server.url}])
+        page.goto(f"/admin/agents/agent/{agent.pk}/policy/")
+        began = monotonic()
+        page.reload()
+        took = monotonic() - began
+        group = page.locator("[data-group]", has_text="web3")
+        expect(group).to_contain_text(f"{TOOLS} of {TOOLS} can be called")
+        expect(group.locator("[data-find-item]")).to_have_count(0)
+
+        group.locator("[data-folds]").focus()
+        page.keyboard.press("Enter")
+        expect(group.locator("[data-find-item]")).to_have_count(200)
+        group.get_by_label("Rule for all tools of web3").select_option("deny")
+        count = group.locator("[data-part^=count]")
+        expect(count).to_have_text(f"0 of {TOOLS} can be called", timeout=PATIENCE_MS)
+        row = group.locator("[data-find-item]", has_text="tool007")
+        row.get_by_text("ask", exact=True).click()
+        expect(row).to_contain_text("asks", timeout=PATIENCE_MS)
+        faults = look(page)
+        picture(page, "policy-many-desk")
+        group.get_by_role("button", name="more").click()
+        expect(group.locator("[data-find-item]")).to_have_count(TOOLS)
+        expect(group.locator("input[value=deny]:checked")).to_have_count(TOOLS - 1)
+        page.get_by_role("button", name="Save the policy").click()
+        expect(page.locator("body")).to_contain_text("Saved.")
+        text = load_policy_spec(Agent.objects.get())
+        assert (len(text.deny), text.ask) == (TOOLS - 1, ("mcp_web3_tool007",))
+
+        page.set_viewport_size(PHONE)
+        page.get_by_label("Search all tools").fill("web3 tool007")
+        page.keyboard.press("Enter")
+        expect(page.locator("[data-find-item]")).to_have_count(1)
+        picture(page, "policy-found-phone")
+        assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+    get_writer().close()
+    assert not faults, "\n".join(faults)
+    assert took < QUICK_S

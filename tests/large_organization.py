@@ -1,0 +1,271 @@
+"""An organization of any size, written by a few inserts: what lists are measured on.
+
+Rows are made directly, not by the operations: tens of thousands of them must cost seconds.
+"""
+
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import cache
+from typing import Any
+from uuid import UUID, uuid4
+
+import time_machine
+from django.db.models import QuerySet
+from django.test import Client
+from django.utils import timezone
+
+from agents.models import Agent, Binding
+from bonobot.accounts.models import Organization, User
+from bonobot.core.text.canonical_json import compute_json_digest
+from bonobot.ledger.models import AuditRow
+from mcp_servers.models import Definition, Secret, Server
+from tests import factories
+from tests.admin_client import url
+
+AT_ONCE = 2_000
+LARGEST = 1_000  # definitions of the largest server, DESIGN section 5
+BOUND = 50  # servers of the agent
+VERBS = ("search", "list", "get", "create", "update", "delete", "describe", "export")
+THINGS = ("issues", "buckets", "pages", "tickets", "rows", "users", "builds", "alerts", "files")
+STATES = (
+    *(Server.Status.CONNECTED,) * 7,
+    Server.Status.DISCONNECTED,
+    Server.Status.ERROR,
+    Server.Status.NEEDS_REAUTH,
+)
+
+
+def add_servers(where: Organization, count: int, *, first: int = 0) -> list[Server]:
+    """Add servers to the pool, one in ten in trouble, each with a secret."""
+    now = timezone.now()
+    made = [
+        Server(
+            organization=where,
+            scope_id=where.pk,
+            name=f"Server {number:05}",
+            slug=f"server-{number:05}",
+            description=f"{THINGS[number % len(THINGS)]} of team {number % 97}",
+            transport_type=Server.Transport.HTTP,
+            endpoint_config={"url": f"https://mcp-{number}.example.com/mcp"},
+            status=STATES[number % len(STATES)],
+            latency_ms=number % 900,
+            discovered_at=now,
+            checked_at=now - timedelta(seconds=number),
+            last_connected_at=now - timedelta(seconds=number),
+        )
+        for number in range(first, first + count)
+    ]
+    Server.objects.bulk_create(made, batch_size=AT_ONCE)
+    secrets = [
+        Secret(
+            organization=where,
+            server=server,
+            placement=Secret.Placement.HEADER,
+            name="Authorization",
+            value="Bearer made-up",
+        )
+        for server in made
+    ]
+    Secret.objects.bulk_create(secrets, batch_size=AT_ONCE)
+    return made
+
+
+def declare(of: list[Server], each: int) -> None:
+    """Let each server offer so many tools: of ten, eight are approved, one is new, one changed."""
+    Definition.objects.bulk_create(
+        _definitions(of, each), batch_size=AT_ONCE, ignore_conflicts=True
+    )
+
+
+def _definitions(of: list[Server], each: int) -> Iterator[Definition]:
+    now = timezone.now()
+    for server in of:
+        for number in range(each):
+            payload = declaration(number)
+            found = _digest(number)
+            pinned = {8: "", 9: "0" * 64}.get(number % 10, found)
+            yield Definition(
+                organization_id=server.organization_id,
+                server=server,
+                kind=Definition.Kind.TOOL,
+                name=payload["name"],
+                description=payload["description"],
+                payload=payload,
+                digest=found,
+                schema_verdict="inline",
+                pinned=payload if pinned else None,
+                pinned_digest=pinned,
+                pinned_at=now if pinned else None,
+                last_seen_at=now,
+            )
+
+
+@cache
+def declaration(number: int) -> dict[str, Any]:
+    verb, thing = VERBS[number % len(VERBS)], THINGS[number % len(THINGS)]
+    properties = {
+        name: {"type": "string", "description": f"The {name} that is meant, as the service has it."}
+        for name in ("project", "query", "cursor")
+    }
+    return {
+        "name": f"{verb}_{thing}_{number}",
+        "description": f"{verb.title()} {thing} of a project, page by page, newest first.",
+        "inputSchema": {"type": "object", "properties": properties, "required": ["project"]},
+    }
+
+
+@cache
+def _digest(number: int) -> str:
+    return compute_json_digest(declaration(number))
+
+
+def give(agent: Agent, given: list[Server]) -> None:
+    """Bind servers to an agent."""
+    Binding.objects.bulk_create(
+        [
+            Binding(organization_id=agent.organization_id, agent=agent, server=server)
+            for server in given
+        ],
+        batch_size=AT_ONCE,
+    )
+
+
+def call(where: Organization, agent: Agent, of: list[Server], count: int) -> None:
+    """Write closed calls of the last two days, unsealed: for lists, not for verification."""
+    rows: QuerySet[AuditRow] = QuerySet(model=AuditRow)  # the model's own one refuses, rightly
+    first = 1_000_000 + rows.filter(organization_id=where.pk).count()
+    made = _calls(where.pk, agent, of, range(first, first + count))
+    rows.bulk_create(made, batch_size=AT_ONCE)
+
+
+def _calls(
+    organization_id: UUID, agent: Agent, of: list[Server], places: range
+) -> Iterator[AuditRow]:
+    now = timezone.now()
+    for number, seq in enumerate(places):
+        server = of[number % len(of)]
+        tool = declaration(number % 20)["name"]
+        at = now - timedelta(seconds=number * 172_800 / len(places))
+        outcome = ("error" if number % 20 == 0 else "refused") if number % 10 == 0 else "ok"
+        yield AuditRow(
+            id=uuid4(),
+            organization_id=organization_id,
+            seq=seq,
+            digest="0" * 64,
+            opened="{}",
+            opened_at=at,
+            closed_at=at,
+            action="mcp_tool_call",
+            event_type="call",
+            resource_type="mcp_tool",
+            resource_id=tool,
+            resource_name=tool,
+            actor_kind="session",
+            actor_id="1",
+            actor_label="crowd",
+            decision="deny" if outcome == "refused" else "allow",
+            rule="policy:agent",
+            code="tool_denied" if outcome == "refused" else "",
+            agent_id=agent.pk,
+            agent_name=agent.name,
+            server_id=server.pk,
+            server_name=server.name,
+            tool_name=tool,
+            outcome=outcome,
+            duration_ms=number % 700,
+        )
+
+
+@dataclass(frozen=True)
+class Town:
+    """A large organization with a signed-in administrator, and the pages that are opened there."""
+
+    organization: Organization
+    agent: Agent
+    server: Server
+    client: Client
+
+    def grow(self, *, servers: int, each: int, calls: int) -> None:
+        """Add servers with so many definitions each, and calls in the audit."""
+        first = Server.objects.for_organization(self.organization.pk).count()
+        added = add_servers(self.organization, servers, first=first)
+        declare(added, each)
+        declare([self.server], min(LARGEST, servers * each))
+        give(self.agent, added[:BOUND])
+        call(self.organization, self.agent, added, calls)
+
+    def open(self, address: str) -> None:
+        """Open a page; it must answer."""
+        response = self.client.get(address)
+        assert response.status_code == 200, (response.status_code, address)
+
+    def pages(self) -> list[tuple[str, str]]:
+        """Return title and address of every list, and of every page behind a row of them."""
+        servers = url("mcp_servers_server_changelist")
+        offers = url("mcp_servers_server_tools", self.server.pk)
+        audit = url("ledger_auditrow_changelist")
+        pool, mine = f"/api/mcp-servers/{self.server.pk}", f"/api/agents/{self.agent.pk}"
+        return [
+            ("dashboard", url("index")),
+            ("servers", servers),
+            ("servers, a later page", f"{servers}?p=2"),
+            ("servers, by waiting", f"{servers}?o=-5"),
+            ("servers, search", f"{servers}?q=team+42"),
+            ("servers, search of a tool", f"{servers}?q=search_issues"),
+            ("servers, in trouble", f"{servers}?status__in=error"),
+            ("servers, something waits", f"{servers}?waiting=yes"),
+            ("servers, private", f"{servers}?scope=private"),
+            ("server", url("mcp_servers_server_change", self.server.pk)),
+            ("server: configuration", url("mcp_servers_server_configuration", self.server.pk)),
+            ("server: health", url("mcp_servers_server_health", self.server.pk)),
+            ("server: calls", url("mcp_servers_server_calls", self.server.pk)),
+            ("server: try it", url("mcp_servers_server_try", self.server.pk)),
+            ("definitions", offers),
+            ("definitions, search", f"{offers}?q=issues"),
+            ("definitions, waiting", f"{offers}?state=waiting"),
+            ("definitions, a later page", f"{offers}?page=2"),
+            ("presets", url("mcp_servers_server_presets")),
+            ("agents", url("agents_agent_changelist")),
+            ("agent: servers", url("agents_agent_servers", self.agent.pk)),
+            ("agent: pick servers", url("agents_agent_pick", self.agent.pk)),
+            ("agent: pick, search", url("agents_agent_pick", self.agent.pk) + "?q=team"),
+            ("agent: policy", url("agents_agent_policy", self.agent.pk)),
+            ("sessions", url("agents_session_changelist")),
+            ("audit", audit),
+            ("audit, one server", f"{audit}?server_id={self.server.pk}"),
+            ("audit, errors", f"{audit}?outcome__in=error"),
+            ("audit, search", f"{audit}?q=search_issues"),
+            ("REST servers", "/api/mcp-servers"),
+            ("REST servers, 500", "/api/mcp-servers?limit=500"),
+            ("REST servers, status", "/api/mcp-servers?status=error"),
+            ("REST servers, q", "/api/mcp-servers?q=0042&scope=all"),
+            ("REST server", pool),
+            ("REST definitions", f"{pool}/definitions"),
+            ("REST definitions, state", f"{pool}/definitions?state=pending&q=issues"),
+            ("REST tools, 500", f"{pool}/tools?limit=500"),
+            ("REST agents", "/api/agents"),
+            ("REST agent's servers", f"{mine}/mcp-servers"),
+            ("REST agent's tools", f"{mine}/tools"),
+            ("REST agent's tools, 500", f"{mine}/tools?limit=500"),
+            ("REST audit", "/api/audit"),
+            ("REST audit, one server", f"/api/audit?server={self.server.pk}"),
+        ]
+
+
+def town(*, servers: int, each: int, calls: int, founded: datetime | None = None) -> Town:
+    """Found an organization with so many servers, definitions at each, and calls in the audit.
+
+    `founded` is when its audit begins; now, if nothing is said.
+    """
+    with time_machine.travel(founded, tick=True) if founded else nullcontext():
+        where = factories.organization("town")
+        agent = factories.agent(where, "mayor")
+    [largest] = add_servers(where, 1)
+    give(agent, [largest])
+    client = Client(headers={"host": "localhost"})
+    client.force_login(User.objects.create_superuser("root-of-town", password="pw"))
+    found = Town(where, agent, largest, client)
+    found.grow(servers=servers - 1, each=each, calls=calls)
+    return found

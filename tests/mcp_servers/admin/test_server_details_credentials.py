@@ -1,0 +1,115 @@
+"""Credentials: told by name, since when and by whom; replaced one by one, and never shown."""
+
+import json
+
+import pytest
+
+from bonobot.accounts.models import Organization
+from bonobot.accounts.roles import Role
+from bonobot.ledger.models import AuditRow
+from mcp_servers.models import Secret, Server
+from mcp_servers.server_config import ServerSpec
+from mcp_servers.services import add
+from tests import admin_client, factories
+
+pytestmark = pytest.mark.django_db
+
+OLD, NEW = "old-value-of-a-key", "new-value-of-a-key"
+
+
+@pytest.fixture
+def acme() -> Organization:
+    return factories.organization()
+
+
+@pytest.fixture
+def server(acme: Organization) -> Server:
+    return add(
+        factories.administrator(acme),
+        ServerSpec(
+            name="web",
+            transport_type="http",
+            endpoint_config={
+                "url": "https://mcp.example.com/mcp",
+                "headers": {"X-Team": "team-value", "X-Zone": "zone-value"},
+            },
+            auth_config={"type": "api_key", "header": "X-Key", "key": OLD},
+            approval="first",
+        ),
+    )
+
+
+def field(server: Server, name: str) -> str:
+    return f"secret-{server.secrets.get(name=name).pk}"
+
+
+def opened(server: Server, name: str) -> str:
+    return str(server.secrets.get(name=name).value.open())
+
+
+def test_values_are_told_by_name_and_never_shown(acme: Organization, server: Server) -> None:
+    page = admin_client.sit(acme, Role.AUDITOR).get("mcp_servers_server_credentials", server.pk)
+    assert {"key", "X-Team", "X-Zone"} <= set(admin_client.words(page).split())
+    assert "by cli:" in admin_client.words(page)
+    for value in (OLD, "team-value", "zone-value"):
+        assert value not in page
+    assert 'name="secret-' not in page
+
+
+def test_one_value_is_replaced_and_everything_else_stays(
+    acme: Organization, server: Server
+) -> None:
+    seat = admin_client.sit(acme, Role.OPERATOR, "ann")
+    before = server.secrets.get(name="X-Team").set_at
+    page = seat.post(
+        "mcp_servers_server_credentials", server.pk, **{field(server, "key"): NEW, "x": "y"}
+    )
+    assert NEW not in page
+    assert opened(server, "key") == NEW
+    assert opened(server, "X-Team") == "team-value"
+    assert server.secrets.get(name="key").set_by == "user:ann"
+    assert server.secrets.get(name="X-Team").set_at == before
+    server.refresh_from_db()
+    assert server.auth_config == {"header": "X-Key"}
+    assert server.approval == "first"
+    row = AuditRow.objects.of(acme.pk).filter(action="server_changed")[0]
+    told = json.loads(row.opened)["details"]
+    assert told["secrets"] == ["auth.key"]
+
+
+def test_nothing_given_replaces_nothing(acme: Organization, server: Server) -> None:
+    seat = admin_client.sit(acme, Role.OPERATOR)
+    seat.post("mcp_servers_server_credentials", server.pk, **{field(server, "key"): "  "})
+    assert "invalid" in " ".join(seat.messages)
+    assert opened(server, "key") == OLD
+
+
+def test_who_only_reads_replaces_nothing(acme: Organization, server: Server) -> None:
+    seat = admin_client.sit(acme, Role.AUDITOR)
+    seat.post(
+        "mcp_servers_server_credentials", server.pk, status=403, **{field(server, "key"): NEW}
+    )
+    assert opened(server, "key") == OLD
+
+
+def test_what_a_program_sees_is_set_by_a_platform_administrator(acme: Organization) -> None:
+    program = factories.stdio_server(acme)
+    Secret.objects.create(
+        organization=acme, server=program, placement="env", name="API_TOKEN", value=OLD
+    )
+    operator = admin_client.sit(acme, Role.OPERATOR)
+    assert 'name="secret-' not in operator.get("mcp_servers_server_credentials", program.pk)
+    operator.post(
+        "mcp_servers_server_credentials",
+        program.pk,
+        status=403,
+        **{field(program, "API_TOKEN"): NEW},
+    )
+    root = admin_client.sit(acme, None)
+    root.post("mcp_servers_server_credentials", program.pk, **{field(program, "API_TOKEN"): NEW})
+    assert opened(program, "API_TOKEN") == NEW
+
+
+def test_the_credentials_of_another_organization_are_not_there(server: Server) -> None:
+    stranger = admin_client.sit(factories.organization("evil"), Role.OWNER)
+    stranger.get("mcp_servers_server_credentials", server.pk, status=404)

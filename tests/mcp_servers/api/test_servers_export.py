@@ -1,0 +1,62 @@
+"""Export over REST: what other clients read, and what an import reads back."""
+
+import json
+
+import pytest
+
+from bonobot.accounts.roles import Role
+from mcp_servers.models import Server
+from mcp_servers.server_config import ServerSpec
+from mcp_servers.services import add
+from tests import factories, rest
+
+pytestmark = pytest.mark.django_db
+
+SECRET = "tok-in-the-clear-0123456789"
+
+
+@pytest.fixture
+def acme():
+    made = factories.organization()
+    config = {"url": "https://mcp.example.com/mcp", "headers": {"X-Team": SECRET}}
+    auth = {"type": "bearer_token", "token": SECRET}
+    spec = ServerSpec(name="docs", transport_type="http", endpoint_config=config, auth_config=auth)
+    add(factories.administrator(made), spec)
+    return made
+
+
+def test_the_pool_is_exported_without_its_secrets(acme):
+    answer = rest.as_role(acme, Role.AUDITOR).get("mcp-servers/export")
+    assert answer.status == 200
+    assert answer.json["mcpServers"]["docs"] == {
+        "type": "http",
+        "url": "https://mcp.example.com/mcp",
+        "headers": {"X-Team": "${DOCS_X_TEAM}", "Authorization": "Bearer ${DOCS_TOKEN}"},
+    }
+    assert SECRET not in json.dumps(answer.json)
+
+
+def test_what_was_exported_is_imported_elsewhere_with_its_values(acme):
+    exported = rest.as_role(acme, Role.OPERATOR).get("mcp-servers/export").json
+    other = factories.organization("other")
+    client = rest.as_role(other, Role.OPERATOR)
+    values = {"DOCS_TOKEN": "one", "DOCS_X_TEAM": "two"}
+    body = {"text": json.dumps(exported), "apply": True, "fill": values}
+    answer = client.post("mcp-servers/import", body)
+    assert answer.json["entries"][0]["action"] == "added", answer.json
+    server = Server.objects.get(organization=other)
+    assert {s.name: s.value.open() for s in server.secrets.all()} == {
+        "token": "one",
+        "X-Team": "two",
+    }
+
+
+def test_only_the_named_servers_are_exported(acme):
+    client = rest.as_role(acme, Role.OPERATOR)
+    assert list(client.get("mcp-servers/export?name=docs").json["mcpServers"]) == ["docs"]
+    answer = client.get("mcp-servers/export?name=docs&name=dogs")
+    assert (answer.status, answer.json["code"]) == (400, "unknown_server")
+
+
+def test_a_member_may_not_export(acme):
+    assert rest.as_role(acme, Role.MEMBER).get("mcp-servers/export").status == 403

@@ -1,0 +1,132 @@
+"""`bonobot mcp login`, and adding servers that people sign in to."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from django.conf import settings
+from django.db import connections
+
+from bonobot.accounts.roles import Role
+from mcp_servers.build_endpoint import build_endpoint
+from mcp_servers.cli import oauth_logins
+from mcp_servers.models import Server
+from mcp_servers.oauth_client import grants
+from mcp_servers.oauth_client.token_requests import OAuthTokens
+from mcp_servers.presets.services import load_presets
+from tests import factories, rest
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def linear(bonobot):
+    load_presets()
+    ran = bonobot("mcp", "add", "linear", "--preset", "linear", "--json")
+    assert ran.status == 0, ran.err
+    return ran.json
+
+
+def address():
+    return f"{settings.BONOBOT_URL}/oauth/start/{Server.objects.get(name='linear').pk}"
+
+
+def sign_in():
+    grant = grants.grant_of(build_endpoint(Server.objects.get(name="linear")).account)
+    grants.store(grant, None, OAuthTokens("token", "", None, ""))
+
+
+def test_a_preset_with_a_sign_in_says_where(linear):
+    assert linear["auth_config"]["grant"] == "authorization_code"
+    assert linear["sign_in"] == {"state": "needed", "url": address()}
+    assert linear["status"] == "disconnected"  # nothing was asked in vain
+
+
+def test_people_are_told_the_address_too(bonobot):
+    load_presets()
+    ran = bonobot("mcp", "add", "linear", "--preset", "linear")
+    assert address() in ran.out
+    assert "bonobot mcp login linear" in ran.out
+
+
+def test_status_says_where_a_login_is_needed(bonobot, linear):
+    (found,) = bonobot("mcp", "status", "--json").json
+    assert found["sign_in"]["state"] == "needed"
+    assert "needed" in bonobot("mcp", "status").out
+    sign_in()
+    (found,) = bonobot("mcp", "status", "--json").json
+    assert found["sign_in"]["state"] == "signed_in"
+
+
+def test_the_address_alone_needs_no_waiting(bonobot, linear):
+    ran = bonobot("mcp", "login", "linear", "--no-wait", "--json")
+    assert ran.json == {"server": "linear", "url": address(), "signed_in": False}
+
+
+def test_waiting_ends_with_a_code(bonobot, linear):
+    ran = bonobot("mcp", "login", "linear", "--timeout", "0")
+    assert ran.status == 1
+    assert "needs_reauth" in ran.err
+    assert address() in ran.err
+
+
+def sign_in_aside():
+    """Sign in in another thread, and leave none of its connections open."""
+    try:
+        sign_in()
+    finally:
+        connections.close_all()
+
+
+def test_a_login_that_was_there_before_is_not_the_one_that_is_waited_for(
+    bonobot, linear, monkeypatch
+):
+    sign_in()
+    pauses = []
+
+    def pause(seconds):
+        pauses.append(seconds)
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(sign_in_aside).result()
+
+    monkeypatch.setattr(oauth_logins, "pause", pause)
+    monkeypatch.setattr(
+        oauth_logins, "discover_servers", lambda cli, servers: {"linear": Outcome()}
+    )
+    ran = bonobot("mcp", "login", "linear", "--json")
+    assert ran.status == 0, ran.err
+    assert (len(pauses), ran.json["signed_in"]) == (1, True)
+
+
+class Outcome:
+    problem = None
+
+    def as_dict(self):
+        return {}
+
+    def told(self):
+        return ""
+
+
+def test_a_server_without_a_login_says_so(bonobot):
+    bonobot("mcp", "add", "plain", "--url", "http://127.0.0.1:9/mcp", "--allow-private")
+    ran = bonobot("mcp", "login", "plain", "--json")
+    assert ran.status == 1
+    assert "no_login" in ran.err
+
+
+def test_logging_out_forgets_the_tokens_and_says_so(bonobot, linear):
+    sign_in()
+    ran = bonobot("mcp", "logout", "linear", "--json")
+    assert ran.json == {"server": "linear", "url": address(), "signed_in": False}
+    (found,) = bonobot("mcp", "status", "--json").json
+    assert found["sign_in"]["state"] == "needed"
+
+
+def test_rest_logs_out_too_where_somebody_can_sign_in(bonobot, linear):
+    sign_in()
+    server = Server.objects.get(name="linear")
+    owner = rest.as_role(server.organization, Role.OWNER)
+    assert owner.delete(f"mcp-servers/{server.pk}/sign-in").status == 204
+    assert owner.get(f"mcp-servers/{server.pk}").json["sign_in"]["state"] == "needed"
+    plain = factories.http_server(server.organization, "https://mcp.example.com/mcp", "plain")
+    assert owner.delete(f"mcp-servers/{plain.pk}/sign-in").code == "no_login"

@@ -1,0 +1,130 @@
+"""`bonobot mcp add-operation` and its siblings, with a real API behind them."""
+
+import json
+
+import pytest
+
+from bonobot.core.runtime import get_runtime
+from mcp_servers.client.pool import get_connection_pool
+from mcp_servers.models import Secret, Server
+from tests.servers.rest_api_server import open_shop
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+GET_ORDER = ("--param", "id:integer:path!:The order's number", "--description", "Look up an order.")
+
+
+@pytest.fixture
+def shop():
+    with open_shop() as found:
+        yield found
+        for server in Server.objects.all():
+            get_runtime().call(get_connection_pool().forget, server.pk)
+
+
+@pytest.fixture
+def made(bonobot, shop, monkeypatch):
+    monkeypatch.setenv("SHOP_TOKEN", "sesame-sesame")
+    ran = bonobot(
+        *("mcp", "add-operation", "shop", "get_order", "--url", f"{shop.url}/orders/{{id}}"),
+        *(*GET_ORDER, "--bearer", "${SHOP_TOKEN}", "--allow-private", "--approve", "--json"),
+    )
+    assert ran.status == 0, ran.err
+    return ran.json
+
+
+def test_the_first_operation_makes_the_server_and_is_called(bonobot, shop, made):
+    assert (made["state"], made["server"]) == ("approved", "shop")
+    assert made["parameters"] == [
+        {
+            "name": "id",
+            "in": "path",
+            "type": "integer",
+            "required": True,
+            "description": "The order's number",
+        }
+    ]
+    assert Secret.objects.get().value.open() == "sesame-sesame"
+    ran = bonobot("mcp", "test-tool", "shop", "get_order", '{"id": 7}', "--json")
+    assert ran.status == 0, ran.err
+    [asked] = shop.arrived
+    assert (asked.method, asked.path) == ("GET", "/orders/7")
+    assert asked.headers["Authorization"] == "Bearer sesame-sesame"
+
+
+def test_more_are_added_declared_anew_listed_and_removed(bonobot, shop, made):
+    ran = bonobot(
+        *("mcp", "add-operation", "shop", "list_orders", "--url", "/orders"),
+        *("--param", "state", "--choices", "state=open,closed", "--default", "state=open"),
+        *("--param", "tags:string[]", "--default", "tags=a,b", "--param", "limit:integer"),
+        *("--default", "limit=20", "--result", "data.order", "--label", "private_data"),
+        *("--description", "List orders.", "--json"),
+    )
+    assert ran.json["state"] == "pending"
+    assert [one.get("default") for one in ran.json["parameters"]] == ["open", ["a", "b"], 20]
+    assert ran.json["parameters"][0]["enum"] == ["open", "closed"]
+    bonobot("mcp", "approve", "shop")
+    bonobot("mcp", "test-tool", "shop", "list_orders")
+    assert shop.arrived[0].path == "/orders?state=open&tags=a&tags=b&limit=20"
+    again = ("--url", "/orders", "--description", "List what was ordered.")
+    ran = bonobot("mcp", "add-operation", "shop", "list_orders", *again, "--replace")
+    assert "bonobot mcp approve shop list_orders" in ran.out
+    listed = {one["name"]: one for one in bonobot("mcp", "operations", "shop", "--json").json}
+    assert listed["list_orders"]["state"] == "changed"
+    assert listed["get_order"]["state"] == "approved"
+    assert bonobot("mcp", "remove-operation", "shop", "list_orders").status == 0
+    assert "list_orders" not in bonobot("mcp", "operations", "shop").out
+    ran = bonobot("mcp", "remove-operation", "shop", "get_order", "--json")
+    assert (ran.status, ran.error["code"]) == (1, "last_operation")
+
+
+def test_fields_go_into_the_body_of_what_writes(bonobot, shop, made):
+    ran = bonobot(
+        *("mcp", "add-operation", "shop", "add_order", "--method", "post", "--url", "/orders"),
+        *("--param", "customer.email!:::Whom it is for", "--param", "count:integer"),
+        *("--description", "Order something.", "--approve", "--json"),
+    )
+    assert ran.json["parameters"][0]["description"] == "Whom it is for"
+    body = {"customer": {"email": "a@example.com"}, "count": 2}
+    bonobot("mcp", "test-tool", "shop", "add_order", json.dumps({"body": body}))
+    [asked] = shop.arrived
+    assert (asked.method, json.loads(asked.body)) == ("POST", body)
+
+
+def test_a_dry_run_shows_the_request_and_writes_nothing(bonobot, shop):
+    ran = bonobot(
+        *("mcp", "add-operation", "shop", "get_order", "--url", "https://a.example/orders/{id}"),
+        *(*GET_ORDER, "--dry-run"),
+    )
+    assert "GET https://a.example/orders/1" in ran.out
+    assert not Server.objects.exists()
+    assert shop.arrived == []
+
+
+REFUSED = {
+    "no server and no address": (("shop", "x", "--url", "/x"), "base_url_missing"),
+    "no server to declare it anew": (("shop", "x", "--url", "/x", "--replace"), "not_found"),
+    "a host that is a parameter": (("shop", "x", "--url", "https://{h}.example/x"), None),
+    "a private address": (("shop", "x", "--url", "http://127.0.0.1:9/x"), "private_address"),
+    "a type that isn't there": (
+        ("shop", "x", "--url", "https://a.example/x", "--param", "a:date"),
+        "unknown_type",
+    ),
+    "a default of nothing": (
+        ("shop", "x", "--url", "https://a.example/x", "--default", "a=1"),
+        "unknown_parameter",
+    ),
+    "a default of another type": (
+        *(("shop", "x", "--url", "https://a.example/x", "--param", "a:integer"),),
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize(("options", "code"), REFUSED.values(), ids=REFUSED.keys())
+def test_what_cannot_be_is_refused_and_nothing_is_written(bonobot, options, code):
+    more = ("--default", "a=x") if "a:integer" in options else ()
+    ran = bonobot("mcp", "add-operation", *options, *more, "--description", "x", "--json")
+    assert ran.status == 1
+    assert code in (None, ran.error["code"])
+    assert not Server.objects.exists()

@@ -1,0 +1,139 @@
+"""`bonobot mcp presets` and `save-preset`."""
+
+import socket
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+
+import pytest
+
+from bonobot.accounts.models import Organization
+from bonobot.accounts.roles import Role
+from mcp_servers.cli import presets
+from mcp_servers.models import Preset, Server
+from mcp_servers.presets.catalog import load
+from mcp_servers.presets.check_packages import resolve
+from mcp_servers.presets.services import load_presets
+from tests import admin_client
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+class Registry(BaseHTTPRequestHandler):
+    """A registry that has every package but Memory's, and is ill about Git's."""
+
+    def do_HEAD(self) -> None:
+        status = 404 if "server-memory" in self.path else 503 if "git" in self.path else 200
+        self.send_response(status)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Keep quiet."""
+
+
+@pytest.fixture
+def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let the check ask a registry on this machine."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), Registry) as server:
+        thread = Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        point(monkeypatch, server.server_address[1])
+        yield
+        server.shutdown()
+        thread.join()
+
+
+def point(monkeypatch: pytest.MonkeyPatch, port: int) -> None:
+    here = f"http://127.0.0.1:{port}"
+
+    async def ask(entries):
+        return await resolve(entries, registries={"npm": here, "pypi": here}, allow_private=True)
+
+    monkeypatch.setattr(presets, "resolve", ask)
+
+
+def states(ran) -> dict[str, str]:
+    return {row["slug"]: row["state"] for row in ran.json}
+
+
+def test_an_empty_catalogue_says_how_to_load_it_and_is_loaded_once(bonobot):
+    Preset.objects.all().delete()
+    assert "bonobot mcp presets --load" in bonobot("mcp", "presets").out
+    assert len(bonobot("mcp", "presets", "--load", "--json").json["added"]) == len(load())
+    assert bonobot("mcp", "presets", "--load").out.strip() == "0 added, 0 changed, 0 removed"
+    assert len(bonobot("mcp", "presets", "--json").json) == len(load())
+
+
+def test_the_list_says_which_names_an_entry_stands_in_for(bonobot):
+    (row,) = bonobot("mcp", "presets", "aws-lambda", "--json").json
+    assert row["replaces"] == ["@aws/mcp-server-lambda"]
+    assert "@aws/mcp-server-lambda" in bonobot("mcp", "presets", "aws-lambda").out
+
+
+@pytest.mark.parametrize("option", [(), ("--check",)])
+def test_a_preset_that_is_not_there_is_named(bonobot, option):
+    ran = bonobot("mcp", "presets", "nothing", *option, "--json")
+    assert (ran.status, ran.error["code"], ran.error["field"]) == (1, "not_found", "PRESET")
+
+
+def test_what_resolves_ends_well(bonobot, registry):
+    ran = bonobot("mcp", "presets", "--check", "time", "azure", "linear", "--json")
+    assert (ran.status, states(ran)) == (
+        0,
+        {"time": "resolves", "azure": "resolves", "linear": "documented"},
+    )
+
+
+@pytest.mark.parametrize(("slug", "state"), [("memory", "gone"), ("git", "unknown")])
+def test_what_does_not_resolve_ends_with_1(bonobot, registry, slug, state):
+    ran = bonobot("mcp", "presets", "--check", "time", slug, "--json")
+    assert (ran.status, states(ran)) == (1, {"time": "resolves", slug: state})
+
+
+def test_what_is_gone_is_marked_where_presets_are_chosen(bonobot, registry, monkeypatch):
+    bonobot("mcp", "presets", "--check", "time", "memory")
+    seat = admin_client.sit(Organization.objects.get(), Role.OPERATOR)
+    gallery = seat.get("mcp_servers_server_presets")
+    assert gallery.count("no longer resolves") == 1
+    assert "was gone from the registry" in seat.get("mcp_servers_server_preset", "memory")
+    assert "was gone from the registry" not in seat.get("mcp_servers_server_preset", "time")
+    assert "no longer resolves" in seat.get("mcp_servers_preset_changelist", q="memory")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        point(monkeypatch, taken.getsockname()[1])
+        bonobot("mcp", "presets", "--check", "memory")
+    assert Preset.objects.platform().get(slug="memory").gone  # silence changes nothing
+    Preset.objects.platform().update(proof={})  # as of a release that named another version
+    load_presets()
+    assert not Preset.objects.platform().get(slug="memory").gone
+
+
+def test_without_a_registry_nothing_is_said_to_be_gone(bonobot, monkeypatch):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # bound and not listening: connections are refused
+        point(monkeypatch, taken.getsockname()[1])
+        ran = bonobot("mcp", "presets", "--check", "time")
+    assert ran.status == 1
+    assert "0 no longer resolve, 1 could not be asked about" in ran.out
+
+
+def test_a_server_becomes_a_preset_that_asks_for_its_secrets(bonobot):
+    url = "https://mcp.example.com/mcp"
+    header = ("--header", "X-Team=t0p-secret", "--bearer", "b3arer")
+    bonobot("mcp", "add", "docs", "--url", url, *header)
+    assert Server.objects.get().name == "docs"
+    ran = bonobot("mcp", "save-preset", "docs", "Our documentation", "--json")
+    assert ran.status == 0, ran.err
+    assert [p["name"] for p in ran.json["parameters"]] == ["TOKEN", "X_TEAM"]
+    assert all(p["secret"] and p["required"] for p in ran.json["parameters"])
+    row = Preset.objects.get(slug="our-documentation")
+    assert row.endpoint_config == {"url": url, "headers": {"X-Team": "${X_TEAM}"}}
+    assert row.auth_config == {"token": "${TOKEN}"}
+    kept = f"{row.endpoint_config} {row.auth_config} {row.parameters} {ran.out}"
+    assert "t0p-secret" not in kept
+    assert "b3arer" not in kept
+
+    again = bonobot("mcp", "save-preset", "docs", "Our documentation", "--json")
+    assert (again.status, again.error["code"]) == (1, "name_taken")
+    assert "own" in bonobot("mcp", "presets").out

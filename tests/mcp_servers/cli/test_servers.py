@@ -1,0 +1,169 @@
+"""`bonobot mcp …`, against a real server."""
+
+import sys
+
+import pytest
+
+from agents.builtin_tools.registry import BUILTIN_TOOLS
+from bonobot.core.runtime import get_runtime
+from mcp_servers.client.pool import get_connection_pool
+from mcp_servers.models import Secret, Server
+from tests import factories
+from tests.agents.conftest import WORKSHOP
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+COMMAND = f"{sys.executable} {WORKSHOP} stdio"
+
+
+@pytest.fixture(autouse=True)
+def _close(acme):
+    yield
+    for server in Server.objects.all():
+        get_runtime().call(get_connection_pool().forget, server.pk)
+
+
+@pytest.fixture
+def workshop(bonobot):
+    ran = bonobot("mcp", "add", "workshop", "--command", COMMAND, "--approve", "--json")
+    assert ran.status == 0, ran.err
+    return ran.json
+
+
+def test_a_server_is_added_discovered_and_approved_in_one_step(workshop):
+    assert (workshop["status"], workshop["scope"], workshop["waiting"]) == ("connected", "pool", 0)
+    assert workshop["tools"] == 8
+
+
+def test_without_approve_the_definitions_wait(bonobot):
+    ran = bonobot("mcp", "add", "workshop", "--command", COMMAND, "--json")
+    assert ran.json["waiting"] == 9
+    assert "bonobot mcp approve workshop" in bonobot("mcp", "refresh", "workshop").out
+    assert len(bonobot("mcp", "approve", "workshop", "echo", "--json").json["approved"]) == 1
+    assert len(bonobot("mcp", "approve", "workshop", "--json").json["approved"]) == 8
+
+
+def test_a_server_of_an_agent_is_private_to_it_and_bound(bonobot, acme):
+    agent = factories.agent(acme)
+    ran = bonobot("mcp", "add", "own", "--command", COMMAND, "--agent", agent.slug, "--json")
+    assert ran.json["scope"] == "agent"
+    assert agent.bindings.get().server.name == "own"
+
+
+def test_values_of_the_environment_are_filled_in_and_sealed(bonobot, monkeypatch):
+    monkeypatch.setenv("WORKSHOP_KEY", "s3cret")
+    ran = bonobot("mcp", "add", "w", "--command", COMMAND, "--env", "KEY=${WORKSHOP_KEY}", "--json")
+    assert ran.json["endpoint_config"]["env"] == {"KEY": "********"}
+    assert Secret.objects.get(name="KEY").value.open() == "s3cret"
+    assert "s3cret" not in ran.out
+
+
+def test_a_dangerous_variable_is_allowed_with_a_reason(bonobot):
+    words = ("mcp", "add", "w", "--command", COMMAND, "--env", "PYTHONUTF8=1", "--json")
+    assert bonobot(*words).error["code"] == "variable_not_allowed"
+    allowed = bonobot(*words, "--allow-env", "PYTHONUTF8=it prints umlauts")
+    assert allowed.status == 0, allowed.err
+    assert allowed.json["env_exceptions"] == {"PYTHONUTF8": "it prints umlauts"}
+    assert "PYTHONUTF8: it prints umlauts" in bonobot("mcp", "show", "w").out
+
+
+def test_a_variable_that_is_undefined_may_have_a_default(bonobot, monkeypatch):
+    monkeypatch.delenv("WORKSHOP_MODE", raising=False)
+    option = "MODE=${WORKSHOP_MODE:-calm}"
+    assert bonobot("mcp", "add", "w", "--command", COMMAND, "--env", option).status == 0
+    assert Secret.objects.get(name="MODE").value.open() == "calm"
+
+
+@pytest.mark.parametrize("value", ["${NOT_DEFINED_ANYWHERE}", "${BONOBOT_VAR}", "${DATABASE_URL}"])
+def test_variables_that_are_undefined_or_bonobots_are_refused(bonobot, monkeypatch, value):
+    monkeypatch.setenv("DATABASE_URL", "sqlite:///x")
+    ran = bonobot("mcp", "add", "w", "--command", COMMAND, "--env", f"K={value}", "--json")
+    assert (ran.status, ran.error["code"]) == (1, "undefined_variable")
+    assert not Server.objects.exists()
+
+
+REFUSED = {
+    "a private address": (("--url", "http://127.0.0.1:9/mcp"), "private_address"),
+    "a bad url": (("--url", "nonsense"), "bad_url"),
+    "a command not on the list": (("--command", "rm -rf /"), "launcher_not_allowed"),
+    "a preset that isn't there": (("--preset", "nothing"), "not_found"),
+    "a header without a value": (("--url", "https://e.example/mcp", "--header", "X"), "invalid"),
+}
+
+
+@pytest.mark.parametrize(("options", "code"), REFUSED.values(), ids=REFUSED.keys())
+def test_what_does_not_hold_is_refused_and_nothing_is_written(bonobot, options, code):
+    ran = bonobot("mcp", "add", "x", *options, "--json")
+    assert (ran.status, ran.error["code"]) == (1, code)
+    assert not Server.objects.exists()
+
+
+def test_a_server_that_is_away_stays_registered_and_the_error_says_what_to_do(bonobot):
+    ran = bonobot("mcp", "add", "away", "--url", "http://127.0.0.1:9/mcp", "--allow-private")
+    assert ran.status == 1
+    assert "server_unreachable" in ran.err
+    assert "bonobot mcp refresh away" in ran.out
+    assert bonobot("mcp", "list", "--json").json[0]["status"] == "error"
+
+
+def test_a_tool_is_called_through_the_door(bonobot, workshop):
+    ran = bonobot("mcp", "test-tool", "workshop", "add", '{"a": 1, "b": 2}', "--json")
+    assert (ran.status, ran.json["outcome"], ran.json["text"]) == (0, "ok", "3")
+    (row,) = bonobot("audit", "list", "--limit", "1", "--json").json
+    assert (row["action"], row["tool"], row["outcome"]) == ("tool_call", "add", "ok")
+    assert row["actor"].startswith("cli:")
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "code"),
+    [
+        ("nothing", "{}", "unknown_tool"),
+        ("echo", "{}", "invalid_arguments"),
+        ("echo", "{broken", "broken_json"),
+        ("echo", "[]", "invalid"),
+    ],
+)
+def test_a_call_that_does_not_fit_fails_with_its_code(bonobot, workshop, tool, arguments, code):
+    ran = bonobot("mcp", "test-tool", "workshop", tool, arguments, "--json")
+    assert (ran.status, ran.error["code"]) == (1, code)
+
+
+def test_a_tools_own_error_is_exit_status_one(bonobot, workshop):
+    ran = bonobot("mcp", "test-tool", "workshop", "fail", '{"reason": "no"}', "--json")
+    assert (ran.status, ran.json["is_error"], ran.json["text"]) == (1, True, "no")
+
+
+def test_a_test_tells_tools_and_latency(bonobot, workshop):
+    told = bonobot("mcp", "test", "workshop", "--json").json
+    assert (told["status"], told["tools_discovered"]) == ("connected", 8)
+    assert told["latency_ms"] >= 0
+
+
+def test_switching_off_and_on_and_removing(bonobot, workshop):
+    assert bonobot("mcp", "disable", "workshop", "--json").json["status"] == "disabled"
+    ran = bonobot("mcp", "test-tool", "workshop", "echo", '{"text": "x"}', "--json")
+    assert ran.error["code"] == "server_disabled"
+    assert bonobot("mcp", "enable", "workshop", "--json").json["enabled"] is True
+    assert bonobot("mcp", "remove", "workshop", "--json").status == 0
+    assert bonobot("mcp", "list", "--json").json == []
+    assert "No servers yet" in bonobot("mcp", "list").out
+
+
+def test_showing_a_server_lists_what_it_offers(bonobot, workshop):
+    shown = bonobot("mcp", "show", "workshop", "--json").json
+    assert {"kind": "tool", "name": "echo", "state": "approved"}.items() <= next(
+        d for d in shown["definitions"] if d["name"] == "echo"
+    ).items()
+    assert "echo" in bonobot("mcp", "show", "workshop").out
+
+
+def test_a_server_that_is_not_there_is_said_so(bonobot):
+    ran = bonobot("mcp", "show", "nothing", "--json")
+    assert (ran.status, ran.error["code"]) == (1, "not_found")
+
+
+def test_tools_of_servers_and_built_in_ones_are_listed(bonobot, workshop):
+    every = {tool["name"] for tool in bonobot("tools", "list", "--json").json}
+    of_servers = {tool["name"] for tool in bonobot("tools", "list", "--mcp", "--json").json}
+    assert every - of_servers == set(BUILTIN_TOOLS)
+    assert "echo" in of_servers

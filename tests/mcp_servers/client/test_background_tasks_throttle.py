@@ -1,0 +1,105 @@
+"""Pacing: a child that talks without end takes a bounded share of the loop."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+from hypothesis import given
+from hypothesis.strategies import floats, integers
+
+from mcp_servers.client import background_tasks, http_channel
+from mcp_servers.client.background_tasks import (
+    GRACE_S,
+    LONGEST_S,
+    PER_READ_S,
+    SHARE,
+    STREAM_SHARE,
+    ReadThrottle,
+)
+from mcp_servers.client.jsonrpc import decode
+from mcp_servers.client.pool import ConnectionPool
+from tests.mcp_servers.client.endpoints import HOLDER, call, failure, http, scripted, text_of
+from tests.servers import raw_http_server
+
+
+def test_ordinary_answers_are_never_waited_for():
+    pace = ReadThrottle()
+    assert all(pace.spent(0.001, now=second) == 0 for second in range(1000))
+
+
+@given(floats(0.0001, 0.05), integers(50, 300))
+def test_who_talks_without_end_gets_its_share(seconds: float, reads: int):
+    pace, now, worked = ReadThrottle(), 1_000.0, 0.0
+    for _ in range(reads):
+        now += seconds
+        worked += seconds
+        pause_s = pace.spent(seconds, now)
+        assert 0 <= pause_s <= LONGEST_S
+        now += pause_s
+    assert worked <= SHARE * (now - 1_000) + GRACE_S + seconds + 0.01
+
+
+async def test_a_child_over_its_share_is_left_waiting_and_read_on_later(
+    connections: ConnectionPool, monkeypatch: pytest.MonkeyPatch
+):
+    endpoint = scripted("modern", era="modern")
+    await call(connections, endpoint, "echo")
+    child = connections._seats._seats[endpoint.server_id, HOLDER].connection._child
+    assert child._process is not None
+    pipe = child._process.get_pipe_transport(1)
+    assert isinstance(pipe, asyncio.ReadTransport)
+    monkeypatch.setattr(background_tasks, "GRACE_S", 0.0)
+    monkeypatch.setattr(background_tasks, "SHARE", 0.001)
+    assert text_of(await call(connections, endpoint, "echo", a=1)) == '{"a": 1}'
+    assert not pipe.is_reading()
+    assert text_of(await call(connections, endpoint, "echo", a=2)) == '{"a": 2}'
+
+
+async def test_a_stream_of_events_without_end_leaves_the_loop_to_others(
+    connections: ConnectionPool, monkeypatch: pytest.MonkeyPatch
+):
+    """Its events are there already: nothing else would make the loop turn to anybody."""
+    many = (
+        raw_http_server.event({"jsonrpc": "2.0", "method": "notifications/message", "params": {}})
+        * 500
+    )
+    read: list[bytes] = []
+
+    def counting(raw: bytes) -> object:
+        read.append(raw)
+        return decode(raw)
+
+    async def flood() -> AsyncIterator[bytes]:
+        yield raw_http_server.STREAM
+        while True:
+            yield many
+
+    monkeypatch.setattr(http_channel, "decode", counting)
+    async with raw_http_server.RawHttp(lambda asked: flood()).listening() as server:
+        began = time.perf_counter()
+        error = await failure(call(connections, http(server.url, era="modern"), "x", timeout_s=1.5))
+        took_s = time.perf_counter() - began
+    assert error.code == "call_timeout"
+    assert len(read) > 100
+    # Each costs something, of which the stream has no more than its share.
+    assert len(read) * PER_READ_S <= STREAM_SHARE * took_s + GRACE_S + PER_READ_S
+
+
+async def test_what_a_chatty_server_says_before_its_answer_is_not_held_up(
+    connections: ConnectionPool,
+):
+    note = {"jsonrpc": "2.0", "method": "notifications/message", "params": {}}
+
+    def chatty(asked: raw_http_server.Asked) -> bytes:
+        answer = {"jsonrpc": "2.0", "id": asked.id, "result": {"content": []}}
+        return (
+            raw_http_server.STREAM
+            + raw_http_server.event(note) * 100
+            + raw_http_server.event(answer)
+        )
+
+    async with raw_http_server.RawHttp(chatty).listening() as server:
+        began = time.perf_counter()
+        await call(connections, http(server.url, era="modern"), "x")
+        assert time.perf_counter() - began < 5

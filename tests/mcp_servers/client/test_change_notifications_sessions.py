@@ -1,0 +1,179 @@
+"""Change notices of sessions and children, which tell them without being asked."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from mcp_servers.client import change_notifications
+from mcp_servers.client.change_notifications import ChangeNotification
+from mcp_servers.client.pool import ConnectionPool
+from tests.mcp_servers.client.endpoints import (
+    HOLDER,
+    SERVERS,
+    Clock,
+    call,
+    failure,
+    http,
+    stdio,
+    text_of,
+    until,
+)
+from tests.mcp_servers.client.event_recorder import TOLD, WATCH, Events, discovered, notice, stream
+from tests.servers import raw_http_server
+from tests.servers.raw_http_server import Asked, HandshakeHttp, RawHttp, SseHttp
+
+WORKSHOP = str(SERVERS / "tool_server.py")
+
+
+def handshake(events: Callable[[Asked], Any]) -> tuple[HandshakeHttp, RawHttp]:
+    era = HandshakeHttp(raw_http_server.text)
+    return era, RawHttp(
+        lambda asked: (
+            events(asked)
+            if asked.verb == "GET" and asked.headers.get("mcp-session-id") in era.known
+            else era(asked)
+        )
+    )
+
+
+async def test_a_handshake_server_is_heard_in_a_session_of_its_own(ears, listening_to):
+    era, server = handshake(stream(notice(), hold=True))
+    async with server.listening():
+        task = await listening_to(http(server.url, era="handshake", discovery=discovered()))
+        await until(lambda: ears.heard)
+        assert ears.notices == [ChangeNotification("tools", holder=WATCH)]
+        await ears.connections.sweep()  # an open stream is in use
+        assert era.known == {"s1"}
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert era.known == set()
+        assert server.methods().count("GET") == 1
+
+
+async def test_a_handshake_server_that_has_no_stream_says_so(ears):
+    era, server = handshake(lambda asked: raw_http_server.response(405))
+    async with server.listening():
+        endpoint = http(server.url, era="handshake", discovery=discovered())
+        assert (await failure(ears.listen(endpoint))).code == "not_offered"
+    assert (ears.granted, era.known) == ([], set())
+
+
+async def test_a_stream_without_headers_counts_as_open(ears, listening_to, monkeypatch):
+    monkeypatch.setattr(change_notifications, "SILENT_OPENING_S", 0.05)
+
+    async def silent(asked: Asked) -> Events:
+        await asyncio.Event().wait()
+        yield b""
+
+    _, server = handshake(silent)
+    async with server.listening():
+        task = await listening_to(http(server.url, era="handshake", discovery=discovered()))
+        assert (ears.granted, task.done()) == ([{"tools"}], False)
+
+
+async def test_a_session_that_lives_anyway_is_heard(ears):
+    _, server = handshake(stream(notice(), hold=True))
+    async with server.listening():
+        endpoint = http(server.url, era="handshake", discovery=discovered())
+        server.respond = _declaring(server.respond)
+        await call(ears.connections, endpoint, "x")
+        await until(lambda: ears.heard)
+    assert ears.notices == [ChangeNotification("tools", holder=HOLDER)]
+
+
+def _declaring(respond: Callable[[Asked], Any]) -> Callable[[Asked], Any]:
+    def answer(asked: Asked) -> Any:
+        found = respond(asked)
+        if asked.method == "initialize":
+            value = {"protocolVersion": "2025-11-25", "capabilities": TOLD}
+            return raw_http_server.result(asked, value, Mcp_Session_Id="s1")
+        return found
+
+    return answer
+
+
+async def test_a_notice_on_the_stream_of_a_call_is_heard(ears):
+    answer = raw_http_server.event({"jsonrpc": "2.0", "id": 2, "result": {"content": []}})
+    era = HandshakeHttp(stream(notice(), lambda asked: answer))
+    async with RawHttp(era).listening() as server:
+        await call(ears.connections, http(server.url, era="handshake"), "x")
+    assert ears.notices == [ChangeNotification("tools", holder=HOLDER)]
+
+
+async def test_a_server_of_the_oldest_wire_is_heard_until_it_hangs_up(ears, listening_to):
+    era = SseHttp(lambda asked: raw_http_server.said(asked, {}))
+    discovery = discovered() | {"bonobot/wire": "sse"}
+    async with RawHttp(era).listening() as server:
+        task = await listening_to(http(server.url, era="handshake", discovery=discovery))
+        [events] = era.streams.values()
+        events.put_nowait(notice("notifications/prompts/list_changed")(server.asked[0]))
+        await until(lambda: ears.heard)
+        assert ears.notices == [ChangeNotification("prompts", holder=WATCH)]
+        era.hang_up()
+        assert (await failure(task)).code == "server_unreachable"
+
+
+@pytest.mark.npm
+async def test_server_everything_is_heard_over_http(ears, listening_to, node_server, free_port):
+    server = subprocess.Popen(
+        ["node", node_server("mcp-server-everything"), "streamableHttp"],
+        env={**os.environ, "PORT": str(free_port)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert "listening" in server.stderr.readline()
+        endpoint = http(f"http://127.0.0.1:{free_port}/mcp")
+        survey = await ears.connections.survey(endpoint)
+        assert ears.heard == []  # nobody hears the notices of a survey
+        endpoint = http(endpoint.url, era=survey.era, discovery=survey.discovery)
+        await listening_to(endpoint)
+        assert ears.granted == [{"tools", "prompts", "resources"}]
+        data = {"name": "x.gz", "data": "data:text/plain;base64,aGVsbG8="}
+        await call(ears.connections, endpoint, "gzip-file-as-resource", **data)
+        await until(lambda: ChangeNotification("resources", holder=HOLDER) in ears.notices)
+    finally:
+        server.terminate()
+        server.wait(5)
+        server.stderr.close()
+
+
+# --- stdio
+
+
+async def test_a_modern_child_is_heard_as_long_as_it_runs(ears):
+    endpoint = stdio(sys.executable, WORKSHOP, env={"WORKSHOP_CHANGES": "1"})
+    assert text_of(await call(ears.connections, endpoint, "echo", text="a")) == "a"
+    await call(ears.connections, endpoint, "change", words="Another one.")
+    await until(lambda: ears.heard)
+    assert ears.heard == [(endpoint.server_id, ChangeNotification("tools", holder=HOLDER))]
+    survey = await ears.connections.survey(endpoint, of=HOLDER)
+    [echo] = [item for item in survey.items if item.name == "echo"]
+    assert echo.payload["description"] == "Another one."
+    [fresh] = [i for i in (await ears.connections.survey(endpoint)).items if i.name == "echo"]
+    assert fresh.payload["description"] == "Return the text."
+
+
+async def test_listening_keeps_no_child_alive():
+    clock = Clock()
+    connections = ConnectionPool(clock=clock, on_notice=lambda *_: None)
+    endpoint = stdio(sys.executable, WORKSHOP, env={"WORKSHOP_CHANGES": "1"})
+    await call(connections, endpoint, "echo", text="a")
+    clock.now += 301
+    await connections.sweep()
+    assert not connections._has(endpoint, HOLDER)
+    await connections.close()
+
+
+@pytest.mark.npm
+async def test_server_everything_is_heard_over_stdio(ears, node_server):
+    endpoint = stdio("node", node_server("mcp-server-everything"), "stdio")
+    data = {"name": "x.gz", "data": "data:text/plain;base64,aGVsbG8="}
+    await call(ears.connections, endpoint, "gzip-file-as-resource", **data)
+    await until(lambda: ChangeNotification("resources", holder=HOLDER) in ears.notices)

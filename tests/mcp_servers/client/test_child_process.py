@@ -1,0 +1,328 @@
+"""Children: lines and last words within bounds, and processes that are gone when they should be."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from hypothesis import given
+from hypothesis.strategies import binary, integers, lists
+
+from mcp_servers.client import child_process, stdio
+from mcp_servers.client.child_process import (
+    DEATH_SIGNAL,
+    GROUP,
+    NAMESPACE,
+    LineSplitter,
+    OverlongLine,
+    ProcessContainment,
+    StderrTail,
+)
+from mcp_servers.client.endpoint import ServerEndpoint
+from mcp_servers.client.pool import ConnectionPool
+from tests.mcp_servers.client.endpoints import HOLDER, SERVERS, call, scripted, text_of, until
+
+CANARIES = {
+    "AWS_SECRET_ACCESS_KEY": "canary-1",
+    "BONOBOT_SECRET_KEY": "canary-2",
+    "DATABASE_URL": "canary-3",
+    "GITHUB_TOKEN": "canary-4",
+    "HTTPS_PROXY": "canary-5",
+    "LD_LIBRARY_PATH": "canary-6",
+    "OPENAI_API_KEY": "canary-7",
+    "PYTHONPATH": "canary-8",
+    "REDIS_URL": "canary-9",
+    "SSH_AUTH_SOCK": "canary-10",
+}
+
+
+def processes(token: str) -> list[int]:
+    """Return the processes whose command line holds `token`."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                if token in (folder / "cmdline").read_text(errors="replace"):
+                    found.append(int(folder.name))
+            except OSError:
+                continue
+    return found
+
+
+async def gone(token: str) -> None:
+    """Wait until no process holds `token`."""
+    await until(lambda: not processes(token))
+
+
+async def alive(token: str, count: int) -> None:
+    """Wait until `count` processes hold `token`."""
+    await until(lambda: len(processes(token)) >= count)
+
+
+def marked(token: str) -> ServerEndpoint:
+    endpoint = scripted()
+    return ServerEndpoint(**{**vars(endpoint), "args": (*endpoint.args, f"--token={token}")})
+
+
+@pytest.fixture
+def token() -> str:
+    return f"bonobot-test-{uuid4().hex}"
+
+
+@pytest.fixture(params=["namespace", "death-signal", "group"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> ProcessContainment:
+    """Each way to contain a child that works on this machine."""
+    wanted = {"namespace": NAMESPACE, "death-signal": DEATH_SIGNAL, "group": GROUP}[request.param]
+    found = GROUP if wanted is GROUP else child_process._resolve_containment(wanted)
+    if found is None:
+        pytest.skip(f"`{request.param}` does not work on this machine")
+    monkeypatch.setattr(child_process, "choose_containment", lambda: found)
+    return found
+
+
+# --- lines
+
+
+@given(lists(binary(max_size=40)), integers(1, 7))
+def test_lines_are_cut_the_same_however_they_arrive(written: list[bytes], size: int):
+    expected = [line.replace(b"\n", b"") for line in written]
+    data = b"".join(line + b"\n" for line in expected)
+    lines = LineSplitter(limit=64)
+    pieces = [data[start : start + size] for start in range(0, len(data), size)]
+    assert [line for piece in pieces for line in lines.feed(piece)] == expected
+
+
+@given(binary(min_size=101, max_size=2000), integers(1, 300))
+def test_of_a_line_over_the_bound_both_ends_are_kept(written: bytes, size: int):
+    written = written.replace(b"\n", b"x")
+    lines = LineSplitter(limit=100)
+    data = written + b"\nnext\n"
+    found = [
+        line
+        for start in range(0, len(data), size)
+        for line in lines.feed(data[start : start + size])
+        if not (isinstance(line, OverlongLine) and line.hopeless)
+    ]
+    first, second = found
+    assert second == b"next"
+    assert isinstance(first, OverlongLine)
+    assert written.startswith(first.head)
+    assert written.endswith(first.tail[-min(256, len(written)) :])
+
+
+def test_a_line_far_over_the_bound_is_hopeless_and_never_held():
+    lines = LineSplitter(limit=1000)
+    found = [line for _ in range(200) for line in lines.feed(b"x" * 100)]
+    assert found
+    assert all(isinstance(line, OverlongLine) and line.hopeless for line in found)
+    assert lines._parts == []
+
+
+def test_the_tail_keeps_the_end():
+    tail = StderrTail()
+    for _ in range(100):
+        tail.add(b"a" * 1000)
+    tail.add("ü\xff".encode("latin-1"))
+    assert len(tail.text()) == 64 * 1024
+    assert tail.text().endswith("a��")
+
+
+# --- what a child gets
+
+
+async def test_a_child_sees_its_declared_environment_and_the_least_more(
+    connections: ConnectionPool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    for name, value in CANARIES.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    endpoint = scripted(env={"DECLARED": "yes"}, cwd=str(tmp_path))
+    seen = json.loads(text_of(await call(connections, endpoint, "environment")))
+    assert seen.pop("DECLARED") == "yes"
+    assert seen.pop("cwd") == str(tmp_path)
+    assert seen["TZ"] == "Asia/Tokyo"
+    assert not [value for value in seen.values() if "canary" in value]
+    allowed = {*child_process.INHERITED, "LC_CTYPE", "PWD", "_"}  # Python itself sets LC_CTYPE
+    assert set(seen) <= allowed
+
+
+def test_declared_variables_win_and_our_own_commands_come_last_on_the_path(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setenv("PATH", "/somewhere")
+    given_path = child_process.build_environment({"HOME": "/elsewhere"})
+    assert given_path["HOME"] == "/elsewhere"
+    assert given_path["PATH"] == f"/somewhere{os.pathsep}{Path(sys.executable).parent}"
+    assert child_process.build_environment({"PATH": "/only"})["PATH"] == "/only"
+
+
+def test_commands_are_found_where_the_child_would_look(tmp_path: Path):
+    script = tmp_path / "tool"
+    script.write_text("#!/bin/sh\n")
+    script.chmod(0o755)
+    env = {"PATH": str(tmp_path)}
+    assert child_process.find_command("tool", env, None) == str(script)
+    assert child_process.find_command("./tool", {}, str(tmp_path)) == str(script)
+    assert child_process.find_command(str(script), {}, "/") == str(script)
+    assert child_process.find_command("no-such-tool", env, None) is None
+
+
+# --- how a child ends
+
+
+async def test_a_child_and_what_it_started_are_gone_after_release(
+    connections: ConnectionPool, way: ProcessContainment, token: str
+):
+    endpoint = marked(token)
+    await call(connections, endpoint, "grandchild", token=token)
+    await alive(token, 2)
+    await connections.release(HOLDER)
+    if way.name == "namespace":
+        await gone(token)
+    else:
+        # A grandchild in a session of its own can't be found again: `doctor` says so.
+        left = [pid for pid in processes(token) if os.getsid(pid) == pid]
+        assert processes(token) == left
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
+
+
+async def test_a_child_that_ignores_its_end_is_killed(
+    connections: ConnectionPool,
+    way: ProcessContainment,
+    token: str,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(stdio, "EOF_GRACE_S", 0.1)
+    monkeypatch.setattr(child_process, "TERM_GRACE_S", 0.1)
+    code = (
+        "import json, signal, sys, time\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "asked = json.loads(sys.stdin.readline())\n"
+        "found = {'supportedVersions': ['2026-07-28'], 'capabilities': {}}\n"
+        "print(json.dumps({'jsonrpc': '2.0', 'id': asked['id'], 'result': found}), flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    endpoint = ServerEndpoint(
+        **{**vars(scripted()), "args": ("-c", code, token)},
+    )
+    await connections.greet(endpoint, holder=HOLDER)
+    assert processes(token)
+    await connections.release(HOLDER)
+    await gone(token)
+
+
+async def test_an_exit_is_seen_though_a_grandchild_holds_the_output_open(
+    connections: ConnectionPool, way: ProcessContainment, token: str
+):
+    endpoint = scripted()
+    await call(connections, endpoint, "grandchild", token=token, holds_output=True)
+    async with asyncio.timeout(5):
+        with pytest.raises(Exception, match="exited with status 3"):
+            await call(connections, endpoint, "crash")
+    await connections.release(HOLDER)
+    for pid in processes(token):
+        os.kill(pid, signal.SIGKILL)
+
+
+WORKER = """
+import asyncio, sys
+from uuid import UUID
+from mcp_servers.client.endpoint import ServerEndpoint
+from mcp_servers.client.pool import ConnectionPool
+
+async def main():
+    endpoint = ServerEndpoint(server_id=UUID(int=1), name="a", organization_id=UUID(int=1),
+                        transport="stdio", command=sys.executable, args=tuple(sys.argv[1:]))
+    params = {"name": "grandchild", "arguments": {"token": sys.argv[-1]}}
+    await ConnectionPool().request(endpoint, "tools/call", params, holder="session:1")
+    print("ready", flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+@pytest.fixture
+async def worker(token: str) -> AsyncIterator[Callable[[], None]]:
+    """Run a process that has a child with a grandchild; gives what kills it at once."""
+    command = [
+        sys.executable,
+        "-c",
+        WORKER,
+        str(SERVERS / "faulty_stdio_server.py"),
+        "--token",
+        token,
+    ]
+    process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert (await process.stdout.readline()) == b"ready\n"
+    yield process.kill
+    await process.wait()
+    for pid in processes(token):
+        os.kill(pid, signal.SIGKILL)
+
+
+async def test_children_and_grandchildren_die_with_a_killed_owner(
+    worker: Callable[[], None], token: str
+):
+    if child_process.choose_containment().name != "namespace":
+        pytest.skip("needs process namespaces, which this machine doesn't allow")
+    await alive(token, 3)
+    worker()
+    await gone(token)
+
+
+async def test_no_process_and_no_descriptor_is_left_after_many_children(
+    connections: ConnectionPool, token: str
+):
+    endpoint = marked(token)
+    await call(connections, endpoint, "echo")
+    await connections.release(HOLDER)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for turn in range(20):
+        await call(connections, endpoint, "echo", holder=f"session:{turn}")
+        await connections.release(f"session:{turn}")
+    await gone(token)
+    assert abs(len(list(Path("/proc/self/fd").iterdir())) - before) <= 5
+
+
+# --- which containment
+
+
+def test_what_works_is_found_once():
+    found = child_process.choose_containment()
+    assert found.name in ("namespace", "death-signal", "group")
+    assert found.promise
+    assert found is child_process.choose_containment()
+
+
+def test_without_the_tools_there_is_the_group(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(child_process.shutil, "which", lambda name: None)
+    assert child_process.choose_containment.__wrapped__() is GROUP
+
+
+def test_elsewhere_than_on_linux_there_is_the_group(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(child_process.sys, "platform", "darwin")
+    assert child_process.choose_containment.__wrapped__() is GROUP
+
+
+@pytest.mark.parametrize("trouble", [OSError("no"), subprocess.TimeoutExpired("x", 1)])
+def test_a_tool_that_fails_is_not_used(monkeypatch: pytest.MonkeyPatch, trouble: Exception):
+    def run(*args: object, **kwargs: object) -> None:
+        raise trouble
+
+    monkeypatch.setattr(child_process.subprocess, "run", run)
+    assert child_process.choose_containment.__wrapped__() is GROUP
+
+
+def test_signalling_a_group_that_is_gone_is_quiet():
+    process = subprocess.Popen(["true"], start_new_session=True)
+    process.wait()
+    child_process.send_group_signal(process.pid, signal.SIGKILL)

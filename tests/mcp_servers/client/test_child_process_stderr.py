@@ -1,0 +1,129 @@
+"""Last words: handed on while a child writes and once more at its end, without a secret."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis.strategies import integers, lists, sampled_from
+
+from mcp_servers.client import child_process
+from mcp_servers.client.child_process import CLOSED, RING, StderrSnapshot, StderrTail
+from mcp_servers.client.pool import ConnectionPool
+from tests.mcp_servers.client.endpoints import HOLDER, call, failure, scripted, stdio, until
+
+SECRET = "tok-0123456789-abcdef"
+
+
+class Book:
+    """Keeps what it is handed, as rows would be."""
+
+    def __init__(self) -> None:
+        self.words: list[StderrSnapshot] = []
+        self.failing = False
+
+    async def __call__(self, words: StderrSnapshot) -> None:
+        if self.failing:
+            raise OSError("the database is away")
+        self.words.append(words)
+
+
+@pytest.fixture
+def book() -> Book:
+    return Book()
+
+
+@pytest.fixture
+async def connections(book: Book) -> AsyncIterator[ConnectionPool]:
+    made = ConnectionPool(keep=book)
+    yield made
+    await made.close()
+
+
+async def test_a_child_that_writes_is_kept_now_and_then_and_at_its_end(
+    connections: ConnectionPool, book: Book, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(child_process, "EVERY_S", 0.01)
+    endpoint = scripted()
+    await call(connections, endpoint, "echo")
+    await until(lambda: book.words)
+    assert (book.words[0].text, book.words[0].ended) == ("started both\n", "")
+    await call(connections, endpoint, "complain", size=3, end="\n")
+    await until(lambda: book.words[-1].text == "started both\neee\n")
+    await connections.release(HOLDER)
+    assert (book.words[-1].text, book.words[-1].ended) == ("started both\neee\n", CLOSED)
+    assert {words.child_id for words in book.words} == {book.words[0].child_id}
+    assert {words.server_id for words in book.words} == {endpoint.server_id}
+
+
+async def test_a_flood_is_not_a_flood_of_writes(connections: ConnectionPool, book: Book):
+    endpoint = scripted()
+    for _ in range(20):
+        await call(connections, endpoint, "complain", size=100_000)
+    await connections.release(HOLDER)
+    assert len(book.words) == 1
+    assert len(book.words[0].text) == RING
+
+
+async def test_a_crash_is_kept_with_how_it_ended(connections: ConnectionPool, book: Book):
+    await failure(call(connections, scripted(), "crash"))
+    await connections.release(HOLDER)
+    assert "out of cheese" in book.words[-1].text
+    assert "exited with status 3" in book.words[-1].ended
+
+
+async def test_a_child_that_was_never_there_leaves_why(connections: ConnectionPool, book: Book):
+    await failure(connections.greet(stdio("no-such-command"), holder=HOLDER))
+    await connections.close()
+    [words] = book.words
+    assert words.text == ""
+    assert "no-such-command" in words.ended
+
+
+async def test_who_can_not_keep_it_disturbs_nobody(
+    connections: ConnectionPool, book: Book, caplog: pytest.LogCaptureFixture
+):
+    book.failing = True
+    await call(connections, scripted(), "echo")
+    async with asyncio.timeout(5):
+        await connections.release(HOLDER)
+    assert "keep stderr" in caplog.text
+
+
+def test_what_a_process_keeps_with_is_said_once():
+    before = child_process.find_stderr_keeper()
+    assert before is not None
+    child_process.keep_with(before)
+    assert child_process.find_stderr_keeper() is before
+
+
+# --- what is shown of it
+
+
+@settings(deadline=None, max_examples=40)  # output by the tens of KiB
+@given(
+    lists(sampled_from([SECRET, SECRET[:9], "x" * 20_000, "y", "\n"]), max_size=12),
+    integers(3_000, 30_000),
+)
+def test_no_part_of_a_secret_is_shown_wherever_output_is_cut(said: list[str], size: int):
+    tail = StderrTail((SECRET,))
+    data = "".join(said).encode()
+    for start in range(0, len(data), size):
+        tail.add(data[start : start + size])
+        shown = tail.text()
+        assert len(shown) <= RING
+        assert SECRET not in shown
+        assert SECRET[-8:] not in shown
+        assert not shown.endswith(SECRET[:9])
+
+
+def test_terminal_sequences_are_gone_and_what_hides_is_seen():
+    tail = StderrTail()
+    tail.add(b"\x1b[31mred\x1b[0m \x1b]0;title\x07\xe2\x80\xae 10%\r100%\r\n\x00")
+    assert tail.text() == "red ⟨U+202E⟩ 10%\n100%\n⟨U+0000⟩"
+
+
+def test_a_secret_does_not_hide_behind_a_terminal_sequence():
+    tail = StderrTail((SECRET,))
+    tail.add(f"{SECRET[:5]}\x1b[0m{SECRET[5:]}\n".encode())
+    assert "tok-" not in tail.text()

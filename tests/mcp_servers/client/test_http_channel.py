@@ -1,0 +1,274 @@
+"""One POST and what comes back: statuses, broken and hostile answers, deadlines."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+
+import httpx2
+import pytest
+
+from mcp_servers.client import jsonrpc
+from mcp_servers.client.pool import ConnectionPool
+from tests.mcp_servers.client.endpoints import HOLDER, call, failure, http, text_of
+from tests.servers import raw_http_server
+from tests.servers.raw_http_server import Asked, RawHttp, modern
+
+LIMIT_S = 0.3
+Events = AsyncIterator[bytes]
+
+
+# --- statuses
+
+
+@pytest.mark.parametrize("status", [401, 403])
+async def test_refused_credentials_need_a_sign_in(connections: ConnectionPool, status: int):
+    challenge = 'Bearer resource_metadata="https://a.example/x"'
+    answer = raw_http_server.response(status, WWW_Authenticate=challenge)
+    async with RawHttp(lambda asked: answer).listening() as server:
+        error = await failure(call(connections, http(server.url, era="modern"), "x"))
+    assert (error.code, error.http_status) == ("needs_reauth", status)
+    assert error.extra["challenge"] == challenge
+    assert "credentials" in error.remedy
+
+
+async def test_a_server_that_is_not_there_is_unreachable(
+    connections: ConnectionPool, free_port: int
+):
+    endpoint = http(f"http://127.0.0.1:{free_port}/mcp", era="modern")
+    error = await failure(call(connections, endpoint, "x"))
+    assert (error.code, error.sent, error.retryable) == ("server_unreachable", False, True)
+
+
+async def test_a_server_is_used_again_once_it_is_back(connections: ConnectionPool):
+    server = modern(raw_http_server.text)
+    async with server.listening():
+        endpoint = http(server.url, era="modern")
+        await call(connections, endpoint, "x")
+    async with server.listening():
+        assert text_of(await call(connections, endpoint, "x")) == "ok"
+
+
+async def test_a_busy_server_says_when_to_come_back(connections: ConnectionPool):
+    answer = raw_http_server.response(429, Retry_After="7")
+    async with RawHttp(lambda asked: answer).listening() as server:
+        error = await failure(call(connections, http(server.url, era="modern"), "x"))
+        assert (error.code, error.http_status, error.retry_after) == ("server_unreachable", 429, 7)
+        assert not error.sent
+        server.respond = lambda asked: raw_http_server.response(503)
+        assert (await failure(call(connections, http(server.url, era="modern"), "x"))).sent
+        endpoint = http(server.url, era="modern")
+        await failure(connections.request(endpoint, "tools/list", holder=HOLDER))
+        assert len(server.asked) == 3
+
+
+async def test_a_broken_server_is_quoted(connections: ConnectionPool):
+    answer = raw_http_server.response(500, b"no disk\x1b[31m", "text/plain")
+    async with RawHttp(lambda asked: answer).listening() as server:
+        error = await failure(call(connections, http(server.url, era="modern"), "x"))
+    assert (error.code, error.http_status) == ("upstream_error", 500)
+    assert "no disk⟨U+001B⟩" in str(error)
+
+
+async def test_a_redirect_is_refused_and_named(connections: ConnectionPool):
+    answer = raw_http_server.response(307, Location="http://169.254.169.254/")
+    async with RawHttp(lambda asked: answer).listening() as server:
+        error = await failure(call(connections, http(server.url, era="modern"), "x"))
+    assert error.code == "redirect_refused"
+    assert error.extra["location"] == "http://169.254.169.254/"
+
+
+async def test_a_private_address_without_permission_is_refused(connections: ConnectionPool):
+    async with modern(raw_http_server.text).listening() as server:
+        endpoint = http(server.url, allow_private=False)
+        error = await failure(connections.survey(endpoint))
+        assert (error.code, error.sent) == ("private_address", False)
+        assert "administrator" in error.remedy
+        assert server.asked == []
+
+
+@pytest.mark.parametrize(
+    "headers", [{"X-Key": "sec\nret"}, {"X-Key": "secr\u0435t"}, {"bad name": "secret"}]
+)
+async def test_headers_that_can_not_be_sent_are_told_without_their_values(
+    connections: ConnectionPool, headers: dict[str, str]
+):
+    async with modern(raw_http_server.text).listening() as server:
+        error = await failure(call(connections, http(server.url, headers=headers), "x"))
+    assert (error.code, error.sent) == ("server_unreachable", False)
+    assert "header" in str(error)
+    assert "sec" not in str(error)
+
+
+async def test_credentials_go_out_in_every_era(connections: ConnectionPool):
+    async with modern(raw_http_server.text).listening() as server:
+        endpoint = http(server.url, headers={"Authorization": "Bearer abc"})
+        await call(connections, endpoint, "x")
+    assert {asked.headers["authorization"] for asked in server.asked} == {"Bearer abc"}
+
+
+# --- answers
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (lambda asked: raw_http_server.response(200, b"<html>", "text/html"), "text/html"),
+        (lambda asked: raw_http_server.response(202, kind=""), "nothing"),
+        (lambda asked: raw_http_server.response(200, b"{"), "not JSON"),
+        (lambda asked: raw_http_server.response(200, b"[" * 100 + b"]" * 100), "nested deeper"),
+        (lambda asked: raw_http_server.response(200, b"[]"), "not asked for"),
+        (
+            lambda asked: raw_http_server.response(200, b'{"jsonrpc":"2.0","id":"1","result":{}}'),
+            "not asked for",
+        ),
+        (lambda asked: raw_http_server.result(asked, 7), "not an object"),
+    ],
+)
+async def test_what_is_no_answer_is_a_protocol_error(
+    connections: ConnectionPool, answer: Callable[[Asked], bytes], why: str
+):
+    async with RawHttp(answer).listening() as server:
+        error = await failure(call(connections, http(server.url, era="modern"), "x"))
+    assert (error.code, error.sent) == ("protocol_error", True)
+    assert why in str(error)
+
+
+async def test_a_compressed_body_is_refused_unread(connections: ConnectionPool):
+    answer = raw_http_server.response(200, bytes(1000), Content_Encoding="gzip")
+    async with RawHttp(lambda asked: answer).listening() as server:
+        error = await failure(call(connections, http(server.url, era="modern"), "x"))
+    assert error.code == "protocol_error"
+    assert "gzip" in str(error)
+
+
+async def test_a_body_over_the_bound_is_refused(connections: ConnectionPool):
+    def respond(asked: Asked) -> bytes:
+        return raw_http_server.text(asked, "x" * 5000)
+
+    async with RawHttp(respond).listening() as server:
+        error = await failure(call(connections, http(server.url, era="modern", max_body=4000), "x"))
+        assert error.code == "response_too_large"
+        endpoint = http(server.url, era="modern", max_body=300)
+        assert (await failure(call(connections, endpoint, "x"))).code == "response_too_large"
+
+
+def streaming(events: Callable[[Asked], Events]) -> RawHttp:
+    """Return a modern endpoint whose answers are streams of events."""
+    return RawHttp(lambda asked: events(asked))
+
+
+async def test_events_beside_the_answer_are_no_answer(connections: ConnectionPool):
+    async def events(asked: Asked) -> Events:
+        yield raw_http_server.STREAM + b": a comment\n\n"
+        yield raw_http_server.event({"jsonrpc": "2.0", "id": 99, "result": {}})
+        yield raw_http_server.event({"jsonrpc": "2.0", "id": asked.id, "method": "roots/list"})
+        yield raw_http_server.event("", id="1")
+        yield raw_http_server.event("7")
+        yield raw_http_server.event("ignored", event="other")
+        yield raw_http_server.event({"jsonrpc": "2.0", "id": asked.id, "result": {"a": 1}})
+        yield raw_http_server.event({"jsonrpc": "2.0", "id": asked.id, "result": {"a": 2}})
+
+    async with streaming(events).listening() as server:
+        result = await call(connections, http(server.url, era="modern"), "x")
+        assert result == {"a": 1}
+        assert len(server.asked) == 1
+
+
+async def test_an_event_over_the_bound_ends_the_call(connections: ConnectionPool):
+    async def events(asked: Asked) -> Events:
+        yield raw_http_server.STREAM
+        while True:
+            yield b"data: " + b"x" * 10_000
+
+    async with streaming(events).listening() as server:
+        endpoint = http(server.url, era="modern", max_line=50_000)
+        assert (await failure(call(connections, endpoint, "x"))).code == "response_too_large"
+
+
+async def test_a_stream_over_its_bound_ends_the_call(connections: ConnectionPool):
+    async def events(asked: Asked) -> Events:
+        yield raw_http_server.STREAM
+        while True:
+            yield b":" + b"x" * 1000 + b"\n\n"
+
+    async with streaming(events).listening() as server:
+        endpoint = http(server.url, era="modern", max_body=10_000)
+        assert (await failure(call(connections, endpoint, "x"))).code == "response_too_large"
+
+
+async def test_a_drip_of_comments_ends_at_the_deadline_and_hangs_up(connections: ConnectionPool):
+    async with streaming(lambda _: raw_http_server.drip(b": still here\n\n")).listening() as server:
+        endpoint = http(server.url, era="modern")
+        began = time.monotonic()
+        error = await failure(call(connections, endpoint, "x", timeout_s=LIMIT_S))
+        assert error.code == "call_timeout"
+        assert time.monotonic() - began < LIMIT_S + 1
+        async with asyncio.timeout(5):
+            await server.cut.wait()
+        assert server.gone == 1
+
+
+async def test_a_stream_that_breaks_off_is_not_asked_again(connections: ConnectionPool):
+    async def events(asked: Asked) -> Events:
+        yield raw_http_server.STREAM + raw_http_server.event("", id="7", retry="1")
+
+    async with streaming(events).listening() as server:
+        error = await failure(call(connections, http(server.url, era="modern"), "x"))
+        assert (error.code, error.sent) == ("server_unreachable", True)
+        assert len(server.asked) == 1
+
+
+async def test_a_listing_that_breaks_off_is_asked_once_more(connections: ConnectionPool):
+    async def events(asked: Asked) -> Events:
+        yield raw_http_server.STREAM
+
+    async with streaming(events).listening() as server:
+        endpoint = http(server.url, era="modern")
+        error = await failure(connections.request(endpoint, "tools/list", holder=HOLDER))
+        assert error.code == "server_unreachable"
+        assert len(server.asked) == 2
+
+
+# --- deadlines
+
+
+async def test_a_deadline_before_the_connection_says_that_nothing_was_sent(
+    connections: ConnectionPool, monkeypatch: pytest.MonkeyPatch
+):
+    async def never(host: str, port: int) -> list[str]:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    monkeypatch.setattr("bonobot.core.http.egress.resolve_host", never)
+    endpoint = http("http://slow.example/mcp", era="modern")
+    error = await failure(call(connections, endpoint, "x", timeout_s=LIMIT_S))
+    assert (error.code, error.sent) == ("server_unreachable", False)
+    endpoint = replace(endpoint, connect_s=LIMIT_S)
+    error = await failure(call(connections, endpoint, "x"))
+    assert (error.code, error.sent) == ("server_unreachable", False)
+
+
+async def test_a_server_that_hangs_delays_no_other(connections: ConnectionPool, modern_url: str):
+    async def silent(asked: Asked) -> Events:
+        yield raw_http_server.STREAM
+        await asyncio.Event().wait()
+
+    async with streaming(silent).listening() as server:
+        hanging = [
+            asyncio.ensure_future(
+                failure(call(connections, http(server.url, era="modern"), "x", timeout_s=1))
+            )
+            for _ in range(20)
+        ]
+        began = time.monotonic()
+        await call(connections, http(modern_url, era="modern"), "add", a=1, b=1)
+        assert time.monotonic() - began < 0.9
+        assert {error.code for error in await asyncio.gather(*hanging)} == {"call_timeout"}
+
+
+def test_the_http_errors_of_the_client_are_all_foreseen():
+    assert issubclass(httpx2.SSEError, httpx2.TransportError)
+    assert issubclass(httpx2.TransportError, httpx2.HTTPError)
+    assert json.loads(jsonrpc.encode({"a": "\ud800ü"})) == {"a": "\ud800ü"}

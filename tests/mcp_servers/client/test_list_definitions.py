@@ -1,0 +1,218 @@
+"""Surveys: everything that is declared, page by page, and nothing hidden by what is wrong."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from mcp_servers.client.errors import UpstreamError
+from mcp_servers.client.list_definitions import ServerDeclarations
+from mcp_servers.client.pool import ConnectionPool
+from tests.mcp_servers.client.endpoints import http, scripted
+from tests.servers import raw_http_server
+from tests.servers.raw_http_server import Asked, RawHttp
+
+
+def names(survey: ServerDeclarations, kind: str = "tool") -> list[str]:
+    return [item.name for item in survey.items if item.kind == kind]
+
+
+def faults(survey: ServerDeclarations) -> dict[str, str]:
+    return {item.name: item.fault for item in survey.items if item.fault}
+
+
+async def test_a_modern_server_is_surveyed_whole(connections: ConnectionPool, modern_url: str):
+    survey = await connections.survey(http(modern_url))
+    assert (survey.era, survey.protocol_version) == ("modern", "2026-07-28")
+    assert survey.server_info["name"] == "modern-test-server"
+    assert survey.discovery["supportedVersions"] == ["2026-07-28"]
+    assert names(survey) == [
+        "add",
+        "echo",
+        "slow",
+        "wait",
+        "outcomes",
+        "routed",
+        "fail",
+        "introduce",
+        "paint",
+    ]
+    assert names(survey, "resource") == ["test://text/static"]
+    assert names(survey, "resource_template") == ["test://text/{name}"]
+    assert names(survey, "prompt") == ["review", "Grüße 👋"]
+    instructions = survey.items[-1]
+    assert (instructions.kind, instructions.payload) == (
+        "instructions",
+        {"text": survey.instructions},
+    )
+    assert survey.notices == ()
+    assert faults(survey) == {}
+    assert survey.complete == {"tool", "resource", "resource_template", "prompt", "instructions"}
+    assert isinstance(survey.latency_ms, int)
+
+
+async def test_definitions_come_as_they_were_declared(connections: ConnectionPool, modern_url: str):
+    survey = await connections.survey(http(modern_url))
+    echo = next(item for item in survey.items if item.name == "echo")
+    assert echo.payload["description"] == "Return the text as it is."
+    assert echo.payload["inputSchema"]["required"] == ["text"]
+
+
+async def test_a_survey_leaves_nothing_behind(connections: ConnectionPool):
+    await connections.survey(scripted())
+    assert not connections._seats._seats
+
+
+async def test_an_invalid_definition_hides_no_other(connections: ConnectionPool):
+    survey = await connections.survey(scripted(catalogue="mixed"))
+    assert faults(survey) == {
+        "no schema": "`inputSchema` is not an object.",
+        "list schema": "`inputSchema` is not an object.",
+        "string schema": "`inputSchema` does not describe an object.",
+        "description": "`description` is not a text.",
+        "annotations": "`annotations` is not an object.",
+        "large": "The definition is larger than 64 KiB.",
+        "(unnamed tool 9)": "It has no `name`.",
+        "(unnamed tool 10)": "It has no `name`.",
+        "(unnamed tool 11)": "It has no `name`.",
+        "(unnamed tool 12)": "The definition is not an object.",
+        "(unnamed tool 13)": "The definition is not an object.",
+        "(unnamed resource 16)": "It has no `uri`.",
+        "bad": "`arguments` is not a list of named arguments.",
+    }
+    assert [name for name in names(survey) if name not in faults(survey)] == [
+        "good",
+        "titled",
+        "mirrored",
+    ]
+    assert survey.notices == ("The tool `good` is declared twice; the first counts.",)
+    assert "tool" in survey.complete
+
+
+async def test_a_bad_header_annotation_is_a_fault_over_http_only(connections: ConnectionPool):
+    tool = {"name": "t", "inputSchema": {"properties": {"a": {"x-mcp-header": "a b"}}}}
+
+    def respond(asked: Asked) -> bytes:
+        if asked.method == "server/discover":
+            return raw_http_server.discovery(asked)
+        return raw_http_server.result(asked, {"tools": [tool]})
+
+    async with RawHttp(respond).listening() as server:
+        survey = await connections.survey(http(server.url))
+    assert "x-mcp-header" in faults(survey)["t"]
+
+
+async def test_only_what_is_declared_is_listed(connections: ConnectionPool):
+    def respond(asked: Asked) -> bytes:
+        if asked.method == "server/discover":
+            return raw_http_server.discovery(asked)
+        return raw_http_server.result(asked, {"tools": []})
+
+    async with RawHttp(respond).listening() as server:
+        survey = await connections.survey(http(server.url))
+        assert server.methods() == ["server/discover", "tools/list"]
+    assert survey.items == ()
+    assert survey.complete == {"tool", "resource", "resource_template", "prompt", "instructions"}
+
+
+async def test_pages_are_followed_to_the_end(connections: ConnectionPool):
+    survey = await connections.survey(scripted(catalogue="paged"))
+    assert names(survey) == ["t0", "t1", "t2"]
+    assert "tool" in survey.complete
+
+
+@pytest.mark.parametrize(
+    ("catalogue", "kept", "why"),
+    [
+        ("endless", 100, "more than 100 pages"),
+        ("repeated", 2, "cursor was there before"),
+        ("huge", 1000, "more than 1000 definitions"),
+        ("heavy", None, "more than 8 MiB"),
+        ("odd_cursor", 1, "cursor is not a short text"),
+        ("not_a_list", 0, "not a list"),
+    ],
+)
+async def test_a_listing_without_end_is_cut_short_and_told(
+    connections: ConnectionPool, catalogue: str, kept: int | None, why: str
+):
+    survey = await connections.survey(scripted(catalogue=catalogue))
+    assert kept is None or len(names(survey)) == kept
+    assert [notice for notice in survey.notices if why in notice]
+    assert "tool" not in survey.complete
+
+
+def failing(*methods: str) -> RawHttp:
+    """Return a server whose listings fail where named."""
+
+    def respond(asked: Asked) -> bytes:
+        if asked.method == "server/discover":
+            capabilities = {"tools": {}, "resources": {}, "prompts": {}}
+            return raw_http_server.discovery(asked, capabilities=capabilities)
+        if asked.method in methods:
+            return raw_http_server.error(asked, -32603, 200, text="broken")
+        if asked.method == "resources/templates/list":
+            return raw_http_server.error(asked, -32601, 404)
+        return raw_http_server.result(asked, {"tools": [{"name": "a", "inputSchema": {}}]})
+
+    return RawHttp(respond)
+
+
+async def test_a_listing_that_fails_hides_no_other(connections: ConnectionPool):
+    async with failing("prompts/list", "resources/list").listening() as server:
+        survey = await connections.survey(http(server.url))
+    assert names(survey) == ["a"]
+    assert survey.complete == {"tool", "instructions"}
+    assert [notice.partition("`: ")[0] for notice in survey.notices] == [
+        "`resources/list` failed: `a server",
+        "`prompts/list` failed: `a server",
+    ] or all("broken" in notice for notice in survey.notices)
+
+
+async def test_when_every_listing_fails_the_survey_fails(connections: ConnectionPool):
+    everything = ("tools/list", "prompts/list", "resources/list")
+    async with failing(*everything).listening() as server:
+        with pytest.raises(UpstreamError, match="broken"):
+            await connections.survey(http(server.url))
+
+
+async def test_a_listing_that_hangs_ends_the_survey_at_its_limit(connections: ConnectionPool):
+    with pytest.raises(UpstreamError) as error:
+        await connections.survey(scripted(catalogue="silent"), timeout_s=1.5)
+    assert error.value.code == "call_timeout"
+    assert "1.5 s" in str(error.value)
+
+
+async def test_refused_credentials_end_the_survey(connections: ConnectionPool):
+    def respond(asked: Asked) -> bytes:
+        return (
+            raw_http_server.discovery(asked)
+            if asked.method == "server/discover"
+            else raw_http_server.response(401)
+        )
+
+    async with RawHttp(respond).listening() as server:
+        with pytest.raises(UpstreamError) as error:
+            await connections.survey(http(server.url))
+    assert error.value.code == "needs_reauth"
+
+
+async def test_what_a_server_says_of_itself_may_be_anything(connections: ConnectionPool):
+    odd: dict[str, Any] = {"capabilities": [], "instructions": 7, "_meta": []}
+
+    async with RawHttp(lambda asked: raw_http_server.discovery(asked, **odd)).listening() as server:
+        survey = await connections.survey(http(server.url))
+    assert (survey.server_info, survey.capabilities, survey.instructions) == ({}, {}, "")
+    assert survey.items == ()
+
+
+async def test_many_servers_are_surveyed_beside_each_other(connections: ConnectionPool):
+    def respond(asked: Asked) -> Any:
+        return (
+            raw_http_server.discovery(asked)
+            if asked.method == "server/discover"
+            else raw_http_server.result(asked, {"tools": []})
+        )
+
+    async with RawHttp(respond).listening() as server:
+        surveys = await asyncio.gather(*(connections.survey(http(server.url)) for _ in range(50)))
+    assert {survey.era for survey in surveys} == {"modern"}

@@ -1,0 +1,238 @@
+"""Packages are installed in a step of their own, by a real npm from a registry of the test."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mcp_servers.client import package_installation
+from mcp_servers.client.endpoint import ServerEndpoint
+from mcp_servers.client.launcher_packages import Package
+from mcp_servers.client.package_installation import find_program, installation_of, installed
+from mcp_servers.client.pool import ConnectionPool
+from tests.mcp_servers.client.endpoints import call, failure, stdio, text_of
+from tests.parts import ROOT
+from tests.servers.npm_registry import NAME, Registry, open_registry
+from tests.wait import eventually
+
+pytestmark = pytest.mark.npm
+PACKAGE = Package(installer="npm", specs=(NAME,), program="", args=())
+
+
+@pytest.fixture
+def registry() -> Iterator[Registry]:
+    with open_registry() as opened:
+        yield opened
+
+
+@pytest.fixture
+def packages(tmp_path: Path) -> Path:
+    return tmp_path / "packages"
+
+
+def wanted(
+    registry: Registry, packages: Path, spec: str = f"{NAME}@1.0.0", **more: Any
+) -> ServerEndpoint:
+    """Return a server that npx would fetch from the registry."""
+    env = {
+        "NPM_CONFIG_REGISTRY": registry.url,
+        "NPM_CONFIG_CACHE": str(packages.parent / "cache"),
+        "NPM_CONFIG_FETCH_RETRIES": "0",
+    }
+    fields = {"env": env, "env_exceptions": frozenset(env), "packages": str(packages)}
+    return stdio("npx", "-y", spec, "hello", "you", **(fields | more))
+
+
+def left_in(packages: Path) -> list[str]:
+    return sorted(
+        path.name for path in packages.iterdir() if path.is_dir() and not path.is_symlink()
+    )
+
+
+async def test_a_server_is_installed_once_and_then_started_without_the_network(
+    connections: ConnectionPool, registry: Registry, packages: Path
+) -> None:
+    endpoint = wanted(registry, packages)
+    assert installation_of(endpoint) == package_installation.Installation("needed")
+    assert text_of(await call(connections, endpoint, "hello")) == "hello you"
+    assert installation_of(endpoint) == package_installation.Installation("installed")
+    asked = len(registry.asked)
+    again = replace(
+        endpoint, args=("-y", f"{NAME}@1.0.0", "other"), server_id=endpoint.organization_id
+    )
+    assert text_of(await call(connections, again, "hello")) == "other"
+    assert len(registry.asked) == asked
+    program = (await installed(endpoint)).command
+    assert Path(program).is_relative_to(packages)
+
+
+async def test_a_start_does_not_wait_for_ever_and_is_told_what_goes_on(
+    connections: ConnectionPool, registry: Registry, packages: Path
+) -> None:
+    registry.sends.clear()
+    told: list[Any] = []
+    package_installation.on_late_installation.append(told.append)
+    try:
+        endpoint = wanted(registry, packages, start_s=1)
+        error = await failure(call(connections, endpoint, "hello"))
+        assert (error.code, error.retryable, error.sent) == ("server_installing", True, False)
+        found = installation_of(endpoint)
+        assert found
+        assert (found.state, bool(found.detail)) == ("installing", True)
+        registry.sends.set()
+        await installed(replace(endpoint, patience_s=60))
+        await asyncio.sleep(0)
+        assert told == [endpoint.server_id]
+    finally:
+        package_installation.on_late_installation.remove(told.append)
+
+
+async def test_starts_at_once_share_one_installation(registry: Registry, packages: Path) -> None:
+    endpoint = wanted(registry, packages, patience_s=60)
+    others = [replace(endpoint, name=f"server {n}") for n in range(8)]
+    found = await asyncio.gather(*(installed(one) for one in others))
+    assert len({one.command for one in found}) == 1
+    assert sum(path.endswith(".tgz") for path in registry.asked) == 1
+    assert len(left_in(packages)) == 1
+
+
+async def test_a_failed_installation_leaves_nothing_and_is_not_repeated_at_once(
+    registry: Registry, packages: Path
+) -> None:
+    endpoint = wanted(registry, packages, f"{NAME}@9.9.9", patience_s=60)
+    error = await failure(installed(endpoint))
+    assert error.code == "installation_failed"
+    assert "9.9.9" in str(error)
+    assert left_in(packages) == []
+    found = installation_of(endpoint)
+    assert found
+    assert (found.state, "9.9.9" in found.detail) == ("failed", True)
+    asked = len(registry.asked)
+    assert (await failure(installed(replace(endpoint, patience_s=None)))).code == error.code
+    assert len(registry.asked) == asked
+    await failure(installed(endpoint))  # whoever waits for it asked for it
+    assert len(registry.asked) > asked
+
+
+async def test_an_installation_has_a_deadline(registry: Registry, packages: Path) -> None:
+    registry.sends.clear()
+    endpoint = wanted(registry, packages, install_s=2, patience_s=60)
+    error = await failure(installed(endpoint))
+    assert (error.code, "2 s" in str(error)) == ("installation_failed", True)
+    assert left_in(packages) == []
+    registry.sends.set()
+    assert (await installed(endpoint)).command
+
+
+async def test_another_version_is_installed_beside_and_the_old_one_stays(
+    registry: Registry, packages: Path
+) -> None:
+    old = await installed(wanted(registry, packages, patience_s=60))
+    new = await installed(wanted(registry, packages, f"{NAME}@1.1.0", patience_s=60))
+    assert old.command != new.command
+    assert Path(old.command).exists()
+
+
+async def test_what_is_there_is_replaced_at_once_when_it_is_installed_anew(
+    registry: Registry, packages: Path
+) -> None:
+    endpoint = wanted(registry, packages, patience_s=60)
+    first = await installed(endpoint)
+    second = await installed(endpoint, anew=True)
+    assert first.command != second.command
+    assert Path(first.command).exists()  # programs that run go on
+
+
+KILLED = """
+import asyncio, os, sys
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "bonobot.settings")
+import django
+django.setup()
+from pathlib import Path
+from tests.mcp_servers.client.test_package_installation import wanted
+from tests.servers.npm_registry import Registry
+from mcp_servers.client.package_installation import installed
+endpoint = wanted(Registry(url=sys.argv[1]), Path(sys.argv[2]), patience_s=60)
+asyncio.run(installed(endpoint))
+"""
+
+
+async def test_a_killed_installation_leaves_nothing_broken(
+    registry: Registry, packages: Path
+) -> None:
+    registry.sends.clear()
+    killed = subprocess.Popen(
+        [sys.executable, "-c", KILLED, registry.url, str(packages)], cwd=ROOT, env=os.environ
+    )
+    try:
+        assert await asyncio.to_thread(registry.packed.wait, 60)
+        found = installation_of(wanted(registry, packages))
+        assert found
+        assert found.state == "installing"
+    finally:
+        killed.send_signal(signal.SIGKILL)
+        killed.wait()
+    registry.sends.set()
+    endpoint = wanted(registry, packages, patience_s=60)
+
+    def let_go() -> bool:
+        found = installation_of(endpoint)
+        return found is not None and found.state == "needed"
+
+    eventually(let_go, within=10, what="the lock of the killed process")
+    assert Path((await installed(endpoint)).command).exists()
+    assert len(left_in(packages)) == 1  # the killed one's folder is gone
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """What an npm package left, with a program as it should be."""
+    programs = tmp_path / "installed" / "node_modules" / ".bin"
+    programs.mkdir(parents=True)
+    (programs / NAME).write_text("#!/bin/sh")
+    (programs / NAME).chmod(0o755)
+    (programs.parent / NAME).mkdir()
+    (programs.parents[1] / "package.json").write_text(json.dumps({"dependencies": {NAME: "1"}}))
+    (programs.parent / NAME / "package.json").write_text(json.dumps({"bin": "start.js"}))
+    return programs.parents[1]
+
+
+def test_the_only_program_of_a_package_is_found(folder: Path) -> None:
+    assert find_program(PACKAGE, folder).name == NAME
+
+
+def test_a_package_gets_bonobot_to_start_nothing_outside_of_its_folder(folder: Path) -> None:
+    """What lies beside a program is shown in the sandbox: a link must not choose it."""
+    program = folder / "node_modules" / ".bin" / NAME
+    program.unlink()
+    program.symlink_to("/bin/sh")
+    with pytest.raises(OSError, match="lies elsewhere"):
+        find_program(PACKAGE, folder)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "link out", "no JSON", "no object", "other name"])
+def test_a_package_gets_bonobot_to_read_nothing_but_its_manifest(folder: Path, kind: str) -> None:
+    manifest = folder / "node_modules" / NAME / "package.json"
+    manifest.unlink()
+    if kind == "pipe":
+        os.mkfifo(manifest)
+    elif kind == "link out":
+        (folder.parent / "secret.json").write_text('{"bin": "secret"}')
+        manifest.symlink_to(folder.parent / "secret.json")
+    elif kind == "other name":
+        manifest.write_text("{}")
+        (folder / "package.json").write_text(json.dumps({"dependencies": {"../../secret": "1"}}))
+        (folder.parent / "secret").mkdir()
+        (folder.parent / "secret" / "package.json").write_text('{"bin": "secret"}')
+    else:
+        manifest.write_text("{" if kind == "no JSON" else "[]")
+    with pytest.raises(OSError, match=r"package\.json"):
+        find_program(PACKAGE, folder)

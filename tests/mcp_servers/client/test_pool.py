@@ -1,0 +1,386 @@
+"""The pool: who shares what, what is closed when, and how many children there may be."""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from bonobot.core.runtime import close, get_runtime
+from mcp_servers.client import pool as client_pool
+from mcp_servers.client.endpoint import ServerEndpoint
+from mcp_servers.client.errors import UpstreamError
+from mcp_servers.client.host import Host, HostRequestUnsupported
+from mcp_servers.client.pool import ConnectionPool
+from mcp_servers.client.pool import get_connection_pool as of_process
+from tests.mcp_servers.client.endpoints import HOLDER, Clock, call, http, scripted, text_of, until
+from tests.servers import raw_http_server
+from tests.servers.raw_http_server import Asked, RawHttp
+
+
+def children(connections: ConnectionPool) -> int:
+    return len(connections._seats._seats)
+
+
+def handshake(asked: Asked) -> bytes:
+    """Answer as a server of the handshake era with sessions."""
+    if asked.method == "initialize":
+        return raw_http_server.initialization(asked, f"s{id(asked)}")
+    if asked.id is None:
+        return raw_http_server.response(202, kind="")
+    return raw_http_server.text(asked)
+
+
+# --- who shares what
+
+
+async def test_each_holder_has_a_child_of_its_own(connections: ConnectionPool):
+    endpoint = scripted()
+    await asyncio.gather(
+        *(call(connections, endpoint, "echo", holder=f"session:{n % 3}") for n in range(9))
+    )
+    assert children(connections) == 3
+
+
+async def test_releasing_a_holder_closes_its_children_only(connections: ConnectionPool):
+    one, other = scripted(), scripted()
+    for endpoint in (one, other):
+        for holder in ("session:a", "session:b"):
+            await call(connections, endpoint, "echo", holder=holder)
+    await connections.release("session:a")
+    assert {holder for _, holder in connections._seats._seats} == {"session:b"}
+    await connections.release("session:unknown")
+
+
+async def test_forgetting_a_server_closes_all_of_it(connections: ConnectionPool):
+    async with RawHttp(handshake).listening() as server:
+        remote = http(server.url, era="handshake")
+        local = replace(scripted(), server_id=remote.server_id)
+        kept = scripted()
+        for endpoint in (remote, local, kept):
+            await call(connections, endpoint, "echo")
+        assert connections.stderr_tail(local.server_id)
+        await connections.forget(remote.server_id)
+        assert server.methods()[-1] == "DELETE"
+    assert connections.stderr_tail(local.server_id) == ""
+    assert connections._upstreams == {}
+    assert children(connections) == 1
+    assert connections.stderr_tail(kept.server_id)
+
+
+async def test_another_configuration_gets_another_child(connections: ConnectionPool):
+    endpoint = scripted()
+    await call(connections, endpoint, "echo")
+    changed = replace(endpoint, env={"A": "b"})
+    assert json.loads(text_of(await call(connections, changed, "environment")))["A"] == "b"
+    assert children(connections) == 1
+
+
+async def test_closing_ends_everything_and_what_waits_for_it(connections: ConnectionPool):
+    endpoint = scripted()
+    await call(connections, endpoint, "echo")
+    waiting = asyncio.ensure_future(call(connections, endpoint, "hang"))
+    starting = asyncio.ensure_future(call(connections, scripted("late"), "echo"))
+    await until(lambda: children(connections) == 2)
+    await connections.close()
+    for task in (waiting, starting):
+        with pytest.raises(UpstreamError, match="closed"):
+            await task
+    assert children(connections) == 0
+    assert text_of(await call(connections, endpoint, "echo")) == "{}"
+
+
+async def test_closing_while_a_child_is_being_started_leaves_nothing(connections: ConnectionPool):
+    for turns in range(0, 60, 3):
+        starting = asyncio.ensure_future(call(connections, scripted(), "echo"))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await connections.close()
+        with suppress(UpstreamError):
+            await starting
+        assert children(connections) == 0
+
+
+# --- idle ones
+
+
+async def test_an_idle_child_is_closed_after_five_minutes(
+    connections: ConnectionPool, clock: Clock
+):
+    endpoint = scripted()
+    await call(connections, endpoint, "echo")
+    clock.now += 299
+    await connections.sweep()
+    assert children(connections) == 1
+    clock.now += 2
+    await connections.sweep()
+    assert children(connections) == 0
+    assert text_of(await call(connections, endpoint, "echo")) == "{}"
+
+
+async def test_a_child_at_work_is_not_idle(connections: ConnectionPool, clock: Clock):
+    endpoint = scripted()
+    await call(connections, endpoint, "echo")
+    working = asyncio.ensure_future(call(connections, endpoint, "hang", timeout_s=1))
+    await asyncio.sleep(0)
+    clock.now += 301
+    await connections.sweep()
+    assert children(connections) == 1
+    with pytest.raises(UpstreamError):
+        await working
+    clock.now += 200
+    await connections.sweep()
+    assert children(connections) == 1
+
+
+async def test_idle_sessions_and_pools_are_closed(connections: ConnectionPool, clock: Clock):
+    async with RawHttp(handshake).listening() as server:
+        endpoint = http(server.url, era="handshake")
+        await call(connections, endpoint, "x", holder="session:a")
+        clock.now += 200
+        await call(connections, endpoint, "x", holder="session:b")
+        clock.now += 200
+        await connections.sweep()
+        assert server.methods().count("DELETE") == 1
+        assert len(connections._upstreams) == 1
+        clock.now += 200
+        await connections.sweep()
+        assert server.methods().count("DELETE") == 2
+    assert connections._upstreams == {}
+
+
+async def test_sweeping_goes_on_by_itself(clock: Clock, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(client_pool, "SWEEP_S", 0.01)
+    connections = ConnectionPool(clock=clock)
+    await call(connections, scripted(), "echo")
+    clock.now += 301
+    await until(lambda: not children(connections))
+    await connections.close()
+
+
+# --- old ones
+
+DAY_S = 86_400
+
+
+async def test_an_old_child_is_replaced_between_two_calls(
+    connections: ConnectionPool, clock: Clock
+):
+    endpoint, holder = scripted(), "server:1:somebody"
+    await call(connections, endpoint, "echo", holder=holder)
+    first = connections._seats._seats[endpoint.server_id, holder].connection
+    clock.now += DAY_S - 1
+    await call(connections, endpoint, "echo", holder=holder)
+    assert connections._seats._seats[endpoint.server_id, holder].connection is first
+    clock.now += 1
+    assert text_of(await call(connections, endpoint, "echo", holder=holder)) == "{}"
+    assert connections._seats._seats[endpoint.server_id, holder].connection is not first
+    await connections.sweep()
+    await until(lambda: not first.alive)
+
+
+async def test_an_old_child_at_work_is_not_interrupted(connections: ConnectionPool, clock: Clock):
+    endpoint, holder = scripted(), "server:1:somebody"
+    await call(connections, endpoint, "echo", holder=holder)
+    first = connections._seats._seats[endpoint.server_id, holder].connection
+    working = asyncio.ensure_future(
+        call(connections, endpoint, "hang", holder=holder, timeout_s=0.5)
+    )
+    await until(lambda: first.busy)
+    clock.now += DAY_S
+    await connections.sweep()
+    await call(connections, endpoint, "echo", holder=holder)
+    assert first.alive
+    with pytest.raises(UpstreamError) as error:
+        await working
+    assert error.value.code == "call_timeout"
+    await connections.sweep()
+    await until(lambda: not first.alive)
+
+
+async def test_a_child_that_gave_up_its_place_still_counts(clock: Clock):
+    connections = ConnectionPool(clock=clock, children=1)
+    endpoint, holder = scripted(), "server:1:somebody"
+    await call(connections, endpoint, "echo", holder=holder)
+    working = asyncio.ensure_future(call(connections, endpoint, "hang", holder=holder))
+    first = connections._seats._seats[endpoint.server_id, holder].connection
+    await until(lambda: first.busy)
+    clock.now += DAY_S
+    await connections.sweep()
+    with pytest.raises(UpstreamError) as error:
+        await call(connections, endpoint, "echo", holder=holder)
+    assert "server processes are at work" in str(error.value)
+    await connections.forget(endpoint.server_id)
+    with pytest.raises(UpstreamError):
+        await working
+    await connections.close()
+
+
+async def test_a_sessions_child_is_never_replaced_under_it(
+    connections: ConnectionPool, clock: Clock
+):
+    endpoint = scripted()
+    await call(connections, endpoint, "echo")
+    first = connections._seats._seats[endpoint.server_id, HOLDER].connection
+    for _ in range(DAY_S // 200):
+        clock.now += 200
+        seat = connections._seats._seats[endpoint.server_id, HOLDER]
+        seat.used_at = clock.now
+        await connections.sweep()
+    clock.now += 200
+    await call(connections, endpoint, "echo")
+    assert connections._seats._seats[endpoint.server_id, HOLDER].connection is first
+
+
+# --- how many
+
+
+async def test_with_all_places_taken_the_longest_idle_child_makes_room(clock: Clock):
+    connections = ConnectionPool(children=2, clock=clock)
+    endpoint = scripted()
+    for holder in ("session:a", "session:b", "session:c"):
+        clock.now += 1
+        await call(connections, endpoint, "echo", holder=holder)
+    assert {holder for _, holder in connections._seats._seats} == {"session:b", "session:c"}
+    await connections.close()
+
+
+async def test_with_all_children_at_work_no_more_are_started():
+    connections = ConnectionPool(children=1)
+    endpoint = scripted()
+    await call(connections, endpoint, "echo")
+    working = asyncio.ensure_future(call(connections, endpoint, "hang"))
+    await asyncio.sleep(0)
+    with pytest.raises(UpstreamError) as error:
+        await call(connections, endpoint, "echo", holder="session:other")
+    assert (error.value.code, error.value.retryable) == ("server_unreachable", True)
+    working.cancel()
+    await connections.close()
+
+
+async def test_last_words_are_kept_of_a_bounded_number_of_servers(
+    connections: ConnectionPool, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("mcp_servers.client.stdio.TAILS", 2)
+    endpoints = [scripted() for _ in range(3)]
+    for endpoint in endpoints:
+        await call(connections, endpoint, "echo")
+    assert [bool(connections.stderr_tail(one.server_id)) for one in endpoints] == [
+        False,
+        True,
+        True,
+    ]
+
+
+# --- what servers ask back
+
+
+class Helpful(Host):
+    """A host that samples and lists roots."""
+
+    def capabilities(self, endpoint) -> Mapping[str, Any]:
+        return {"sampling": {}, "roots": {}}
+
+    async def sampling(self, endpoint: ServerEndpoint, params: Mapping[str, Any]) -> dict[str, Any]:
+        return {"role": "assistant", "params": dict(params)}
+
+    async def roots(self, endpoint: ServerEndpoint) -> dict[str, Any]:
+        raise UpstreamError("no model", code="call_timeout", server="x")
+
+
+async def asked_back(
+    connections: ConnectionPool, method: str, host: Host | None = None
+) -> dict[str, Any]:
+    result = await call(connections, scripted("handshake"), "ask_back", method=method, host=host)
+    answer: dict[str, Any] = json.loads(text_of(result))
+    return answer
+
+
+async def test_a_ping_is_answered(connections: ConnectionPool):
+    assert (await asked_back(connections, "ping"))["result"] == {}
+
+
+@pytest.mark.parametrize(
+    "method", ["sampling/createMessage", "elicitation/create", "roots/list", "no/such"]
+)
+async def test_without_a_host_every_question_is_refused_politely(
+    connections: ConnectionPool, method: str
+):
+    assert (await asked_back(connections, method))["error"]["code"] == -32601
+
+
+async def test_a_host_answers_for_its_session(connections: ConnectionPool):
+    answer = await asked_back(connections, "sampling/createMessage", Helpful())
+    assert answer["result"] == {"role": "assistant", "params": {"p": 1}}
+
+
+async def test_a_problem_of_the_host_is_an_error_to_the_server(connections: ConnectionPool):
+    answer = await asked_back(connections, "roots/list", Helpful())
+    assert (answer["error"]["code"], answer["error"]["message"]) == (-32603, "no model")
+    assert answer["error"]["data"] == {"code": "call_timeout"}
+
+
+async def test_a_server_that_asks_too_much_at_a_time_gets_some_answers_only(
+    connections: ConnectionPool,
+):
+    asked, enough = 0, asyncio.Event()
+
+    class Slow(Host):
+        async def roots(self, endpoint: ServerEndpoint) -> dict[str, Any]:
+            nonlocal asked
+            asked += 1
+            await enough.wait()
+            raise HostRequestUnsupported("no")
+
+    endpoint, options = scripted("handshake"), {"method": "roots/list", "times": 100}
+    asking = asyncio.ensure_future(call(connections, endpoint, "ask_back", host=Slow(), **options))
+    await until(lambda: asked)
+    await call(connections, endpoint, "echo")
+    enough.set()
+    await asking
+    assert asked == 16
+
+
+# --- the one of the process
+
+
+async def test_the_capabilities_of_the_host_are_declared(connections: ConnectionPool):
+    async with RawHttp(lambda asked: raw_http_server.text(asked)).listening() as server:
+        await call(connections, http(server.url, era="modern"), "x", host=Helpful())
+    meta = server.asked[0].message["params"]["_meta"]
+    assert meta["io.modelcontextprotocol/clientCapabilities"] == {"sampling": {}, "roots": {}}
+    assert meta["io.modelcontextprotocol/clientInfo"]["name"] == "bonobot"
+
+
+async def test_reserved_members_of_meta_do_not_travel_on(connections: ConnectionPool):
+    theirs = {
+        "io.modelcontextprotocol/clientInfo": {"name": "somebody"},
+        "progressToken": "theirs",
+        "traceparent": "00-1",
+    }
+    async with RawHttp(lambda asked: raw_http_server.text(asked)).listening() as server:
+        endpoint = http(server.url, era="modern")
+        params = {"name": "x", "_meta": theirs}
+        await connections.request(endpoint, "tools/call", params, holder=HOLDER)
+    meta = server.asked[0].message["params"]["_meta"]
+    assert meta["traceparent"] == "00-1"
+    assert "progressToken" not in meta
+    assert meta["io.modelcontextprotocol/clientInfo"]["name"] == "bonobot"
+
+
+def test_a_process_has_one_pool_on_its_runtimes_loop(modern_url: str):
+    try:
+        first = of_process()
+        assert first is of_process()
+        endpoint = http(modern_url, era="modern")
+        params = {"name": "add", "arguments": {"a": 1, "b": 2}}
+        result = get_runtime().call(first.request, endpoint, "tools/call", params, holder=HOLDER)
+        assert result["structuredContent"] == {"result": 3}
+    finally:
+        close()
+    assert first._upstreams == {}
+    assert of_process() is not first
+    close()

@@ -1,0 +1,20 @@
+"""Traces go on to servers."""
+
+from mcp_servers.client.pool import ConnectionPool
+from tests.mcp_servers.client.endpoints import HOLDER, http
+from tests.servers import raw_http_server
+from tests.servers.raw_http_server import RawHttp
+from tests.traces import PARENT, collected
+
+
+async def test_a_server_gets_the_context_of_our_own_span(connections: ConnectionPool):
+    async with RawHttp(lambda asked: raw_http_server.text(asked)).listening() as server:
+        endpoint = http(server.url, era="modern")
+        params = {"name": "x", "_meta": {"traceparent": PARENT}}
+        with collected() as spans:
+            await connections.request(endpoint, "tools/call", params, holder=HOLDER)
+    (span,) = spans.get_finished_spans()
+    meta = server.asked[0].message["params"]["_meta"]
+    context = span.get_span_context()
+    ours = f"00-{context.trace_id:032x}-{context.span_id:016x}-"
+    assert meta["traceparent"].startswith(ours)

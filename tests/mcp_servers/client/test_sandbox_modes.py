@@ -1,0 +1,277 @@
+"""Confinement: what a confined child can't do, and that it is never run in a weaker box."""
+
+import asyncio
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from mcp_servers.client import sandbox_modes
+from mcp_servers.client.endpoint import ServerEndpoint
+from mcp_servers.client.pool import ConnectionPool
+from mcp_servers.client.sandbox_modes import (
+    Kind,
+    Network,
+    ServerSandbox,
+    ServerSandboxUnavailable,
+    find_sandbox_problem,
+)
+from tests.mcp_servers.client.endpoints import HOLDER, SERVERS, call, failure, stdio, text_of
+from tests.mcp_servers.client.test_child_process import alive, gone, processes
+
+NETWORK = "sorted(name for _, name in socket.if_nameindex())"
+LOOPBACK = "socket.create_server(('127.0.0.1', 0)).getsockname()[0]"
+
+
+def confined(folder: Path, kind: Kind, network: Network = "host", **more: object) -> ServerEndpoint:
+    """Return the scripted server in its own folder, confined."""
+    script = shutil.copy(SERVERS / "faulty_stdio_server.py", folder)
+    box = ServerSandbox(kind=kind, network=network, hidden=tuple(more.pop("hidden", ())))  # type: ignore[call-overload]
+    return replace(stdio(sys.executable, script, **more), confinement=box, cwd=str(folder))
+
+
+async def told(connections: ConnectionPool, endpoint: ServerEndpoint, expression: str) -> str:
+    return text_of(await call(connections, endpoint, "attempt", expression=expression))
+
+
+@pytest.fixture(params=["namespaces", "bubblewrap"])
+def kind(request: pytest.FixtureRequest) -> Kind:
+    return request.param  # type: ignore[no-any-return]
+
+
+# --- what a child can't do
+
+
+@pytest.mark.sandbox
+async def test_a_server_without_network_has_its_own_loopback_and_nothing_else(
+    connections: ConnectionPool, kind: Kind, tmp_path: Path
+):
+    endpoint = confined(tmp_path, kind, "none")
+    assert await told(connections, endpoint, NETWORK) == '["lo"]'
+    assert await told(connections, endpoint, LOOPBACK) == "127.0.0.1"
+    outside = "socket.create_connection(('192.0.2.1', 80), 2) and 'reached'"
+    assert await told(connections, endpoint, outside) == "OSError"
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        ours = f"socket.create_connection(('127.0.0.1', {port}), 2) and 'reached'"
+        assert await told(connections, endpoint, ours) == "ConnectionRefusedError"
+
+
+@pytest.mark.sandbox
+async def test_a_server_with_network_reaches_what_we_reach(
+    connections: ConnectionPool, kind: Kind, tmp_path: Path
+):
+    endpoint = confined(tmp_path, kind)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        ours = f"socket.create_connection(('127.0.0.1', {port}), 2) and 'reached'"
+        assert await told(connections, endpoint, ours) == "reached"
+
+
+@pytest.mark.sandbox
+async def test_our_environment_can_not_be_read(
+    connections: ConnectionPool, kind: Kind, tmp_path: Path
+):
+    endpoint = confined(tmp_path, kind)
+    ours = f"open('/proc/{os.getpid()}/environ', 'rb').read().hex()"
+    assert await told(connections, endpoint, ours) in ("FileNotFoundError", "PermissionError")
+    everybody = "[n for n in os.listdir('/proc') if n.isdigit() and int(n) > 50]"
+    assert await told(connections, endpoint, everybody) == "[]"
+
+
+@pytest.mark.sandbox
+async def test_a_confined_server_has_no_privileges(
+    connections: ConnectionPool, kind: Kind, tmp_path: Path
+):
+    endpoint = confined(tmp_path, kind)
+    status = "[l for l in open('/proc/self/status') if l.startswith(('CapEff', 'NoNewPrivs'))]"
+    said = await told(connections, endpoint, status)
+    assert "0000000000000000" in said
+    assert "NoNewPrivs:\\t1" in said
+
+
+@pytest.mark.sandbox
+async def test_a_bubblewrapped_server_writes_to_its_folder_alone(
+    connections: ConnectionPool, tmp_path: Path
+):
+    (own := tmp_path / "own").mkdir()
+    (ours := tmp_path / "ours").mkdir()
+    (secret := ours / "key").write_text("canary")
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "private").write_text("canary")
+    endpoint = confined(own, "bubblewrap", env={"HOME": str(home)}, hidden=(str(ours),))
+    endpoint = replace(endpoint, env_exceptions=frozenset({"HOME"}))
+    assert await told(connections, endpoint, "open('note', 'w').write('x')") == "1"
+    assert (own / "note").read_text() == "x"
+    for path in ("/usr/x", "/var/x", "/etc/x"):
+        assert await told(connections, endpoint, f"open({path!r}, 'w')") == "OSError"
+    assert await told(connections, endpoint, f"os.listdir({str(home)!r})") == "[]"
+    assert await told(connections, endpoint, "os.listdir('/run')") == "[]"
+    assert await told(connections, endpoint, f"open({str(secret)!r}).read()") == "FileNotFoundError"
+    assert await told(connections, endpoint, "open('/tmp/x', 'w').write('x')") == "1"
+    assert not Path("/tmp/x").exists()
+
+
+@pytest.mark.sandbox
+async def test_our_folder_stays_hidden_inside_a_working_folder(
+    connections: ConnectionPool, tmp_path: Path
+):
+    (ours := tmp_path / "var").mkdir()
+    (ours / "key").write_text("canary")
+    endpoint = confined(tmp_path, "bubblewrap", hidden=(str(ours), "/no/such/folder"))
+    assert await told(connections, endpoint, "os.listdir('var')") == "[]"
+
+
+@pytest.mark.sandbox
+async def test_a_bubblewrapped_server_without_a_folder_starts_in_an_empty_one(
+    connections: ConnectionPool,
+):
+    code = "import os, sys; sys.exit(os.getcwd() + str(os.listdir()))"
+    box = ServerSandbox(kind="bubblewrap")
+    endpoint = replace(stdio("/usr/bin/env", "python3", "-c", code), confinement=box)
+    error = await failure(connections.greet(endpoint, holder=HOLDER))
+    assert "/tmp[" in str(error)
+
+
+# --- nothing outlives us
+
+WORKER = """
+import asyncio, sys
+from uuid import UUID
+from mcp_servers.client.sandbox_modes import ServerSandbox
+from mcp_servers.client.endpoint import ServerEndpoint
+from mcp_servers.client.pool import ConnectionPool
+
+async def main():
+    folder, kind, token = sys.argv[1:]
+    endpoint = ServerEndpoint(server_id=UUID(int=1), name="a", organization_id=UUID(int=1),
+                        transport="stdio", command=sys.executable, cwd=folder,
+                        args=("faulty_stdio_server.py", "--token", token),
+                        confinement=ServerSandbox(kind=kind))
+    params = {"name": "grandchild", "arguments": {"token": token}}
+    await ConnectionPool().request(endpoint, "tools/call", params, holder="session:1")
+    print("ready", flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.sandbox
+async def test_a_grandchild_in_a_session_of_its_own_dies_with_a_killed_worker(
+    kind: Kind, tmp_path: Path
+):
+    endpoint = confined(tmp_path, kind)
+    token = f"bonobot-test-{uuid4().hex}"
+    command = [sys.executable, "-c", WORKER, endpoint.cwd, kind, token]
+    worker = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
+    try:
+        assert worker.stdout is not None
+        assert (await worker.stdout.readline()) == b"ready\n"
+        await alive(token, 3)
+        worker.kill()
+        await worker.wait()
+        await gone(token)
+    finally:
+        for pid in processes(token):
+            os.kill(pid, signal.SIGKILL)
+
+
+# --- what this machine can't do
+
+
+@pytest.fixture
+def untried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sandbox_modes, "_working", set())
+
+
+async def test_a_server_is_not_started_in_a_weaker_box(
+    connections: ConnectionPool, kind: Kind, untried: None, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(sandbox_modes, "try_command", lambda *_: "Operation not permitted")
+    endpoint = replace(stdio("sleep", "60"), confinement=ServerSandbox(kind=kind))
+    error = await failure(connections.greet(endpoint, holder=HOLDER))
+    assert (error.code, error.sent, error.field) == (
+        "confinement_unavailable",
+        False,
+        "confinement",
+    )
+    assert "Operation not permitted" in str(error)
+    assert error.remedy
+
+
+@pytest.mark.parametrize(
+    ("kind", "absent", "package"),
+    [
+        ("namespaces", "setpriv", "util-linux"),
+        ("namespaces", "unshare", "util-linux"),
+        ("bubblewrap", "bwrap", "bubblewrap"),
+    ],
+)
+def test_a_missing_tool_names_its_package(
+    kind: Kind, absent: str, package: str, untried: None, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(
+        sandbox_modes.shutil, "which", lambda tool: None if tool == absent else f"/bin/{tool}"
+    )
+    problem = find_sandbox_problem(kind)
+    assert isinstance(problem, ServerSandboxUnavailable)
+    assert package in problem.remedy
+
+
+def test_elsewhere_than_on_linux_nothing_can_be_confined(
+    untried: None, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(sandbox_modes.sys, "platform", "darwin")
+    assert "Linux" in str(find_sandbox_problem("bubblewrap"))
+
+
+@pytest.mark.parametrize(
+    ("switch", "value", "remedy"),
+    [
+        ("kernel/unprivileged_userns_clone", "0", "kernel.unprivileged_userns_clone=1"),
+        ("user/max_user_namespaces", "0", "user.max_user_namespaces=10000"),
+        ("user/max_user_namespaces", "100", "container"),
+    ],
+)
+def test_the_switch_that_refuses_is_named(
+    switch: str,
+    value: str,
+    remedy: str,
+    untried: None,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+):
+    (tmp_path / switch).parent.mkdir(parents=True)
+    (tmp_path / switch).write_text(f"{value}\n")
+    monkeypatch.setattr(sandbox_modes, "SYSCTLS", tmp_path)
+    monkeypatch.setattr(sandbox_modes, "path_of", lambda tool: shutil.which("false"))
+    problem = find_sandbox_problem("namespaces")
+    assert problem is not None
+    assert remedy in problem.remedy
+
+
+@pytest.mark.parametrize("trouble", [OSError("no"), subprocess.TimeoutExpired("x", 1)])
+def test_a_tool_that_fails_is_told(
+    trouble: Exception, untried: None, monkeypatch: pytest.MonkeyPatch
+):
+    def run(*args: object, **kwargs: object) -> None:
+        raise trouble
+
+    monkeypatch.setattr(sandbox_modes.subprocess, "run", run)
+    assert type(trouble).__name__ in str(find_sandbox_problem("namespaces"))
+
+
+@pytest.mark.sandbox
+def test_what_works_is_tried_once(kind: Kind, monkeypatch: pytest.MonkeyPatch):
+    assert find_sandbox_problem(kind) is None
+    monkeypatch.setattr(sandbox_modes, "try_command", lambda *_: "again")
+    assert find_sandbox_problem(kind) is None

@@ -1,0 +1,166 @@
+"""What servers ask back on live connections, and whose time it takes; with servers of npm."""
+
+import asyncio
+import json
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mcp_servers.client.endpoint import ServerEndpoint
+from mcp_servers.client.host import (
+    DiscoveryHost,
+    Host,
+    HostRequestRejected,
+    build_declared_capabilities,
+)
+from mcp_servers.client.jsonrpc import RequestDeadline
+from mcp_servers.client.pool import ConnectionPool
+from tests.mcp_servers.client.endpoints import HOLDER, SERVERS, call, failure, stdio, text_of, until
+
+ALL = frozenset({"sampling", "elicitation", "roots"})
+
+
+class Person(Host):
+    """Declares what the server may ask for; answers when it is let."""
+
+    def __init__(self, answer: dict[str, Any] | None = None) -> None:
+        self.asked: list[Mapping[str, Any]] = []
+        self.done: list[str] = []
+        self.may_answer = asyncio.Event()
+        self.given_up = asyncio.Event()
+        self._answer = answer or {"action": "accept", "content": {"name": "Ada"}}
+
+    def capabilities(self, endpoint: ServerEndpoint) -> Mapping[str, Any]:
+        return build_declared_capabilities(endpoint)
+
+    async def elicitation(
+        self, endpoint: ServerEndpoint, params: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        self.asked.append(params)
+        try:
+            await self.may_answer.wait()
+        except asyncio.CancelledError:
+            self.given_up.set()
+            raise
+        return self._answer
+
+    async def elicited(self, endpoint: ServerEndpoint, elicitation_id: str) -> None:
+        self.done.append(elicitation_id)
+
+    async def sampling(self, endpoint: ServerEndpoint, params: Mapping[str, Any]) -> dict[str, Any]:
+        raise HostRequestRejected("A person said no.", code="approval_denied")
+
+    async def roots(self, endpoint: ServerEndpoint) -> dict[str, Any]:
+        return {"roots": [{"uri": "file:///work", "name": "work"}]}
+
+
+@pytest.mark.npm
+async def test_a_server_of_npm_gets_its_answers_and_declares_by_what_it_may_ask(
+    connections: ConnectionPool, node_server: Callable[[str], str]
+) -> None:
+    # The answer comes long after the call's own time is over: while it waits for us, it stands.
+    endpoint = stdio(node_server("mcp-server-everything"), may_ask=ALL, read_s=2)
+    survey = await connections.survey(endpoint)
+    found = {item.name for item in survey.items if item.kind == "tool"}
+    assert {"trigger-elicitation-request", "trigger-sampling-request", "get-roots-list"} <= found
+
+    host = Person()
+    asking = asyncio.ensure_future(
+        call(connections, endpoint, "trigger-elicitation-request", host=host)
+    )
+    await until(lambda: host.asked, within_s=10)
+    assert host.asked[0]["requestedSchema"]["properties"]["name"]["type"] == "string"
+    assert not (await asyncio.wait({asking}, timeout=2.2))[0]
+    host.may_answer.set()
+    assert "Ada" in json.dumps(await asking)
+
+    refused = await call(
+        connections, endpoint, "trigger-sampling-request", prompt="hi", maxTokens=9, host=host
+    )
+    assert "A person said no." in text_of(refused)
+
+    url = {"url": "https://example.com/start", "elicitationId": "e1"}
+    await call(connections, endpoint, "trigger-url-elicitation", **url, host=host)
+    assert host.asked[-1]["url"] == url["url"]
+    error = await failure(
+        call(connections, endpoint, "trigger-url-elicitation", **url, errorPath=True, host=host)
+    )
+    assert error.rpc_code == -32042
+    (wanted,) = error.rpc_data["elicitations"]
+    assert wanted["mode"] == "url"
+
+
+@pytest.mark.npm
+async def test_what_a_server_may_not_ask_for_is_not_declared(
+    connections: ConnectionPool, node_server: Callable[[str], str]
+) -> None:
+    endpoint = stdio(node_server("mcp-server-everything"), may_ask=frozenset({"roots"}))
+    survey = await connections.survey(endpoint)
+    found = {item.name for item in survey.items if item.kind == "tool"}
+    assert "get-roots-list" in found
+    assert not {name for name in found if "elicitation" in name or "sampling" in name}
+
+
+@pytest.fixture
+def asker(tmp_path: Path) -> Callable[[str], ServerEndpoint]:
+    """Return a function that makes `client_request_server.py`'s endpoint in an era."""
+
+    def make(era: str) -> ServerEndpoint:
+        env = {"ASKER_FILE": str(tmp_path / "asker")}
+        return stdio(
+            sys.executable, str(SERVERS / "client_request_server.py"), era, may_ask=ALL, env=env
+        )
+
+    return make
+
+
+async def test_a_server_takes_back_what_it_asked(
+    connections: ConnectionPool, asker: Callable[[str], ServerEndpoint]
+) -> None:
+    host = Person()
+    requests = [{"method": "elicitation/create", "params": {"message": "?"}}]
+    asking = asyncio.ensure_future(
+        call(connections, asker("handshake"), "take_back", host=host, requests=requests)
+    )
+    async with asyncio.timeout(5):
+        await host.given_up.wait()
+    assert text_of(await asking) == "taken back"
+    await until(lambda: host.done == ["done-1"])
+
+
+async def test_a_task_is_an_answer_only_where_tasks_were_declared(
+    connections: ConnectionPool, asker: Callable[[str], ServerEndpoint]
+) -> None:
+    endpoint, states = asker("modern"), [{"status": "working"}]
+    given = await call(connections, endpoint, "task", states=states, host=DiscoveryHost())
+    assert given["taskId"] == "task-1"
+    await connections.release(HOLDER)
+    error = await failure(call(connections, endpoint, "task", states=states))
+    assert error.code == "protocol_error"
+
+
+async def test_a_deadline_stands_still_only_while_it_is_held() -> None:
+    async def pass_by(seconds: float) -> None:
+        await asyncio.wait({never}, timeout=seconds)
+
+    never = asyncio.ensure_future(asyncio.Event().wait())
+    deadline = RequestDeadline(0.05)
+    async with deadline.running():
+        with deadline.held(), deadline.held():
+            await pass_by(0.1)
+    with deadline.held():  # long over: nothing to hold
+        pass
+    late = RequestDeadline(0.05)
+
+    async def too_slow() -> None:
+        async with late.running():
+            with late.held():
+                await pass_by(0.06)
+            await pass_by(5)
+
+    with pytest.raises(TimeoutError):
+        await too_slow()
+    never.cancel()

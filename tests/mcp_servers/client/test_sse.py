@@ -1,0 +1,352 @@
+"""HTTP+SSE: found when nothing newer answers, stored, used again, left when it was wrong."""
+
+import asyncio
+import os
+import subprocess
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import pytest
+
+from mcp_servers.client.endpoint import MIB, WIRE
+from mcp_servers.client.pool import ConnectionPool
+from tests.mcp_servers.client.endpoints import HOLDER, Clock, call, failure, http, text_of, until
+from tests.servers import raw_http_server
+from tests.servers.raw_http_server import Asked, RawHttp, SseHttp, said
+
+SSE = {"era": "handshake", "discovery": {WIRE: "sse"}}
+PROGRESS = [(1, 3, "step 1"), (2, 3, "step 2"), (3, 3, "step 3")]
+
+
+def ok(asked: Asked) -> bytes:
+    """Answer every message with a text."""
+    return said(asked, {"content": [{"type": "text", "text": "ok"}]})
+
+
+def tool(answers: dict[str, Callable[[Asked], bytes]]) -> Callable[[Asked], bytes]:
+    """Answer the tools named as told, and everything else with a text."""
+
+    def respond(asked: Asked) -> bytes:
+        named = asked.method == "tools/call" and answers.get(asked.tool)
+        return named(asked) if named else ok(asked)
+
+    return respond
+
+
+# --- servers that speak it
+
+
+async def test_the_sdks_server_is_found_over_http_sse(connections: ConnectionPool, sse_url: str):
+    told: list[tuple[float, float | None, str | None]] = []
+
+    async def on_progress(progress: float, total: float | None, message: str | None) -> None:
+        told.append((progress, total, message))
+
+    endpoint = http(sse_url)
+    survey = await connections.survey(endpoint)
+    assert (survey.era, survey.discovery[WIRE], survey.notices) == ("handshake", "sse", ())
+    assert {item.name for item in survey.items} >= {"add", "slow", "review"}
+    assert text_of(await call(connections, endpoint, "slow", on_progress=on_progress)) == "done"
+    assert told == PROGRESS
+
+
+async def test_a_call_given_up_is_cancelled_at_the_server(
+    connections: ConnectionPool, sse_url: str
+):
+    endpoint = http(sse_url, **SSE)
+    error = await failure(call(connections, endpoint, "wait", key="sse", timeout_s=0.5))
+    assert (error.code, error.sent) == ("call_timeout", True)
+    async with asyncio.timeout(5):
+        while text_of(await call(connections, endpoint, "outcomes", key="sse")) != "cancelled":
+            pass
+
+
+@pytest.fixture
+def everything_sse(node_server: Callable[[str], str], free_port: int) -> Iterator[str]:
+    with subprocess.Popen(
+        [node_server("mcp-server-everything"), "sse"],
+        env={"PATH": os.environ["PATH"], "PORT": str(free_port)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as server:
+        assert server.stderr is not None
+        for line in server.stderr:
+            if str(free_port) in line:
+                break
+        yield f"http://127.0.0.1:{free_port}/sse"
+        server.terminate()
+
+
+@pytest.mark.npm
+async def test_the_everything_server_is_found_and_called(
+    connections: ConnectionPool, everything_sse: str
+):
+    endpoint = http(everything_sse)
+    survey = await connections.survey(endpoint)
+    assert (survey.era, survey.discovery[WIRE], survey.notices) == ("handshake", "sse", ())
+    assert [item for item in survey.items if item.fault] == []
+    known = http(everything_sse, era=survey.era, discovery=survey.discovery)
+    answers = await asyncio.gather(
+        *(call(connections, known, "echo", message=str(n), holder=f"session:{n}") for n in range(9))
+    )
+    assert [text_of(answer) for answer in answers] == [f"Echo: {n}" for n in range(9)]
+
+
+# --- finding it
+
+
+async def test_what_was_found_is_used_directly_next_time(connections: ConnectionPool):
+    async with RawHttp(SseHttp(ok)).listening() as server:
+        greeting = await connections.greet(http(server.url), holder=HOLDER)
+        assert (greeting.era, greeting.protocol_version) == ("handshake", "2024-11-05")
+        assert server.methods()[:3] == ["server/discover", "initialize", "GET"]
+        server.asked.clear()
+        known = http(server.url, era=greeting.era, discovery=greeting.discovery)
+        assert text_of(await call(connections, known, "x")) == "ok"
+        assert server.methods() == ["GET", "initialize", "notifications/initialized", "tools/call"]
+        assert {asked.path for asked in server.asked[1:]} == {"/messages?n=2"}
+
+
+@pytest.mark.parametrize("status", [400, 404, 405])
+async def test_a_server_without_a_stream_keeps_its_first_refusal(
+    connections: ConnectionPool, status: int
+):
+    refusal = raw_http_server.response(status, b"not here", "text/plain")
+    async with RawHttp(lambda asked: refusal).listening() as server:
+        error = await failure(connections.greet(http(server.url), holder=HOLDER))
+        assert (error.code, error.http_status) == ("protocol_error", status)
+        assert server.methods() == ["server/discover", "initialize", "GET"]
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        lambda asked: raw_http_server.error(asked, -32022, 400),
+        lambda asked: raw_http_server.response(500),
+        lambda asked: raw_http_server.response(401),
+    ],
+)
+async def test_a_modern_refusal_or_an_outage_is_no_reason_to_try_it(
+    connections: ConnectionPool, refusal: Callable[[Asked], bytes]
+):
+    def respond(asked: Asked) -> bytes:
+        return (
+            raw_http_server.response(404) if asked.method == "server/discover" else refusal(asked)
+        )
+
+    async with RawHttp(respond).listening() as server:
+        await failure(connections.greet(http(server.url), holder=HOLDER))
+        assert server.methods() == ["server/discover", "initialize"]
+
+
+async def test_a_stream_that_wants_credentials_says_so(connections: ConnectionPool):
+    def respond(asked: Asked) -> bytes:
+        return raw_http_server.response(401 if asked.verb == "GET" else 405)
+
+    async with RawHttp(respond).listening() as server:
+        error = await failure(connections.greet(http(server.url), holder=HOLDER))
+        assert error.code == "needs_reauth"
+
+
+async def test_a_server_that_has_moved_on_is_probed_anew(connections: ConnectionPool):
+    def moved(asked: Asked) -> bytes:
+        if asked.verb == "GET":
+            return raw_http_server.response(405)
+        if asked.method == "server/discover":
+            return raw_http_server.discovery(asked)
+        return raw_http_server.text(asked, "modern")
+
+    async with RawHttp(moved).listening() as server:
+        assert text_of(await call(connections, http(server.url, **SSE), "x")) == "modern"
+        assert server.methods() == ["GET", "server/discover", "tools/call"]
+
+
+async def test_a_server_that_has_moved_back_is_found_too(connections: ConnectionPool):
+    async with RawHttp(SseHttp(ok)).listening() as server:
+        for era in ("modern", "handshake"):
+            endpoint = http(server.url, era=era, discovery={})
+            assert text_of(await call(connections, endpoint, "x")) == "ok"
+
+
+async def test_a_server_cannot_choose_the_wire_itself(connections: ConnectionPool):
+    def respond(asked: Asked) -> bytes:
+        return raw_http_server.discovery(asked, **{WIRE: "sse"})
+
+    async with RawHttp(respond).listening() as server:
+        greeting = await connections.greet(http(server.url), holder=HOLDER)
+        assert WIRE not in greeting.discovery
+
+
+# --- where messages go
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "http://127.0.0.1:1/messages",
+        "https://127.0.0.1/messages",
+        "//169.254.169.254/latest",
+        "http://user@127.0.0.1/",
+        "http://[",
+        "file:///etc/passwd",
+    ],
+)
+async def test_messages_go_to_the_streams_own_origin_only(
+    connections: ConnectionPool, address: str
+):
+    async with RawHttp(SseHttp(ok, address)).listening() as server:
+        error = await failure(call(connections, http(server.url, **SSE), "x"))
+        assert (error.code, error.field, error.sent) == ("egress_denied", "url", False)
+        assert server.methods() == ["GET"]
+        await until(lambda: server.gone == 1)
+
+
+async def test_credentials_go_with_the_stream_and_the_messages(connections: ConnectionPool):
+    async with RawHttp(SseHttp(ok)).listening() as server:
+        endpoint = http(server.url, headers={"Authorization": "Bearer s3cret"}, **SSE)
+        await call(connections, endpoint, "x")
+        assert {asked.headers["authorization"] for asked in server.asked} == {"Bearer s3cret"}
+
+
+async def test_a_stream_that_names_no_address_is_given_up(connections: ConnectionPool):
+    async def silent() -> AsyncIterator[bytes]:
+        yield raw_http_server.STREAM + b": hello\n\n"
+        await asyncio.Event().wait()
+
+    def respond(asked: Asked) -> Any:
+        return silent() if asked.verb == "GET" else raw_http_server.response(405)
+
+    async with RawHttp(respond).listening() as server:
+        endpoint = http(server.url, start_s=0.2, **SSE)
+        error = await failure(call(connections, endpoint, "x"))
+        assert (error.http_status, error.sent) == (405, True)
+        await until(lambda: server.gone == 2)
+
+
+# --- sessions
+
+
+async def test_each_holder_has_a_stream_of_its_own_and_closes_it(connections: ConnectionPool):
+    wire = SseHttp(ok)
+    async with RawHttp(wire).listening() as server:
+        endpoint = http(server.url, **SSE)
+        for holder in ("session:a", "session:b", "session:a"):
+            await call(connections, endpoint, "x", holder=holder)
+        assert (wire.opened, server.gone) == (2, 0)
+        await connections.release("session:a")
+        await until(lambda: server.gone == 1)
+        await connections.forget(endpoint.server_id)
+        await until(lambda: server.gone == 2)
+
+
+async def test_an_idle_stream_is_closed_and_opened_again(connections: ConnectionPool, clock: Clock):
+    wire = SseHttp(ok)
+    async with RawHttp(wire).listening() as server:
+        endpoint = http(server.url, **SSE)
+        await call(connections, endpoint, "x")
+        clock.now += 301
+        await connections.sweep()
+        await until(lambda: server.gone == 1)
+        assert text_of(await call(connections, endpoint, "x")) == "ok"
+        assert wire.opened == 2
+
+
+async def test_a_cancelled_opening_leaves_no_stream(connections: ConnectionPool):
+    wire = SseHttp(ok)
+    wire._greeting = lambda asked: b""  # type: ignore[method-assign]
+    async with RawHttp(wire).listening() as server:
+        error = await failure(call(connections, http(server.url, **SSE), "x", timeout_s=0.3))
+        assert error.code == "server_unreachable"
+        await until(lambda: server.gone == 1)
+
+
+async def test_a_stream_that_ended_is_opened_anew(connections: ConnectionPool):
+    wire = SseHttp(ok)
+    async with RawHttp(wire).listening() as server:
+        endpoint = http(server.url, **SSE)
+        await call(connections, endpoint, "x")
+        wire.hang_up()
+        async with asyncio.timeout(5):
+            while wire.opened == 1:
+                await connections.greet(endpoint, holder=HOLDER)
+                await asyncio.sleep(0)
+        assert text_of(await call(connections, endpoint, "x")) == "ok"
+        assert wire.opened == 2
+
+
+async def test_a_session_that_the_server_lost_is_opened_anew_once(connections: ConnectionPool):
+    wire = SseHttp(ok)
+    async with RawHttp(wire).listening() as server:
+        endpoint = http(server.url, **SSE)
+        await call(connections, endpoint, "x")
+        wire.streams.clear()
+        assert text_of(await call(connections, endpoint, "x")) == "ok"
+        assert server.methods().count("tools/call") == 3
+
+
+async def test_a_call_that_loses_its_stream_is_not_repeated(connections: ConnectionPool):
+    def hang_up(asked: Asked) -> bytes:
+        wire.hang_up()
+        return b""
+
+    wire = SseHttp(tool({"bad": hang_up}))
+    async with RawHttp(wire).listening() as server:
+        endpoint = http(server.url, **SSE)
+        error = await failure(call(connections, endpoint, "bad"))
+        assert (error.code, error.sent) == ("server_unreachable", True)
+        assert server.methods().count("tools/call") == 1
+        assert text_of(await call(connections, endpoint, "good")) == "ok"
+
+
+async def test_a_refused_message_fails_its_own_request_only(connections: ConnectionPool):
+    refused = raw_http_server.response(503, b"busy", "text/plain")
+    wire = SseHttp(tool({"bad": lambda asked: refused, "slow": lambda asked: b""}))
+    async with RawHttp(wire).listening() as server:
+        endpoint = http(server.url, **SSE)
+        slow = asyncio.ensure_future(call(connections, endpoint, "slow"))
+        await until(lambda: "tools/call" in server.methods())
+        error = await failure(call(connections, endpoint, "bad"))
+        assert (error.code, error.http_status) == ("server_unreachable", 503)
+        assert not slow.done()
+        slow.cancel()
+
+
+# --- bounds
+
+
+async def test_a_wrong_or_unreadable_message_disturbs_no_other(connections: ConnectionPool):
+    def noise(asked: Asked) -> bytes:
+        wrong = {"jsonrpc": "2.0", "id": asked.id + 99, "result": {}}
+        return (
+            raw_http_server.event("{broken", event="nonsense")
+            + raw_http_server.event(wrong)
+            + ok(asked)
+        )
+
+    async with RawHttp(SseHttp(tool({"x": noise}))).listening() as server:
+        assert text_of(await call(connections, http(server.url, **SSE), "x")) == "ok"
+
+
+async def test_an_event_over_the_bound_ends_the_stream(connections: ConnectionPool):
+    wire = SseHttp(tool({"big": lambda asked: said(asked, {"a": "x" * MIB})}))
+    async with RawHttp(wire).listening() as server:
+        endpoint = http(server.url, **SSE)
+        assert (await failure(call(connections, endpoint, "big"))).code == "response_too_large"
+        assert text_of(await call(connections, endpoint, "x")) == "ok"
+
+
+async def test_a_stream_may_carry_sixteen_bodies_between_two_requests(connections: ConnectionPool):
+    half = said(Asked("POST", {}, {"id": 99}), {"a": "x" * 8000})
+    wire = SseHttp(tool({"x": lambda asked: half + ok(asked)}))
+    async with RawHttp(wire).listening() as server:
+        endpoint = http(server.url, max_body=1000, **SSE)
+        for _ in range(4):
+            assert text_of(await call(connections, endpoint, "x")) == "ok"
+        assert wire.opened == 1
+        for stream in wire.streams.values():
+            for _ in range(20):
+                stream.put_nowait(b": comment" * 100 + b"\n\n")
+        await until(lambda: server.gone == 1)
+        assert text_of(await call(connections, endpoint, "x")) == "ok"
+        assert wire.opened == 2

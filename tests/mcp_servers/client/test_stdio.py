@@ -1,0 +1,206 @@
+"""stdio against real and hostile children: eras, crashes, deadlines, bounds."""
+
+import asyncio
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mcp_servers.client.endpoint import ServerEndpoint
+from mcp_servers.client.pool import ConnectionPool
+from tests.factories import CLOCK
+from tests.mcp_servers.client.endpoints import (
+    HOLDER,
+    call,
+    failure,
+    scripted,
+    starts,
+    stdio,
+    text_of,
+)
+
+LIMIT_S = 0.2
+
+
+# --- eras
+
+
+@pytest.mark.parametrize(
+    ("era", "found", "version"),
+    [
+        ("both", "modern", "2026-07-28"),
+        ("modern", "modern", "2026-07-28"),
+        ("handshake", "handshake", "2025-11-25"),
+        ("silent", "handshake", "2025-11-25"),
+        ("strict", "handshake", "2025-11-25"),
+        ("fussy", "handshake", "2025-11-25"),
+        ("late", "modern", "2026-07-28"),
+        ("old", "handshake", "2025-11-25"),
+    ],
+)
+async def test_the_era_of_a_strange_server_is_found(
+    connections: ConnectionPool, era: str, found: str, version: str
+):
+    greeting = await connections.greet(scripted(era), holder=HOLDER)
+    assert (greeting.era, greeting.protocol_version) == (found, version)
+
+
+async def test_silence_on_the_probe_costs_about_a_second(connections: ConnectionPool):
+    began = time.monotonic()
+    await connections.greet(scripted("silent"), holder=HOLDER)
+    assert time.monotonic() - began < 2.5
+
+
+async def test_a_server_that_dies_of_the_probe_is_started_again_without_it(
+    connections: ConnectionPool,
+):
+    endpoint = scripted("strict")
+    assert text_of(await call(connections, endpoint, "echo", a=1)) == '{"a": 1}'
+    assert starts(connections, endpoint) == 2
+
+
+async def test_a_stored_era_is_not_probed_again(connections: ConnectionPool):
+    endpoint = scripted("strict", era="handshake")
+    await call(connections, endpoint, "echo")
+    assert starts(connections, endpoint) == 1
+
+
+@pytest.mark.parametrize(
+    ("stored", "now", "found"),
+    [
+        ("modern", "handshake", "handshake"),
+        ("modern", "strict", "handshake"),
+        ("handshake", "modern", "modern"),
+    ],
+)
+async def test_a_stored_era_that_is_wrong_is_found_anew(
+    connections: ConnectionPool, stored: str, now: str, found: str
+):
+    endpoint = scripted(now, era=stored)
+    assert (await connections.greet(endpoint, holder=HOLDER)).era == found
+
+
+@pytest.mark.parametrize("era", ["no", "late_no"])
+async def test_a_server_that_refuses_every_greeting_is_quoted(
+    connections: ConnectionPool, era: str
+):
+    error = await failure(connections.greet(scripted(era), holder=HOLDER))
+    assert error.code == "upstream_error"
+    assert "not today" in str(error)
+
+
+async def test_a_server_without_a_common_version_says_which_it_speaks(connections: ConnectionPool):
+    error = await failure(connections.greet(scripted("foreign"), holder=HOLDER))
+    assert error.code == "protocol_error"
+    assert "2030-01-01" in str(error)
+
+
+async def test_a_handshake_at_a_version_nobody_knows_is_refused(connections: ConnectionPool):
+    endpoint = scripted("handshake", env={"VERSION": "1999-01-01"})
+    error = await failure(connections.greet(endpoint, holder=HOLDER))
+    assert error.code == "protocol_error"
+    assert "1999-01-01" in str(error)
+
+
+# --- starting
+
+
+async def test_a_command_that_is_not_there_is_unreachable(connections: ConnectionPool):
+    error = await failure(call(connections, stdio("no-such-command"), "x"))
+    assert (error.code, error.sent) == ("server_unreachable", False)
+    assert "no-such-command" in str(error)
+    assert "installed" in error.remedy
+
+
+async def test_a_folder_that_is_not_there_is_unreachable(connections: ConnectionPool):
+    error = await failure(call(connections, scripted(cwd="/no/such/folder"), "x"))
+    assert error.code == "server_unreachable"
+    assert "/no/such/folder" in str(error)
+
+
+async def test_a_server_that_ends_at_its_start_tells_its_last_words(connections: ConnectionPool):
+    endpoint = stdio(sys.executable, "-c", "import sys; sys.exit('the key ☠\\u202e is missing')")
+    error = await failure(call(connections, endpoint, "x"))
+    assert (error.code, error.sent) == ("server_crashed", False)
+    assert "exited with status 1" in str(error)
+    assert str(error).count("the key ☠⟨U+202E⟩ is missing") == 1  # though it was started twice
+
+
+async def test_last_words_do_not_show_the_endpoints_secrets(connections: ConnectionPool):
+    code = "import os, sys; sys.exit('bad key ' + os.environ['API_KEY'])"
+    endpoint = stdio(sys.executable, "-c", code, env={"API_KEY": "hunter2-hunter2"})
+    error = await failure(call(connections, endpoint, "x"))
+    assert "hunter2" not in str(error)
+    assert "bad key" in str(error)
+
+
+async def test_a_server_that_never_greets_is_unreachable_at_its_limit(connections: ConnectionPool):
+    endpoint = stdio("sleep", "60", start_s=0.3)
+    began = time.monotonic()
+    error = await failure(call(connections, endpoint, "x"))
+    assert error.code == "server_unreachable"
+    assert "0.3 s" in str(error)
+    assert time.monotonic() - began < 2
+
+
+async def test_a_deadline_before_the_greeting_says_that_nothing_was_sent(
+    connections: ConnectionPool,
+):
+    error = await failure(call(connections, stdio("sleep", "60"), "x", timeout_s=LIMIT_S))
+    assert (error.code, error.sent) == ("server_unreachable", False)
+
+
+# --- servers that nobody here wrote
+
+
+async def test_the_time_server_answers(
+    connections: ConnectionPool, pypi_server: Callable[[str], str]
+):
+    endpoint = stdio(pypi_server("mcp-server-time"))
+    assert (await connections.greet(endpoint, holder=HOLDER)).era == "modern"
+    result = await call(connections, endpoint, "get_current_time", timezone="Asia/Tokyo")
+    assert "Asia/Tokyo" in text_of(result)
+    # What stands for it in most tests declares the same tools.
+    twin = stdio(sys.executable, str(CLOCK))
+    assert await get_declared(connections, endpoint) == await get_declared(connections, twin)
+
+
+async def get_declared(
+    connections: ConnectionPool, endpoint: ServerEndpoint
+) -> list[dict[str, Any]]:
+    """Return what a server says of its tools, without the titles and types of its answers."""
+    items = (await connections.survey(endpoint)).items
+    tools = [item.payload for item in items if item.kind == "tool"]
+    return [
+        {field: tool[field] for field in ("name", "description", "annotations")}
+        | {"properties": {name: one["description"] for name, one in get_properties(tool).items()}}
+        | {"required": tool["inputSchema"]["required"]}
+        for tool in tools
+    ]
+
+
+def get_properties(tool: dict[str, Any]) -> dict[str, Any]:
+    properties: dict[str, Any] = tool["inputSchema"]["properties"]
+    return properties
+
+
+async def test_the_git_server_answers(
+    connections: ConnectionPool, pypi_server: Callable[[str], str], tmp_path: Path
+):
+    git = await asyncio.create_subprocess_exec("git", "init", "-q", str(tmp_path))
+    assert await git.wait() == 0
+    endpoint = stdio(pypi_server("mcp-server-git"), "--repository", str(tmp_path))
+    result = await call(connections, endpoint, "git_status", repo_path=str(tmp_path))
+    assert "Repository status" in text_of(result)
+
+
+@pytest.mark.npm
+async def test_the_everything_server_answers(
+    connections: ConnectionPool, node_server: Callable[[str], str]
+):
+    endpoint = stdio(node_server("mcp-server-everything"))
+    assert (await connections.greet(endpoint, holder=HOLDER)).era == "handshake"
+    assert text_of(await call(connections, endpoint, "echo", message="hi")) == "Echo: hi"

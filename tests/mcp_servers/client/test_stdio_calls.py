@@ -1,0 +1,290 @@
+"""Calls over stdio to children that crash, hang, babble and overflow."""
+
+import asyncio
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from mcp_servers.client import child_process
+from mcp_servers.client.child_process import GROUP
+from mcp_servers.client.pool import ConnectionPool
+from tests.mcp_servers.client.endpoints import (
+    HOLDER,
+    call,
+    failure,
+    scripted,
+    starts,
+    text_of,
+    until,
+)
+
+LIMIT_S = 0.2
+
+
+# --- calls
+
+
+async def test_results_come_raw_with_unknown_members(connections: ConnectionPool):
+    result = await call(connections, scripted(), "echo", a="ü")
+    assert result["x-unknown"] == [1]
+    assert json.loads(text_of(result)) == {"a": "ü"}
+
+
+@pytest.mark.parametrize("era", ["both", "handshake"])
+async def test_a_call_that_takes_too_long_leaves_the_connection_usable(
+    connections: ConnectionPool, era: str
+):
+    endpoint = scripted(era)
+    await call(connections, endpoint, "echo")
+    error = await failure(call(connections, endpoint, "hang", timeout_s=LIMIT_S))
+    assert (error.code, error.sent, error.retryable) == ("call_timeout", True, True)
+    assert "tools/call" in str(error)
+    cancelled = json.loads(text_of(await call(connections, endpoint, "cancellations")))
+    assert len(cancelled) == 1
+    assert starts(connections, endpoint) == 1
+
+
+async def test_the_endpoints_own_limit_holds_where_none_is_given(connections: ConnectionPool):
+    error = await failure(call(connections, scripted(read_s=LIMIT_S), "hang"))
+    assert error.code == "call_timeout"
+
+
+async def test_a_cancelled_call_is_cancelled_at_the_server(connections: ConnectionPool):
+    endpoint = scripted()
+    await call(connections, endpoint, "echo")
+    waiting = asyncio.ensure_future(call(connections, endpoint, "hang"))
+    await asyncio.sleep(0)  # so that it is sent
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert json.loads(text_of(await call(connections, endpoint, "cancellations")))
+
+
+async def test_answers_nobody_asked_for_are_dropped(connections: ConnectionPool):
+    endpoint = scripted()
+    await call(connections, endpoint, "echo")  # so that the limit is none of starting
+    error = await failure(call(connections, endpoint, "wrong_id", timeout_s=LIMIT_S))
+    assert error.code == "call_timeout"
+    assert text_of(await call(connections, endpoint, "twice")) == "first"
+    assert text_of(await call(connections, endpoint, "echo")) == "{}"
+
+
+async def test_chatter_on_stdout_is_skipped(connections: ConnectionPool):
+    assert text_of(await call(connections, scripted(), "garbage")) == "after the garbage"
+
+
+async def test_an_answer_within_a_batch_is_found(connections: ConnectionPool):
+    assert text_of(await call(connections, scripted(), "batch")) == "in a batch"
+
+
+async def test_many_calls_at_a_time_get_their_own_answers(connections: ConnectionPool):
+    endpoint = scripted()
+    asked = [call(connections, endpoint, "echo", n=n) for n in range(50)]
+    answers = await asyncio.gather(*asked)
+    assert [json.loads(text_of(answer))["n"] for answer in answers] == list(range(50))
+
+
+async def test_an_error_of_the_server_keeps_its_code_and_data(connections: ConnectionPool):
+    error = await failure(call(connections, scripted(), "refuse", code=-32050, text="no\u202e way"))
+    assert (error.code, error.rpc_code, error.rpc_data) == ("upstream_error", -32050, {"why": 1})
+    assert "no⟨U+202E⟩ way" in str(error)
+
+
+async def test_progress_reaches_the_caller_in_order_and_cut(connections: ConnectionPool):
+    told: list[tuple[float, float | None, str | None]] = []
+
+    async def on_progress(progress: float, total: float | None, message: str | None) -> None:
+        told.append((progress, total, message))
+
+    endpoint = scripted()
+    await call(connections, endpoint, "progress", on_progress=on_progress, steps=4)
+    assert [step for step, _, _ in told] == [0, 1, 2, 3]
+    assert {total for _, total, _ in told} == {9}
+    assert {len(message or "") for _, _, message in told} == {1000}
+    assert text_of(await call(connections, endpoint, "progress", steps=1)) == "progressed"
+
+
+async def test_progress_that_comes_too_fast_is_dropped_but_never_the_answer(
+    connections: ConnectionPool,
+):
+    told: list[float] = []
+    endpoint, caught_up = scripted(), asyncio.Event()
+
+    async def on_progress(progress: float, total: float | None, message: str | None) -> None:
+        told.append(progress)
+        await caught_up.wait()
+
+    slow = call(connections, endpoint, "progress", on_progress=on_progress, steps=2000)
+    calling = asyncio.ensure_future(slow)
+    await until(lambda: told)
+    await call(connections, endpoint, "echo")  # which the server answers after it all
+    caught_up.set()
+    assert text_of(await calling) == "progressed"
+    assert len(told) == 257
+
+
+# --- crashes
+
+
+@pytest.mark.parametrize("how", ["crash", "kill_itself"])
+async def test_a_call_that_the_server_dies_of_is_not_repeated(
+    connections: ConnectionPool, how: str
+):
+    endpoint = scripted()
+    error = await failure(call(connections, endpoint, how))
+    assert (error.code, error.sent) == ("server_crashed", True)
+    assert starts(connections, endpoint) == 1
+
+
+async def test_a_server_that_closes_its_output_has_ended(
+    connections: ConnectionPool, monkeypatch: pytest.MonkeyPatch
+):
+    # Without the helper processes of a namespace, which would keep the output open.
+    monkeypatch.setattr(child_process, "choose_containment", lambda: GROUP)
+    error = await failure(call(connections, scripted(), "close_output"))
+    assert error.code == "server_crashed"
+    assert "closed its output" in str(error)
+
+
+async def test_a_crash_tells_how_it_ended_and_its_last_words(connections: ConnectionPool):
+    error = await failure(call(connections, scripted(), "crash", status=7))
+    assert "exited with status 7" in str(error)
+    assert "out of cheese" in str(error)
+
+
+async def test_after_a_crash_there_is_exactly_one_reconnect(connections: ConnectionPool):
+    endpoint = scripted()
+    await failure(call(connections, endpoint, "crash"))
+    assert text_of(await call(connections, endpoint, "echo")) == "{}"
+    await failure(call(connections, endpoint, "crash"))
+    error = await failure(call(connections, endpoint, "echo"))
+    assert (error.code, error.sent) == ("server_crashed", False)
+
+
+async def test_a_server_that_never_starts_is_started_twice_at_most(connections: ConnectionPool):
+    endpoint = scripted("nonsense")
+    endpoint = replace(endpoint, args=("-c", "import sys; sys.exit(3)"))
+    for _ in range(3):
+        assert (await failure(call(connections, endpoint, "x"))).code == "server_crashed"
+
+
+async def test_a_longer_life_earns_another_reconnect(connections: ConnectionPool, clock: Any):
+    endpoint = scripted()
+    for _ in range(3):
+        await failure(call(connections, endpoint, "crash"))
+        clock.now += 61
+    assert text_of(await call(connections, endpoint, "echo")) == "{}"
+
+
+async def test_a_changed_configuration_starts_afresh_after_crashes(connections: ConnectionPool):
+    endpoint = scripted()
+    await failure(call(connections, endpoint, "crash"))
+    await failure(call(connections, endpoint, "crash"))
+    assert (await failure(call(connections, endpoint, "echo"))).code == "server_crashed"
+    changed = replace(endpoint, env={"A": "b"})
+    assert json.loads(text_of(await call(connections, changed, "environment")))["A"] == "b"
+
+
+async def test_a_listing_is_repeated_after_a_crash(connections: ConnectionPool):
+    endpoint = scripted()
+    await call(connections, endpoint, "echo")
+    crashing = asyncio.ensure_future(failure(call(connections, endpoint, "crash")))
+    await asyncio.sleep(0)  # so that the server is asked to crash first
+    listed = await connections.request(endpoint, "tools/list", {}, holder=HOLDER)
+    assert listed["tools"]
+    assert "fatal" not in connections.stderr_tail(endpoint.server_id)  # of another child
+    assert (await crashing).code == "server_crashed"
+
+
+async def test_every_call_that_waits_learns_of_the_crash(connections: ConnectionPool):
+    endpoint = scripted()
+    await call(connections, endpoint, "echo")
+    waiting = [asyncio.ensure_future(failure(call(connections, endpoint, "hang"))) for _ in "abc"]
+    await failure(call(connections, endpoint, "crash"))
+    assert {error.code for error in await asyncio.gather(*waiting)} == {"server_crashed"}
+
+
+# --- bounds
+
+
+@pytest.mark.parametrize("arguments", [{}, {"id_last": True}, {"id_unknown": True}])
+async def test_a_line_of_ten_megabytes_fails_its_call_only(
+    connections: ConnectionPool, arguments: dict[str, bool]
+):
+    endpoint = scripted()
+    error = await failure(call(connections, endpoint, "long_line", **arguments))
+    assert error.code == "response_too_large"
+    assert "1,048,576 bytes" in str(error)
+    assert text_of(await call(connections, endpoint, "echo")) == "{}"
+    assert starts(connections, endpoint) == 1
+
+
+async def test_a_long_notification_harms_nobody(connections: ConnectionPool):
+    assert text_of(await call(connections, scripted(), "long_notification")) == (
+        "after the notification"
+    )
+
+
+async def test_a_line_without_end_ends_the_server(connections: ConnectionPool):
+    endpoint = scripted(max_line=100_000)
+    error = await failure(call(connections, endpoint, "endless_line"))
+    assert error.code == "response_too_large"
+
+
+@pytest.mark.parametrize(("tool", "why"), [("deep", "nested deeper"), ("broken_json", "not JSON")])
+async def test_an_unacceptable_answer_fails_its_call_only(
+    connections: ConnectionPool, tool: str, why: str
+):
+    endpoint = scripted()
+    error = await failure(call(connections, endpoint, tool))
+    assert error.code == "protocol_error"
+    assert why in str(error)
+    assert text_of(await call(connections, endpoint, "echo")) == "{}"
+
+
+@pytest.mark.parametrize("value", [None, 7, [], {"resultType": "task"}])
+async def test_a_result_of_another_kind_is_a_protocol_error(
+    connections: ConnectionPool, value: Any
+):
+    error = await failure(call(connections, scripted(), "not_an_object", value=value))
+    assert error.code == "protocol_error"
+
+
+async def test_a_result_that_asks_for_input_is_handed_back(connections: ConnectionPool):
+    value = {"resultType": "input_required", "requestState": "s"}
+    assert await call(connections, scripted(), "not_an_object", value=value) == value
+
+
+async def test_what_can_not_be_stored_is_replaced(connections: ConnectionPool):
+    assert await call(connections, scripted(), "unusual") == {"a\ufffd": "b\ufffd😀"}
+
+
+async def test_a_server_that_reads_nothing_is_given_up(connections: ConnectionPool):
+    endpoint = scripted()
+    await connections.greet(endpoint, holder=HOLDER)
+    await failure(call(connections, endpoint, "block", timeout_s=LIMIT_S))
+    large = "x" * 3_000_000
+    for _ in range(2):
+        error = await failure(call(connections, endpoint, "echo", a=large, timeout_s=LIMIT_S))
+        assert error.code == "call_timeout"
+    error = await failure(call(connections, endpoint, "echo", timeout_s=LIMIT_S))
+    assert (error.code, error.sent) == ("server_unreachable", False)
+
+
+async def test_the_last_64_kib_of_stderr_are_kept(connections: ConnectionPool):
+    endpoint = scripted()
+    assert connections.stderr_tail(endpoint.server_id) == ""
+    await call(connections, endpoint, "complain", size=1_000_000, end="the end\n")
+    kept = connections.stderr_tail(endpoint.server_id)
+    assert len(kept) == 64 * 1024
+    assert kept.endswith("eee" + "the end\n")
+
+
+async def test_what_is_kept_of_stderr_shows_no_secret(connections: ConnectionPool):
+    endpoint = scripted(env={"TOKEN": "tok-in-the-clear"})
+    await call(connections, endpoint, "complain", size=1, end="tok-in-the-clear\x1b[2J\n")
+    kept = connections.stderr_tail(endpoint.server_id)
+    assert "tok-in" not in kept
+    assert "\x1b" not in kept

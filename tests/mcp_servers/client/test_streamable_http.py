@@ -1,0 +1,265 @@
+"""Streamable HTTP against real and hostile endpoints: eras, sessions, statuses, bounds."""
+
+import asyncio
+import os
+import subprocess
+from collections.abc import AsyncIterator, Callable, Iterator
+
+import pytest
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_MODERN_VERSION
+
+from mcp_servers.client import jsonrpc
+from mcp_servers.client.pool import ConnectionPool
+from tests.mcp_servers.client.endpoints import HOLDER, call, failure, http, text_of
+from tests.servers import raw_http_server
+from tests.servers.raw_http_server import Asked, HandshakeHttp, RawHttp, modern
+
+LIMIT_S = 0.3
+Events = AsyncIterator[bytes]
+
+
+def test_the_versions_that_we_speak_are_those_of_the_sdk():
+    assert jsonrpc.MODERN == LATEST_MODERN_VERSION
+    assert jsonrpc.HANDSHAKE == HANDSHAKE_PROTOCOL_VERSIONS
+
+
+# --- modern, against the SDK's server
+
+
+async def test_a_modern_server_is_called_without_a_handshake(
+    connections: ConnectionPool, modern_url: str
+):
+    endpoint = http(modern_url, era="modern")
+    result = await call(connections, endpoint, "add", a=2, b=3)
+    assert result["structuredContent"] == {"result": 5}
+    assert result["resultType"] == "complete"
+
+
+async def test_a_modern_server_is_found_and_remembered(
+    connections: ConnectionPool, modern_url: str
+):
+    endpoint = http(modern_url)
+    assert text_of(await call(connections, endpoint, "echo", text="ü")) == "ü"
+    greeting = await connections.greet(endpoint, holder=HOLDER)
+    assert (greeting.era, greeting.server_info["name"]) == ("modern", "modern-test-server")
+    assert greeting.instructions.startswith("Add with")
+
+
+async def test_progress_of_a_modern_call_is_told_in_order(
+    connections: ConnectionPool, modern_url: str
+):
+    told: list[tuple[float, float | None, str | None]] = []
+
+    async def on_progress(progress: float, total: float | None, message: str | None) -> None:
+        told.append((progress, total, message))
+
+    endpoint = http(modern_url, era="modern")
+    result = await call(connections, endpoint, "slow", on_progress=on_progress)
+    assert text_of(result) == "done"
+    assert told == [(1, 3, "step 1"), (2, 3, "step 2"), (3, 3, "step 3")]
+
+
+async def test_a_name_that_is_not_ascii_travels_in_the_headers(
+    connections: ConnectionPool, modern_url: str
+):
+    params = {"name": "Grüße 👋", "arguments": {"name": "Bo"}}
+    endpoint = http(modern_url, era="modern")
+    result = await connections.request(endpoint, "prompts/get", params, holder=HOLDER)
+    assert result["messages"][0]["content"]["text"] == "Grüße, Bo!"
+
+
+async def test_arguments_are_mirrored_where_the_schema_asks_for_it(
+    connections: ConnectionPool, modern_url: str
+):
+    endpoint = http(modern_url, era="modern")
+    survey = await connections.survey(endpoint)
+    schema = next(item.payload["inputSchema"] for item in survey.items if item.name == "routed")
+    result = await call(connections, endpoint, "routed", input_schema=schema, region="eu ü")
+    assert text_of(result) == "eu ü x 1"
+    error = await failure(call(connections, endpoint, "routed", region="eu"))
+    assert error.rpc_code == -32020
+
+
+async def test_a_call_given_up_is_cancelled_and_the_server_stays_in_use(
+    connections: ConnectionPool, modern_url: str
+):
+    endpoint = http(modern_url, era="modern")
+    error = await failure(call(connections, endpoint, "wait", key="k1", timeout_s=LIMIT_S))
+    assert (error.code, error.sent, error.retryable) == ("call_timeout", True, True)
+    async with asyncio.timeout(5):
+        while text_of(await call(connections, endpoint, "outcomes", key="k1")) != "cancelled":
+            pass
+
+
+async def test_an_error_of_a_modern_server_keeps_its_code(
+    connections: ConnectionPool, modern_url: str
+):
+    endpoint = http(modern_url, era="modern")
+    error = await failure(connections.request(endpoint, "no/such", {}, holder=HOLDER))
+    assert (error.rpc_code, error.http_status) == (-32601, 404)
+    assert error.code == "upstream_error"
+
+
+async def test_calls_of_all_holders_share_one_pool(connections: ConnectionPool, modern_url: str):
+    endpoint = http(modern_url, era="modern")
+    asked = [call(connections, endpoint, "add", a=n, b=1, holder=f"session:{n}") for n in range(20)]
+    results = await asyncio.gather(*asked)
+    assert [result["structuredContent"]["result"] for result in results] == list(range(1, 21))
+    assert len(connections._upstreams) == 1
+
+
+# --- the handshake era, against the TypeScript SDK's server
+
+
+@pytest.fixture
+def everything_url(node_server: Callable[[str], str], free_port: int) -> Iterator[str]:
+    command = [node_server("mcp-server-everything"), "streamableHttp"]
+    with subprocess.Popen(
+        command,
+        env={"PATH": os.environ["PATH"], "PORT": str(free_port)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as server:
+        assert server.stderr is not None
+        for line in server.stderr:
+            if str(free_port) in line:
+                break
+        yield f"http://127.0.0.1:{free_port}/mcp"
+        server.terminate()
+
+
+@pytest.mark.npm
+async def test_a_server_of_the_handshake_era_is_found_and_called(
+    connections: ConnectionPool, everything_url: str
+):
+    endpoint = http(everything_url)
+    assert text_of(await call(connections, endpoint, "echo", message="hi")) == "Echo: hi"
+    greeting = await connections.greet(endpoint, holder=HOLDER)
+    assert (greeting.era, greeting.protocol_version) == ("handshake", "2025-11-25")
+    survey = await connections.survey(endpoint)
+    assert {item.kind for item in survey.items} >= {"tool", "prompt", "resource", "instructions"}
+    assert survey.notices == ()
+    assert [item for item in survey.items if item.fault] == []
+
+
+# --- eras
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        lambda asked: raw_http_server.response(400, b"Bad Request", "text/plain"),
+        lambda asked: raw_http_server.response(404, b"<html>", "text/html"),
+        lambda asked: raw_http_server.response(405),
+        lambda asked: raw_http_server.response(500),
+        lambda asked: raw_http_server.error(asked, -32600, 400),
+        lambda asked: raw_http_server.error(asked, -32601, 200),
+        lambda asked: raw_http_server.error(asked, -32022, 400, {"supported": ["2025-11-25"]}),
+        lambda asked: raw_http_server.error(asked, -32022, 400),
+        lambda asked: raw_http_server.result(asked, {"supportedVersions": ["2025-06-18"]}),
+        lambda asked: raw_http_server.result(asked, {"something": "else"}),
+    ],
+)
+async def test_whatever_refuses_the_probe_gets_a_handshake(
+    connections: ConnectionPool, refusal: Callable[[Asked], bytes]
+):
+    def respond(asked: Asked) -> bytes:
+        if asked.method == "server/discover":
+            return refusal(asked)
+        if asked.method == "initialize":
+            return raw_http_server.initialization(asked)
+        return raw_http_server.response(202, kind="")
+
+    async with RawHttp(respond).listening() as server:
+        greeting = await connections.greet(http(server.url), holder=HOLDER)
+    assert greeting.era == "handshake"
+
+
+@pytest.mark.parametrize(
+    ("refusal", "code"),
+    [
+        (lambda asked: raw_http_server.response(401), "needs_reauth"),
+        (lambda asked: raw_http_server.response(503), "server_unreachable"),
+        (lambda asked: raw_http_server.error(asked, -32020), "upstream_error"),
+        (lambda asked: raw_http_server.error(asked, -32021), "upstream_error"),
+        (
+            lambda asked: raw_http_server.error(asked, -32022, 400, {"supported": ["2030-01-01"]}),
+            "protocol_error",
+        ),
+    ],
+)
+async def test_an_outage_or_a_modern_refusal_is_not_answered_with_a_handshake(
+    connections: ConnectionPool, refusal: Callable[[Asked], bytes], code: str
+):
+    async with RawHttp(refusal).listening() as server:
+        error = await failure(connections.greet(http(server.url), holder=HOLDER))
+        assert error.code == code
+        assert "initialize" not in server.methods()
+
+
+async def test_a_stored_modern_era_that_is_wrong_is_found_anew(connections: ConnectionPool):
+    era = HandshakeHttp(raw_http_server.text)
+    async with RawHttp(era).listening() as server:
+        endpoint = http(server.url, era="modern")
+        assert text_of(await call(connections, endpoint, "x")) == "ok"
+        assert text_of(await call(connections, endpoint, "x")) == "ok"
+        assert server.methods().count("server/discover") == 1
+        assert era.opened == 1
+
+
+async def test_a_stored_handshake_era_that_is_wrong_is_found_anew(
+    connections: ConnectionPool, modern_url: str
+):
+    def respond(asked: Asked) -> bytes:
+        if asked.method == "initialize":
+            return raw_http_server.error(asked, -32022, 400, {"supported": [jsonrpc.MODERN]})
+        return raw_http_server.text(asked)
+
+    async with modern(respond).listening() as server:
+        endpoint = http(server.url, era="handshake")
+        assert text_of(await call(connections, endpoint, "x")) == "ok"
+        assert server.methods() == ["initialize", "server/discover", "tools/call"]
+
+
+async def test_a_refusal_that_a_modern_server_means_is_asked_for_once_more_only(
+    connections: ConnectionPool,
+):
+    async with modern(
+        lambda asked: raw_http_server.error(asked, -32000, 400)
+    ).listening() as server:
+        error = await failure(call(connections, http(server.url, era="modern"), "x"))
+        assert error.rpc_code == -32000
+        assert server.methods() == ["tools/call", "server/discover"]
+
+
+async def test_a_server_that_neither_discovers_nor_shakes_hands_says_why(
+    connections: ConnectionPool,
+):
+    async with RawHttp(lambda asked: raw_http_server.response(404)).listening() as server:
+        error = await failure(connections.greet(http(server.url, era="handshake"), holder=HOLDER))
+    assert (error.code, error.http_status) == ("protocol_error", 404)
+    assert "URL" in error.remedy
+
+
+async def test_discovering_anew_looks_at_the_era_anew(connections: ConnectionPool):
+    era = HandshakeHttp(raw_http_server.text)
+    async with RawHttp(era).listening() as server:
+        endpoint = http(server.url)
+        assert (await connections.survey(endpoint)).era == "handshake"
+        server.respond = lambda asked: raw_http_server.discovery(asked, tools=[])
+        assert (await connections.survey(endpoint)).era == "modern"
+
+
+async def test_a_server_that_names_our_version_while_refusing_it_is_asked_again(
+    connections: ConnectionPool,
+):
+    def respond(asked: Asked) -> bytes:
+        if len(server.asked) == 1:
+            return raw_http_server.error(asked, -32022, 400, {"supported": [jsonrpc.MODERN]})
+        return raw_http_server.discovery(asked)
+
+    server = RawHttp(respond)
+    async with server.listening():
+        assert (await connections.greet(http(server.url), holder=HOLDER)).era == "modern"
+    assert server.methods() == ["server/discover"] * 2

@@ -1,0 +1,299 @@
+"""Outages: a server's way from up to down and back, what people are told, what screens show."""
+
+from datetime import timedelta
+
+import pytest
+import time_machine
+from django.utils import timezone
+
+from bonobot.accounts.roles import Role
+from bonobot.core.problems import Problem
+from bonobot.ledger.types import Actor
+from bonobot.ledger.usage import build_rollups
+from bonobot.notifications.models import Notice
+from bonobot.notifications.services import NotificationChannelSpec, save_channel
+from mcp_servers.client.list_definitions import RawDefinition, ServerDeclarations
+from mcp_servers.discovery import keep
+from mcp_servers.health import services as health
+from mcp_servers.health.queries import (
+    list_recent_outages,
+    list_unmonitored_periods,
+    list_unmonitored_spans,
+    load_uptime_windows,
+)
+from mcp_servers.health.services import record_contact, record_failure
+from mcp_servers.health.uptime import compute_downtime
+from mcp_servers.models import Check, Outage, Server, Unasked
+from mcp_servers.services import set_server_enabled
+from mcp_servers.tasks import prune_checks
+from tests import admin_client, factories, large_organization, rest
+
+pytestmark = pytest.mark.django_db
+AWAY = Problem("Nobody listens.", code="server_unreachable", remedy="Start it.")
+REAUTH = Problem("It said 401.", code="needs_reauth", remedy="Enter a new token.")
+
+
+@pytest.fixture
+def acme():
+    return factories.organization()
+
+
+@pytest.fixture
+def server(acme):
+    return admin_client.web_server(acme)
+
+
+@pytest.fixture
+def pager(acme):
+    spec = NotificationChannelSpec("Pager", "webhook", url="https://hooks.example.com/x")
+    return save_channel(factories.administrator(acme), spec)[0]
+
+
+def fail(server, times=1, problem=AWAY):
+    for _ in range(times):
+        record_failure(server.pk, Check.Kind.HEALTH, problem)
+
+
+def succeed(server, latency_ms=10):
+    record_contact(Server.objects.get(pk=server.pk), Check.Kind.HEALTH, latency_ms)
+
+
+def told():
+    return list(Notice.objects.order_by("created_at").values_list("event", flat=True))
+
+
+def test_an_outage_lasts_from_the_first_failure_to_the_first_success(server):
+    fail(server, 3)
+    outage = Outage.objects.get()
+    assert (outage.failures, outage.code, outage.ended_at) == (3, "server_unreachable", None)
+    succeed(server)
+    outage.refresh_from_db()
+    assert outage.ended_at is not None
+    fail(server)
+    assert Outage.objects.count() == 2
+
+
+def test_a_server_that_is_switched_off_is_in_no_outage(acme, server):
+    fail(server)
+    set_server_enabled(factories.administrator(acme), server, enabled=False)
+    assert not Outage.objects.filter(ended_at=None).exists()
+    fail(server)
+    assert Outage.objects.count() == 1
+
+
+def test_people_are_told_after_three_failures_once(server, pager):
+    fail(server, 2)
+    assert told() == []
+    fail(server, 3)
+    assert told() == ["server_down"]
+    notice = Notice.objects.get()
+    assert "Nobody listens. Start it." in notice.text
+    assert str(server.pk) in notice.link
+
+
+def test_people_who_were_told_hear_of_the_end(server, pager):
+    fail(server, 3)
+    Notice.objects.update(state=Notice.State.SENT, attempts=1)
+    succeed(server)
+    assert told() == ["server_down", "server_up"]
+
+
+def test_a_blip_is_told_to_nobody(server, pager):
+    fail(server, 2)
+    succeed(server)
+    assert told() == []
+
+
+def test_a_server_that_flaps_is_told_of_once_in_a_quarter_of_an_hour(server, pager):
+    with time_machine.travel(timezone.now(), tick=False) as clock:
+        for _ in range(5):
+            fail(server, 3)
+            Notice.objects.due().update(state=Notice.State.SENT, attempts=1)
+            clock.shift(timedelta(minutes=1))
+            succeed(server)
+            Notice.objects.due().update(state=Notice.State.SENT, attempts=1)
+            clock.shift(timedelta(minutes=1))
+        assert Notice.objects.filter(state=Notice.State.SENT).count() == 2
+        fail(server, 3)
+        clock.shift(timedelta(minutes=20))
+        assert [notice.event for notice in Notice.objects.due()] == ["server_down"]
+
+
+def test_a_need_for_credentials_is_told_at_once_with_what_to_do(server, pager):
+    fail(server, problem=REAUTH)
+    fail(server, problem=REAUTH)
+    assert told() == ["needs_reauth"]
+    assert "Enter a new token." in Notice.objects.get().text
+
+
+def survey(*names):
+    items = [
+        RawDefinition("tool", name, {"name": name, "inputSchema": {"type": "object"}})
+        for name in names
+    ]
+    return ServerDeclarations(
+        era="modern",
+        protocol_version="2026-07-28",
+        server_info={},
+        capabilities={},
+        instructions="",
+        discovery={},
+        items=tuple(items),
+        complete=frozenset({"tool"}),
+        latency_ms=5,
+    )
+
+
+def discovered(server, *names):
+    actor = Actor(kind="system", id="t", label="t")
+    keep(server.pk, survey(*names), {}, actor=actor, kind=Check.Kind.DISCOVERY)
+
+
+def test_what_waits_is_told_once_for_each_discovery(server, pager):
+    discovered(server, "add", "subtract")
+    assert told() == ["definitions_waiting"]
+    assert "add, subtract" in Notice.objects.get().text
+    discovered(server, "add", "subtract")
+    assert told() == ["definitions_waiting"]
+    discovered(server, "add", "subtract", "divide")
+    assert len(told()) == 2
+
+
+def test_what_the_server_is_trusted_with_is_not_told(server, pager):
+    Server.objects.filter(pk=server.pk).update(approval="always")
+    discovered(server, "add")
+    assert told() == []
+
+
+def test_windows_count_time_calls_and_latencies(server, django_assert_num_queries):
+    now = timezone.now()
+    long_ago = now - timedelta(days=60)
+    Server.objects.filter(pk=server.pk).update(created_at=long_ago, checked_at=now)
+    for latency in range(1, 101):
+        succeed(server, latency)
+    Outage.objects.create(
+        organization_id=server.organization_id,
+        server=server,
+        code="server_unreachable",
+        began_at=now - timedelta(hours=36),
+        ended_at=now - timedelta(hours=18),
+    )
+    server.refresh_from_db()
+    with django_assert_num_queries(8):
+        day, week, month = load_uptime_windows(server, list_recent_outages(server, now), now)
+    assert (day.p50, day.p95, day.checks, day.failures) == (50, 95, 100, 0)
+    assert day.uptime == pytest.approx(75)
+    assert week.uptime == pytest.approx(100 * (1 - 18 / 168))
+    assert (day.outages, month.outages) == (1, 1)
+
+
+def test_windows_count_calls_that_are_counted_and_those_that_are_not_yet(server):
+    where, now = server.organization, timezone.now()
+    large_organization.call(where, factories.agent(where), [server], 48)  # one an hour
+    for _ in range(2):
+        day, week, month = load_uptime_windows(server, [], now)
+        assert 23 <= day.calls <= 25
+        assert (week.calls, month.calls) == (48, 48)
+        build_rollups.count(where.pk)
+
+
+def test_a_time_without_a_worker_is_not_claimed_as_up(server):
+    begin = timezone.now()
+    with time_machine.travel(begin, tick=False) as clock:
+        succeed(server)
+        clock.shift(timedelta(minutes=1))
+        succeed(server)
+        clock.shift(timedelta(hours=8))
+        assert day_of(server) == pytest.approx(100)
+        assert unknown_of(server) == timedelta(hours=8)
+        fail(server)
+        clock.shift(timedelta(minutes=3))
+        fail(server)
+        [gap] = Unasked.objects.all()
+        assert gap.ended_at - gap.began_at == timedelta(hours=8)
+        # A minute of up and three of away are known; of the night nothing is.
+        assert day_of(server) == pytest.approx(25, abs=0.1)
+
+
+def test_of_a_server_that_is_switched_off_nothing_more_is_claimed(acme, server):
+    with time_machine.travel(timezone.now(), tick=False) as clock:
+        succeed(server)
+        clock.shift(timedelta(minutes=5))
+        succeed(server)
+        set_server_enabled(factories.administrator(acme), server, enabled=False)
+        clock.shift(timedelta(hours=5))
+        assert unknown_of(server) == timedelta(hours=5)
+        page = admin_client.sit(acme, Role.AUDITOR).get("mcp_servers_server_changelist")
+        assert page.count("nobody asked") == 23
+        server.refresh_from_db()
+        set_server_enabled(factories.administrator(acme), server, enabled=True)
+        succeed(server)
+        assert unknown_of(server) == timedelta(hours=5)
+
+
+def test_contacts_in_their_time_leave_no_gap(server):
+    with time_machine.travel(timezone.now(), tick=False) as clock:
+        for failures in range(8):
+            fail(server)
+            server.refresh_from_db()
+            clock.shift(health.pause(server, failures + 1) + timedelta(seconds=30))
+        succeed(server)
+    assert not Unasked.objects.exists()
+
+
+def day_of(server):
+    server.refresh_from_db()
+    return load_uptime_windows(server, list_recent_outages(server, timezone.now()), timezone.now())[
+        0
+    ].uptime
+
+
+def unknown_of(server):
+    server.refresh_from_db()
+    now = timezone.now()
+    spans = list_unmonitored_spans(server, now, list_unmonitored_periods(server, now))
+    return compute_downtime(spans, now - timedelta(days=1), now)
+
+
+def test_of_a_server_that_nobody_asked_nothing_is_claimed(server):
+    now = timezone.now()
+    assert [one.uptime for one in load_uptime_windows(server, [], now)] == [None, None, None]
+    assert [one.p95 for one in load_uptime_windows(server, [], now)] == [None, None, None]
+
+
+def test_old_outages_go_and_open_ones_stay(server):
+    fail(server)
+    long_ago = timezone.now() - timedelta(days=40)
+    Outage.objects.update(began_at=long_ago)
+    Check.objects.all().delete()
+    assert prune_checks() == 0
+    Outage.objects.update(ended_at=long_ago)
+    assert prune_checks() == 1
+
+
+def test_the_history_page_shows_outages_and_their_cause(acme, server):
+    seat = admin_client.sit(acme, Role.AUDITOR)
+    assert "Nobody has asked" in seat.get("mcp_servers_server_health", server.pk)
+    succeed(server, 20)
+    succeed(server, 40)
+    fail(server, 2)
+    page = seat.get("mcp_servers_server_health", server.pk)
+    assert "Nobody listens." in page
+    assert "still away" in page
+    assert "<polyline" in page
+    assert "bb-timeline" in seat.get("mcp_servers_server_changelist")
+
+
+def test_history_and_uptime_over_rest(acme, server):
+    client = rest.as_role(acme, Role.AUDITOR)
+    succeed(server)
+    fail(server, 2)
+    first = client.get(f"mcp-servers/{server.pk}/history?limit=2")
+    assert [one["code"] for one in first.json["results"]] == ["server_unreachable"] * 2
+    [last] = client.get(first.json["next"]).json["results"]
+    assert (last["ok"], last["latency_ms"]) == (True, 10)
+    assert len(client.get(f"mcp-servers/{server.pk}/history?ok=false").json["results"]) == 2
+    found = client.get(f"mcp-servers/{server.pk}/uptime").json
+    assert [one["name"] for one in found["windows"]] == ["24h", "7d", "30d"]
+    assert found["connection"]["error_code"] == "server_unreachable"
+    assert found["outages"][0]["ended_at"] is None

@@ -1,0 +1,84 @@
+"""Placeholders of an export: each its own, none of them Bonobot's."""
+
+import json
+
+import pytest
+
+from mcp_servers.import_export.agent_overrides import parse_overrides
+from mcp_servers.import_export.export_servers import (
+    SecretPlaceholders,
+    as_client_file,
+    export_server,
+)
+from mcp_servers.server_config import ServerSpec
+from mcp_servers.services import add
+from tests import factories
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "expected"),
+    [
+        ("docs", "token", "${DOCS_TOKEN}"),
+        ("my-docs", "X-Api-Key", "${MY_DOCS_X_API_KEY}"),
+        ("bonobot", "token", "${MCP_BONOBOT_TOKEN}"),
+        ("database", "url", "${MCP_DATABASE_URL}"),
+        ("1password", "key", "${MCP_1PASSWORD_KEY}"),
+    ],
+)
+def test_a_name_is_made_of_the_server_and_its_secret(owner, name, expected):
+    assert SecretPlaceholders().placeholder(owner, name) == expected
+
+
+def test_two_secrets_never_share_a_name():
+    names = SecretPlaceholders()
+    first, second = names.placeholder("a-b", "c"), names.placeholder("a", "b-c")
+    assert (first, second) == ("${A_B_C}", "${A_B_C_2}")
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("auth", "headers", "secret"),
+    [
+        ({"type": "none"}, None, None),
+        (
+            {"type": "bearer_token", "token": "s3cret"},
+            {"Authorization": "Bearer ${DOCS_TOKEN}"},
+            {"type": "bearer_token", "token": "${DOCS_TOKEN}"},
+        ),
+        (
+            {"type": "api_key", "header": "X-Key", "key": "s3cret"},
+            {"X-Key": "${DOCS_KEY}"},
+            {"type": "api_key", "header": "X-Key", "key": "${DOCS_KEY}"},
+        ),
+        (
+            {"type": "oauth2", "client_id": "me", "client_secret": "s3cret"},
+            None,
+            {"type": "oauth2", "client_id": "me", "client_secret": "${DOCS_CLIENT_SECRET}"},
+        ),
+    ],
+    ids=["none", "bearer token", "API key", "OAuth"],
+)
+def test_a_sign_in_is_written_as_its_reader_knows_it(auth, headers, secret):
+    url = "https://docs.example.com/mcp"
+    spec = ServerSpec(
+        name="docs", transport_type="http", endpoint_config={"url": url}, auth_config=auth
+    )
+    server = add(factories.administrator(factories.organization()), spec)
+    for_clients = as_client_file([server])["mcpServers"]["docs"]
+    ours = export_server(server, SecretPlaceholders())
+    assert (for_clients.get("headers"), ours.get("auth_config")) == (headers, secret)
+    assert "s3cret" not in f"{for_clients} {ours}"
+
+
+@pytest.mark.django_db
+def test_the_tools_that_a_server_is_kept_to_are_carried():
+    spec = ServerSpec(
+        name="docs",
+        transport_type="http",
+        endpoint_config={"url": "https://docs.example.com/mcp"},
+        only_tools=["read_*"],
+    )
+    server = add(factories.administrator(factories.organization()), spec)
+    text = json.dumps(as_client_file([server]))
+    assert parse_overrides(text).only_tools == {"docs": ("read_*",)}
+    assert export_server(server, SecretPlaceholders())["allowed_tools"] == ["read_*"]

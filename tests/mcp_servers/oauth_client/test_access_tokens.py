@@ -1,0 +1,126 @@
+"""One renewal for everybody: across processes, and past a holder that died."""
+
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+from uuid import uuid4
+
+import httpx
+import pytest
+from django.utils import timezone
+
+from bonobot.accounts.roles import Role
+from bonobot.core.runtime import get_runtime
+from mcp_servers.build_endpoint import build_endpoint
+from mcp_servers.models import OAuthGrant
+from mcp_servers.oauth_client import access_tokens, grants
+from mcp_servers.oauth_client.token_requests import OAuthTokens
+from tests import factories, processes
+from tests.mcp_servers.oauth_client.conftest import LOGIN, ask
+from tests.mcp_servers.oauth_client.test_authorization_code import browser, signed_in
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+# Ten callers at once, each with the process's own loop, connections and database.
+CALLERS = """
+import sys
+from concurrent.futures import ThreadPoolExecutor
+import django
+django.setup()
+from mcp_servers.build_endpoint import build_endpoint
+from mcp_servers.models import Server
+from tests.mcp_servers.oauth_client.conftest import ask
+server = Server.objects.get(pk=sys.argv[1])
+endpoint = build_endpoint(server)
+with ThreadPoolExecutor(10) as pool:
+    print(*sorted(pool.map(lambda _: ask(server, endpoint), range(10))), flush=True)
+import os
+os._exit(0)
+"""
+
+
+def callers(server) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-c", CALLERS, str(server.pk)],
+        cwd=Path(__file__).parents[3],
+        env=processes.environment(),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_twenty_callers_in_two_processes_refresh_once(register, organization, protected):
+    server = register(LOGIN)
+    signed_in(browser(factories.person(organization, Role.OWNER)), server)
+    OAuthGrant.objects.update(expires_at=timezone.now())
+    protected.set(token_pause_s=1.0)
+    both = [callers(server), callers(server)]
+    digests = [digest for one in both for digest in one.communicate(timeout=90)[0].split()]
+    assert len(digests) == 20
+    assert len(set(digests)) == 1
+    kinds = [one["grant_type"] for one in protected.token_requests]
+    assert kinds == ["authorization_code", "refresh_token"]
+
+
+def test_a_rotated_refresh_token_is_never_used_twice(register, protected, boss):
+    server = register(LOGIN)
+    account = build_endpoint(server).account
+    grant = grants.grant_of(account)
+    protected.set(token_pause_s=0.2)
+    given = _first_grant(protected)
+    authority = {
+        "issuer": protected.origin,
+        "resource": protected.url,
+        "token_endpoint": f"{protected.origin}/token",
+    }
+    grants.store(grant, None, given, authority=authority, issuer=protected.origin, client_id="c")
+    endpoint = build_endpoint(server)  # once: each thread would keep a connection of its own
+    with ThreadPoolExecutor(10) as pool:
+        assert len(set(pool.map(lambda _: ask(server, endpoint), range(10)))) == 1
+    refreshed = [one for one in protected.token_requests if one["grant_type"] == "refresh_token"]
+    assert len(refreshed) == 1
+    assert OAuthGrant.objects.get().refresh_token.open() != given.refresh
+
+
+def _first_grant(protected):
+    challenge = "47DEQpj8HBSa-_TImW-5JCeuQeRkm5NMpJWZG3hSuFU"  # of the empty verifier
+    asked = {"redirect_uri": "http://127.0.0.1/x", "state": "s", "code_challenge": challenge}
+    answer = httpx.get(f"{protected.origin}/authorize", params=asked)
+    code = httpx.URL(answer.headers["location"]).params["code"]
+    form = {"grant_type": "authorization_code", "code": code, "resource": protected.url}
+    body = httpx.post(f"{protected.origin}/token", data=form).json()
+    return OAuthTokens("old", body["refresh_token"], timezone.now(), "")
+
+
+def test_the_lease_of_a_process_that_died_is_waited_out_and_taken(register, protected):
+    server = register()
+    grant = grants.grant_of(build_endpoint(server).account)
+    assert grants.claim(grant, uuid4())
+    assert not grants.claim(grant, uuid4())
+    OAuthGrant.objects.update(lease_until=timezone.now() + timedelta(seconds=1))
+    assert ask(server)
+    assert len(protected.token_requests) == 1
+
+
+def test_who_lost_the_lease_writes_nothing(register, protected):
+    server = register()
+    grant = grants.grant_of(build_endpoint(server).account)
+    ask(server)
+    before = OAuthGrant.objects.values().get()
+    stale = OAuthTokens("stale", "", None, "")
+    assert not grants.store(grant, uuid4(), stale)
+    after = OAuthGrant.objects.values().get()
+    assert before["version"] == after["version"]
+
+
+def test_a_caller_that_goes_away_does_not_end_the_renewal(register, protected):
+    server = register()
+    protected.set(token_pause_s=0.5)
+    account = build_endpoint(server).account
+    with pytest.raises(TimeoutError):
+        get_runtime().call(access_tokens.get_access_token, account, timeout_s=0.2)
+    held = get_runtime().call(access_tokens.get_access_token, account)
+    assert held.version == 1
+    assert len(protected.token_requests) == 1

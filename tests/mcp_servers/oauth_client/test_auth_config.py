@@ -1,0 +1,111 @@
+"""The sign-in `oauth2` as people write it: refused with the field, read back without secrets."""
+
+import json
+
+import pytest
+
+from bonobot.core.problems import Problem
+from mcp_servers.import_export import parse
+from mcp_servers.models import Secret
+from mcp_servers.server_config import ServerSpec, mask_auth_config
+from mcp_servers.services import add, update_server
+from tests import factories
+
+pytestmark = pytest.mark.django_db
+
+CREDENTIALS = {"type": "oauth2", "client_id": "me", "client_secret": "hidden-secret"}
+
+
+@pytest.fixture
+def boss():
+    return factories.administrator(factories.organization())
+
+
+def spec(auth, **more):
+    config = {"url": "https://mcp.example.com/mcp"}
+    return ServerSpec(
+        name="docs", transport_type="http", endpoint_config=config, auth_config=auth, **more
+    )
+
+
+BAD = {
+    "no client id": ({"client_secret": "x"}, "missing_value", "client_id"),
+    "no secret of any kind": ({"client_id": "me"}, "missing_value", "client_secret"),
+    "a key that is none": (
+        {"client_id": "me", "private_key": "x"},
+        "bad_private_key",
+        "private_key",
+    ),
+    "a grant that is none": ({"grant": "password"}, "invalid", "grant"),
+    "nobody's tokens": ({"grant": "authorization_code", "per": "team"}, "invalid", "per"),
+    "a token URL for a login": (
+        {"grant": "authorization_code", "token_url": "https://x.example/token"},
+        "invalid",
+        "token_url",
+    ),
+    "a token URL inside": (
+        {**CREDENTIALS, "token_url": "http://169.254.169.254/token"},
+        "egress_denied",
+        "token_url",
+    ),
+    "a scope with a quote": ({**CREDENTIALS, "scopes": 'a"b'}, "invalid", "scopes"),
+    "an unknown member": ({**CREDENTIALS, "password": "x"}, "unknown_field", "password"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_cannot_work_is_refused_at_its_field(boss, name):
+    auth, code, field = BAD[name]
+    with pytest.raises(Problem) as caught:
+        add(boss, spec({"type": "oauth2", **auth}))
+    assert (caught.value.code, caught.value.field) == (code, f"auth_config.{field}")
+
+
+def test_a_stdio_server_has_no_oauth(boss):
+    config = {"command": "npx", "args": ["-y", "package@1.2.3"]}
+    one = ServerSpec(
+        name="x", transport_type="stdio", endpoint_config=config, auth_config=CREDENTIALS
+    )
+    with pytest.raises(Problem) as caught:
+        add(boss, one)
+    assert caught.value.field == "auth_config.type"
+
+
+def test_the_secret_is_sealed_and_not_read_back(boss):
+    server = add(boss, spec({**CREDENTIALS, "scopes": ["a", "b"]}))
+    shown = mask_auth_config(server)
+    assert shown == {
+        "type": "oauth2",
+        "client_id": "me",
+        "scopes": ["a", "b"],
+        "configured": True,
+    }
+    assert "hidden-secret" not in json.dumps(shown) + json.dumps(server.auth_config)
+    assert Secret.objects.get().value.open() == "hidden-secret"
+
+
+def test_what_was_read_can_be_written_back(boss):
+    server = add(boss, spec(CREDENTIALS))
+    update_server(boss, server, spec({**mask_auth_config(server), "client_secret": "********"}))
+    assert Secret.objects.get().value.open() == "hidden-secret"
+
+
+def test_a_login_needs_no_secret_and_counts_as_configured(boss):
+    server = add(boss, spec({"type": "oauth2", "grant": "authorization_code", "per": "user"}))
+    assert mask_auth_config(server)["configured"] is True
+    assert not Secret.objects.exists()
+
+
+def test_a_login_can_be_imported_and_asks_for_no_secret():
+    auth = {"type": "oauth2", "grant": "authorization_code", "per": "user", "scopes": ["a", "b"]}
+    text = json.dumps({"mcpServers": {"docs": {"url": "https://x.example/mcp", "auth": auth}}})
+    (entry,) = parse(text)
+    assert not entry.problems
+    assert entry.auth_config == {"grant": "authorization_code", "per": "user", "scopes": "a b"}
+
+
+def test_imported_credentials_without_a_secret_ask_for_one():
+    auth = {"type": "oauth2", "client_id": "me"}
+    text = json.dumps({"mcpServers": {"docs": {"url": "https://x.example/mcp", "auth": auth}}})
+    (entry,) = parse(text)
+    assert [one.field for one in entry.problems] == ["auth.client_secret"]

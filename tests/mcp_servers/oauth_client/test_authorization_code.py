@@ -1,0 +1,338 @@
+"""Logins through a browser: PKCE, single-use states, issuers compared, tokens rotated."""
+
+import logging
+from datetime import timedelta
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+import httpx
+import pytest
+from django.conf import settings
+from django.test import Client
+from django.utils import timezone
+
+from bonobot.accounts.models import User
+from bonobot.accounts.roles import Role
+from bonobot.core.problems import Problem
+from bonobot.ledger.models import AuditRow
+from mcp_servers.build_endpoint import build_endpoint
+from mcp_servers.models import OAuthClient, OAuthGrant, OAuthLogin, Server
+from mcp_servers.oauth_client.access_tokens import build_person_endpoint
+from tests import factories
+from tests.mcp_servers.oauth_client.conftest import LOGIN, ask
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def browser(principal) -> Client:
+    client = Client()
+    client.force_login(User.objects.get(pk=principal.id))
+    return client
+
+
+@pytest.fixture
+def owner(organization):
+    return factories.person(organization, Role.OWNER)
+
+
+@pytest.fixture
+def owners(owner) -> Client:
+    return browser(owner)
+
+
+def away(client: Client, server: Server):
+    """Press the button; returns the authorization URL, or the page that refuses."""
+    page = client.post(f"/oauth/start/{server.pk}")
+    return page["Location"] if page.status_code == 303 else page
+
+
+def come_back(client: Client, location: str, **changed: str | None):
+    """Let the authorization server agree, then follow it back, with parameters changed."""
+    answer = httpx.get(location)
+    back = urlsplit(answer.headers["location"])
+    members = {name: values[0] for name, values in parse_qs(back.query).items()} | changed
+    query = urlencode({name: value for name, value in members.items() if value is not None})
+    return client.get(f"{back.path}?{query}")
+
+
+def signed_in(client: Client, server: Server):
+    return come_back(client, away(client, server))
+
+
+def code_of(page) -> str:
+    return page.context["problem"].code
+
+
+def test_the_page_before_says_where_and_for_whom(owners, register):
+    server = register({**LOGIN, "scopes": "docs:read"})
+    page = owners.get(f"/oauth/start/{server.pk}")
+    assert page.status_code == 200
+    assert b"docs:read" in page.content
+    assert b"127.0.0.1" in page.content
+    assert "form-action 'self' https:" in page["Content-Security-Policy"]
+    assert not OAuthLogin.objects.exists()
+
+
+def test_a_login_with_pkce_ends_in_a_grant_that_calls_use(owners, register, protected):
+    server = register({**LOGIN, "scopes": "docs:read"})
+    location = away(owners, server)
+    asked = {name: values[0] for name, values in parse_qs(urlsplit(location).query).items()}
+    assert asked["code_challenge_method"] == "S256"
+    assert asked["resource"] == protected.url
+    assert asked["redirect_uri"] == f"{settings.BONOBOT_URL}/oauth/callback"
+    assert asked["scope"] == "docs:read"
+    page = come_back(owners, location)
+    assert page.status_code in (200, 302)
+    assert ask(server)
+    (exchange,) = protected.token_requests
+    assert exchange["grant_type"] == "authorization_code"
+    assert exchange["resource"] == protected.url
+    assert len(exchange["code_verifier"]) >= 43
+    assert AuditRow.objects.filter(action="oauth_connected").count() == 1
+
+
+def test_a_client_that_nobody_entered_registers_itself_as_the_last_resort(
+    owners, register, protected
+):
+    signed_in(owners, register(LOGIN))
+    (wanted,) = protected.seen()["registrations"]
+    assert wanted["application_type"] == "web"
+    assert wanted["redirect_uris"] == [f"{settings.BONOBOT_URL}/oauth/callback"]
+    assert OAuthClient.objects.get().issuer == protected.origin
+    signed_in(owners, register(LOGIN))
+    assert len(protected.seen()["registrations"]) == 1  # known by its issuer from now on
+
+
+def test_our_own_document_comes_before_a_registration(owners, register, protected, monkeypatch):
+    monkeypatch.setattr(settings, "BONOBOT_URL", "https://bonobot.example")
+    protected.set(client_documents=True)
+    location = away(owners, register(LOGIN))
+    (client_id,) = parse_qs(urlsplit(location).query)["client_id"]
+    assert client_id == "https://bonobot.example/oauth/client-metadata.json"
+    assert not protected.seen()["registrations"]
+    document = Client().get("/oauth/client-metadata.json").json()
+    assert document["client_id"] == client_id
+    assert document["application_type"] == "web"
+
+
+def test_an_entered_client_comes_before_everything(owners, register, protected):
+    protected.set(client_documents=True)
+    location = away(owners, register({**LOGIN, "client_id": "entered"}))
+    assert parse_qs(urlsplit(location).query)["client_id"] == ["entered"]
+
+
+def test_without_any_way_to_be_known_a_person_is_asked_to_register_us(owners, register, protected):
+    protected.set(registration=False)
+    assert code_of(away(owners, register(LOGIN))) == "client_unknown"
+
+
+def test_an_authority_without_pkce_is_refused(owners, register, protected):
+    protected.set(pkce=False)
+    assert code_of(away(owners, register(LOGIN))) == "pkce_unsupported"
+    assert not OAuthLogin.objects.exists()
+
+
+def test_a_page_to_sign_in_that_is_no_web_page_is_refused(owners, register, protected):
+    protected.set(extra={"authorization_endpoint": "javascript:alert(1)"})
+    assert code_of(away(owners, register(LOGIN))) == "bad_url"
+
+
+ISSUERS = {
+    "named and right": (True, "RIGHT", None),
+    "named and wrong": (True, "https://evil.example", "iss_mismatch"),
+    "named and missing": (True, None, "iss_missing"),
+    "named with a slash more": (True, "SLASH", "iss_mismatch"),
+    "not named and missing": (False, None, None),
+    "not named and right": (False, "RIGHT", None),
+    "not named and wrong": (False, "https://evil.example", "iss_mismatch"),
+}
+
+
+@pytest.mark.parametrize("name", ISSUERS)
+def test_the_issuer_of_an_answer_is_compared_letter_by_letter(owners, register, protected, name):
+    named, iss, code = ISSUERS[name]
+    iss = {"RIGHT": protected.origin, "SLASH": f"{protected.origin}/"}.get(iss or "", iss)
+    protected.set(iss_named=named)
+    server = register(LOGIN)
+    page = come_back(owners, away(owners, server), iss=iss)
+    if code is None:
+        assert ask(server)
+    else:
+        assert code_of(page) == code
+        assert not protected.token_requests
+
+
+def test_an_error_is_an_answer_whose_issuer_counts_too(owners, register, protected):
+    protected.set(iss_named=True)
+    server = register(LOGIN)
+    page = come_back(owners, away(owners, server), iss=None, error="access_denied", code=None)
+    assert code_of(page) == "iss_missing"
+    page = come_back(owners, away(owners, server), error="access_denied<b>", code=None)
+    assert code_of(page) == "login_refused"
+    assert b"<b>" not in page.content
+
+
+def test_a_state_works_once(owners, register, protected):
+    location = away(owners, register(LOGIN))
+    come_back(owners, location)
+    assert code_of(come_back(owners, location)) == "state_used"
+    assert len(protected.token_requests) == 1
+
+
+def test_a_state_of_nobody_is_refused(owners, register):
+    page = come_back(owners, away(owners, register(LOGIN)), state="made-up")
+    assert code_of(page) == "state_unknown"
+
+
+def test_a_state_ends_after_ten_minutes(owners, register):
+    location = away(owners, register(LOGIN))
+    OAuthLogin.objects.update(expires_at=timezone.now() - timedelta(seconds=1))
+    assert code_of(come_back(owners, location)) == "state_expired"
+
+
+def test_another_person_or_browser_cannot_finish_a_login_nor_end_it(
+    owners, owner, register, organization, protected
+):
+    location = away(owners, register(LOGIN))
+    stranger = browser(factories.person(organization, Role.OWNER, "mallory"))
+    page = come_back(stranger, location)
+    assert (page.status_code, code_of(page)) == (403, "state_foreign")
+    assert code_of(come_back(browser(owner), location)) == "state_foreign"
+    assert not protected.token_requests
+    assert come_back(owners, location).status_code in (200, 302)
+
+
+def test_a_login_for_settings_that_changed_meanwhile_is_refused(owners, register, protected):
+    server = register(LOGIN)
+    location = away(owners, server)
+    Server.objects.filter(pk=server.pk).update(auth_config={**LOGIN, "client_id": "another"})
+    assert code_of(come_back(owners, location)) == "login_outdated"
+    assert not OAuthGrant.objects.exclude(access_token="").exists()
+
+
+def test_only_who_manages_servers_signs_the_organization_in(register, organization):
+    member = browser(factories.person(organization, Role.MEMBER))
+    page = member.get(f"/oauth/start/{register(LOGIN).pk}")
+    assert (page.status_code, code_of(page)) == (403, "forbidden")
+
+
+def test_servers_of_others_are_not_there(register):
+    elsewhere = factories.person(factories.organization("other"), Role.OWNER)
+    assert browser(elsewhere).get(f"/oauth/start/{register(LOGIN).pk}").status_code == 404
+
+
+def test_a_server_without_a_login_says_so(owners, register):
+    assert code_of(owners.get(f"/oauth/start/{register().pk}")) == "no_login"
+
+
+def test_strangers_are_sent_to_the_login_of_bonobot(register):
+    assert "login" in Client().get(f"/oauth/start/{register(LOGIN).pk}")["Location"]
+
+
+def test_a_get_changes_nothing(owners, register, protected):
+    owners.get(f"/oauth/start/{register(LOGIN).pk}")
+    assert not OAuthLogin.objects.exists()
+    assert not protected.seen()["registrations"]
+
+
+def test_refresh_tokens_are_rotated(owners, register, protected):
+    server = register(LOGIN)
+    signed_in(owners, server)
+    first = ask(server)
+    for _ in range(3):
+        OAuthGrant.objects.update(expires_at=timezone.now())
+        assert ask(server) != first
+    kinds = [one["grant_type"] for one in protected.token_requests]
+    assert kinds == ["authorization_code", *["refresh_token"] * 3]
+    sent = [one["refresh_token"] for one in protected.token_requests[1:]]
+    assert len(set(sent)) == 3
+
+
+def test_a_withdrawn_grant_asks_for_a_login_with_what_to_do(owners, register, protected):
+    server = register(LOGIN)
+    signed_in(owners, server)
+    protected.set(refuse_grants="invalid_grant", forget=True)
+    with pytest.raises(Problem) as caught:
+        ask(server)
+    assert caught.value.code == "needs_reauth"
+    server.refresh_from_db()
+    assert server.status == Server.Status.NEEDS_REAUTH
+    assert f"/oauth/start/{server.pk}" in server.status_detail
+    assert not OAuthGrant.objects.get().refresh_token
+    before = len(protected.token_requests)
+    with pytest.raises(Problem):
+        ask(server)
+    assert len(protected.token_requests) == before  # nothing is left to ask with
+    protected.set(refuse_grants="")
+    signed_in(owners, server)
+    assert ask(server)
+
+
+def test_an_outage_keeps_the_login(owners, register, protected):
+    server = register(LOGIN)
+    signed_in(owners, server)
+    OAuthGrant.objects.update(expires_at=timezone.now())
+    protected.set(down=True)
+    with pytest.raises(Problem) as caught:
+        ask(server)
+    assert caught.value.code == "authorization_server_unreachable"
+    protected.set(down=False)
+    assert ask(server)
+
+
+def test_nobody_signed_in_is_a_task_from_the_first_call(register):
+    server = register(LOGIN)
+    with pytest.raises(Problem) as caught:
+        ask(server)
+    assert caught.value.code == "needs_reauth"
+    assert f"/oauth/start/{server.pk}" in caught.value.remedy
+
+
+def test_more_rights_are_asked_for_at_the_next_login(owners, register, protected):
+    server = register({**LOGIN, "scopes": "read"})
+    signed_in(owners, server)
+    protected.set(needed_scope="write")
+    with pytest.raises(Problem) as caught:
+        ask(server)
+    assert caught.value.code == "needs_reauth"
+    assert parse_qs(urlsplit(away(owners, server)).query)["scope"] == ["read write"]
+    signed_in(owners, server)
+    assert ask(server)
+
+
+def test_rights_that_were_granted_and_are_not_enough_ask_for_no_login(owners, register, protected):
+    protected.set(needed_scope="write", never_enough=True, scope_told=False)
+    server = register({**LOGIN, "scopes": "read write"})
+    signed_in(owners, server)
+    assert OAuthGrant.objects.get().scope == "read write"  # nothing was said: what was asked for
+    with pytest.raises(Problem) as caught:
+        ask(server)
+    assert caught.value.code == "token_refused"
+
+
+def test_each_person_has_their_own_tokens(organization, register, protected):
+    server = register({**LOGIN, "per": "user"})
+    people = [factories.person(organization, Role.MEMBER, name) for name in ("ann", "ben")]
+    for one in people:
+        assert signed_in(browser(one), server).status_code == 200
+    endpoint = build_endpoint(server)
+    users = [User.objects.get(pk=one.id).pk for one in people]
+    digests = {ask(server, build_person_endpoint(endpoint, pk)) for pk in users}
+    assert len(digests) == 2
+    assert len({build_person_endpoint(endpoint, pk).fingerprint for pk in users}) == 2
+    with pytest.raises(Problem) as caught:
+        build_person_endpoint(endpoint, None)
+    assert caught.value.code == "needs_reauth"
+
+
+def test_nothing_secret_is_on_a_page_or_in_a_log(owners, register, caplog, protected):
+    caplog.set_level(logging.DEBUG)
+    server = register(LOGIN)
+    location = away(owners, server)
+    verifier = OAuthLogin.objects.get().verifier.open()
+    page = come_back(owners, location)
+    ask(server)
+    grant = OAuthGrant.objects.get()
+    said = caplog.text + page.content.decode() + repr(OAuthLogin.objects.values())
+    said += repr(list(AuditRow.objects.values())) + repr(OAuthGrant.objects.values())
+    for secret in (verifier, grant.access_token.open(), grant.refresh_token.open()):
+        assert secret not in said

@@ -1,0 +1,146 @@
+"""Authorization servers that answer badly or late, and processes that die in between."""
+
+import subprocess
+import sys
+from datetime import timedelta
+from uuid import uuid4
+
+import httpx
+import pytest
+from django.utils import timezone
+
+from bonobot.accounts.roles import Role
+from bonobot.core.problems import Problem
+from bonobot.core.runtime import get_runtime
+from mcp_servers.build_endpoint import build_endpoint
+from mcp_servers.models import OAuthGrant, Server
+from mcp_servers.oauth_client import access_tokens, grants
+from mcp_servers.oauth_client.http import open_http_client
+from tests import factories, processes
+from tests.mcp_servers.oauth_client.conftest import LOGIN, ask
+from tests.mcp_servers.oauth_client.test_authorization_code import away, browser, code_of, signed_in
+from tests.servers.oauth_protected_server import ODD
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+CLAIM = """
+import os, signal, sys
+import django
+django.setup()
+from uuid import uuid4
+from mcp_servers.models import OAuthGrant
+from mcp_servers.oauth_client import grants
+assert grants.claim(OAuthGrant.objects.get(server=sys.argv[1]), uuid4())
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+CODES = {"too much": "response_too_large", "go elsewhere": "redirect_refused"}
+
+
+def code_of_call(server) -> str:
+    with pytest.raises(Problem) as caught:
+        ask(server)
+    return caught.value.code
+
+
+@pytest.fixture
+def owners(organization):
+    return browser(factories.person(organization, Role.OWNER))
+
+
+def test_an_odd_answer_is_no_token(register, protected):
+    server = register()
+    found = {}
+    for name in ODD:
+        protected.set(token_says=name)
+        found[name] = code_of_call(server)
+        OAuthGrant.objects.all().delete()  # which remembers a failure for a while
+    assert found == {name: CODES.get(name, "token_refused") for name in ODD}
+    protected.set(token_says="")
+    assert ask(server)
+
+
+def test_a_slow_answer_is_given_up(register, protected, monkeypatch):
+    server = register()
+    protected.set(token_pause_s=2.0)
+    monkeypatch.setattr(access_tokens, "EXCHANGE_S", 0.3)
+    assert code_of_call(server) == "authorization_server_unreachable"
+    grant = OAuthGrant.objects.get()
+    assert (grant.lease_holder, grant.lease_until) == (None, None)
+
+
+def test_a_token_whose_end_nobody_knows_is_used_until_it_is_refused(register, protected):
+    protected.set(lifetime_told=False)
+    server = register()
+    assert ask(server) == ask(server)
+    assert OAuthGrant.objects.get().expires_at is None
+    assert len(protected.token_requests) == 1
+    protected.set(forget=True)
+    assert ask(server)
+    assert len(protected.token_requests) == 2
+
+
+def test_a_token_that_ends_at_once_serves_the_call_that_it_was_asked_for(register, protected):
+    protected.set(lifetime_s=5)  # within our margin, as with a clock that goes wrong
+    server = register()
+    assert ask(server) != ask(server)
+    assert len(protected.token_requests) == 3  # the first call asks what the server speaks, too
+
+
+def test_a_rotation_that_died_before_it_was_stored_asks_for_a_login(owners, register, protected):
+    server = register(LOGIN)
+    signed_in(owners, server)
+    grant = OAuthGrant.objects.get()
+    # A process that holds the lease gets the next tokens, and is killed before it writes them.
+    assert grants.claim(grant, uuid4())
+    form = {"grant_type": "refresh_token", "refresh_token": grant.refresh_token.open()}
+    httpx.post(f"{protected.origin}/token", data=form).raise_for_status()
+    past = timezone.now() - timedelta(seconds=1)
+    OAuthGrant.objects.update(expires_at=past, lease_until=past)
+    assert code_of_call(server) == "needs_reauth"
+    server.refresh_from_db()
+    assert server.status == Server.Status.NEEDS_REAUTH
+    signed_in(owners, server)
+    assert ask(server)
+
+
+def test_a_killed_process_keeps_nobody_waiting_longer_than_its_lease(owners, register, protected):
+    server = register(LOGIN)
+    signed_in(owners, server)
+    OAuthGrant.objects.update(expires_at=timezone.now())
+    claims = subprocess.run(
+        [sys.executable, "-c", CLAIM, str(server.pk)],
+        env=processes.environment(),
+        check=False,
+    )
+    assert claims.returncode == -9
+    assert OAuthGrant.objects.get().lease_holder is not None
+    OAuthGrant.objects.update(lease_until=timezone.now() + timedelta(milliseconds=500))
+    assert ask(server)  # the refresh token was not used, so nobody has to sign in
+
+
+@pytest.mark.parametrize("url", ["javascript:alert(1)", "data:text/html,x", "file:///etc/passwd"])
+def test_only_web_pages_are_pages_to_sign_in_at(owners, register, protected, url):
+    protected.set(extra={"authorization_endpoint": url})
+    assert code_of(away(owners, register(LOGIN))) == "bad_url"
+
+
+def test_metadata_at_a_private_address_is_not_fetched(register, protected, boss):
+    server = register()
+    Server.objects.filter(pk=server.pk).update(
+        allow_private=False, endpoint_config={"url": "https://mcp.example.com/mcp"}
+    )
+    account = build_endpoint(Server.objects.get(pk=server.pk)).account
+    assert not account.allow_private
+    code = _metadata_code(account, f"{protected.origin}/.well-known/oauth-authorization-server")
+    assert code in ("private_address", "egress_denied")
+
+
+def _metadata_code(account, url: str) -> str:
+    async def fetch():
+        async with open_http_client(account) as asker:
+            await asker.get(url, "metadata")
+
+    with pytest.raises(Problem) as caught:
+        get_runtime().call(fetch)
+    return caught.value.code

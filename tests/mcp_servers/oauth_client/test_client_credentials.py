@@ -1,0 +1,268 @@
+"""Client credentials against a real authorization server: asked, kept, renewed, never leaked."""
+
+import hashlib
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from django.utils import timezone
+
+from bonobot.core import runtime as runtimes
+from bonobot.core.problems import Problem
+from bonobot.core.runtime import get_runtime
+from mcp_servers.build_endpoint import build_endpoint
+from mcp_servers.discovery import discover
+from mcp_servers.models import Check, OAuthGrant, Server
+from mcp_servers.oauth_client.http import open_http_client
+from mcp_servers.server_config import ServerSpec, mask_auth_config
+from mcp_servers.services import update_server
+from tests.mcp_servers.oauth_client.conftest import CREDENTIALS, ask
+from tests.servers.oauth_protected_server import CLIENT_ID, CLIENT_SECRET
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def problem_of(server) -> Problem:
+    with pytest.raises(Problem) as caught:
+        ask(server)
+    return caught.value
+
+
+@pytest.mark.parametrize("method", ["client_secret_basic", "client_secret_post"])
+def test_a_secret_buys_a_token_that_is_sent(register, protected, method):
+    protected.set(methods=[method])
+    server = register()
+    digest = ask(server)
+    (request,) = protected.token_requests
+    assert request["grant_type"] == "client_credentials"
+    assert request["resource"] == protected.url
+    token = OAuthGrant.objects.get(server=server).access_token.open()
+    assert hashlib.sha256(token.encode()).hexdigest() == digest
+
+
+@pytest.mark.parametrize("kind", ["rsa", "ec"])
+def test_a_private_key_signs_instead_of_a_secret(register, protected, kind):
+    key = rsa.generate_private_key(65537, 2048) if kind == "rsa" else None
+    key = key or ec.generate_private_key(ec.SECP256R1())
+    pem = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    ).decode()
+    public = key.public_key().public_bytes(
+        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+    protected.set(public_key=public.decode(), methods=["private_key_jwt"])
+    server = register({"type": "oauth2", "client_id": CLIENT_ID, "private_key": pem})
+    assert ask(server)
+    (request,) = protected.token_requests
+    assert request["client_assertion_type"].endswith("jwt-bearer")
+    assert "client_secret" not in request
+    assert request["authorization"] == ""
+    assert mask_auth_config(server) == {
+        "type": "oauth2",
+        "client_id": CLIENT_ID,
+        "configured": True,
+    }
+
+
+def test_one_token_serves_many_calls(register, protected):
+    server = register()
+    assert len({ask(server) for _ in range(5)}) == 1
+    assert len(protected.token_requests) == 1
+
+
+def test_discovery_signs_in_too(register, protected, boss):
+    server = register()
+    found = get_runtime().call(discover, server.pk, actor=boss.actor)
+    assert found.tools == ("whoami",)
+
+
+def test_a_token_that_ends_is_renewed_before_it_is_refused(register, protected):
+    server = register()
+    first = ask(server)
+    OAuthGrant.objects.update(expires_at=timezone.now() + timedelta(seconds=5))
+    assert ask(server) != first
+    assert len(protected.token_requests) == 2
+
+
+def test_a_withdrawn_token_is_renewed_and_the_request_repeated_once(register, protected):
+    server = register()
+    first = ask(server)
+    protected.set(forget=True)
+    assert ask(server) != first
+    assert len(protected.token_requests) == 2
+    assert protected.seen()["calls"] == 2
+
+
+def test_the_expiry_is_known_after_a_restart(register, protected):
+    server = register()
+    first = ask(server)
+    expires_at = OAuthGrant.objects.get().expires_at
+    runtimes.close()
+    assert ask(server) == first
+    assert OAuthGrant.objects.get().expires_at == expires_at
+    assert timedelta(minutes=59) < expires_at - timezone.now() < timedelta(minutes=61)
+    assert len(protected.token_requests) == 1
+
+
+def test_many_who_ask_at_once_wait_for_one_token(register, protected):
+    server = register()
+    protected.set(token_pause_s=0.3)
+    endpoint = build_endpoint(server)  # once: each thread would keep a connection of its own
+    with ThreadPoolExecutor(10) as pool:
+        digests = set(pool.map(lambda _: ask(server, endpoint), range(10)))
+    assert len(digests) == 1
+    assert len(protected.token_requests) == 1
+
+
+def test_a_refused_client_makes_the_server_need_new_credentials(register, protected):
+    server = register({**CREDENTIALS, "client_secret": "not-the-one"})
+    problem = problem_of(server)
+    assert problem.code == "needs_reauth"
+    assert "credentials" in problem.remedy
+    server.refresh_from_db()
+    assert server.status == Server.Status.NEEDS_REAUTH
+    assert problem_of(server).code == "needs_reauth"
+    assert len(protected.token_requests) == 1  # a refusal is remembered for a while
+
+
+def test_new_credentials_are_tried_at_once(register, protected, boss):
+    server = register({**CREDENTIALS, "client_secret": "not-the-one"})
+    problem_of(server)
+    spec = ServerSpec(
+        name=server.name,
+        transport_type="http",
+        endpoint_config=server.endpoint_config,
+        auth_config=CREDENTIALS,
+        allow_private=True,
+    )
+    update_server(boss, server, spec)
+    assert ask(server)
+
+
+def test_more_scope_is_asked_for_once_beside_what_was_asked_before(register, protected):
+    server = register({**CREDENTIALS, "scopes": ["read"]})
+    ask(server)
+    protected.set(needed_scope="write")
+    ask(server)
+    assert [one["scope"] for one in protected.token_requests] == ["read", "read write"]
+
+
+def test_scope_that_is_never_enough_is_asked_for_once(register, protected):
+    server = register({**CREDENTIALS, "scopes": ["read"]})
+    ask(server)
+    protected.set(needed_scope="x y")  # which no token ever covers
+    assert [problem_of(server).code for _ in range(4)] == ["needs_reauth", *["token_refused"] * 3]
+    assert len(protected.token_requests) == 2
+
+
+def test_scopes_come_from_the_resource_when_nobody_names_any(register, protected):
+    protected.set(scopes_supported=["docs:read", "docs:write"])
+    ask(register())
+    assert protected.token_requests[0]["scope"] == "docs:read docs:write"
+
+
+BROKEN = {
+    "another issuer": ({"issuer": "https://evil.example"}, "issuer_mismatch"),
+    "an issuer with a slash more": ({"issuer": "SLASH"}, "issuer_mismatch"),
+    "another resource": ({"resource": "https://elsewhere.example/mcp"}, "resource_mismatch"),
+    "cloud metadata as the resource's": (
+        {"resource_metadata": "http://169.254.169.254/latest"},
+        "egress_denied",
+    ),
+    "a file as the resource's metadata": ({"resource_metadata": "file:///etc/passwd"}, "bad_url"),
+    "cloud metadata as authority": (
+        {"authorization_servers": ["http://169.254.169.254"]},
+        "egress_denied",
+    ),
+    "cloud metadata as token endpoint": (
+        {"extra": {"token_endpoint": "http://169.254.169.254/token"}},
+        "egress_denied",
+    ),
+    "no token endpoint": ({"extra": {"token_endpoint": None}}, "oauth_metadata_invalid"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_metadata_that_is_not_right_is_refused_with_its_code(register, protected, name):
+    settings, code = BROKEN[name]
+    if settings.get("issuer") == "SLASH":
+        settings = {"issuer": f"{protected.origin}/"}
+    protected.set(**settings)
+    assert problem_of(register()).code == code
+    assert not protected.token_requests
+
+
+def test_credentials_are_not_shown_to_another_authority(register, protected):
+    server = register()
+    ask(server)
+    other = "https://as.elsewhere.example"
+    protected.set(authorization_servers=[other], forget=True)
+    assert problem_of(server).code == "issuer_changed"
+    assert len(protected.token_requests) == 1
+
+
+def test_a_token_url_needs_no_metadata(register, protected):
+    protected.set(authorization_servers=["https://nowhere.example"])
+    assert ask(register({**CREDENTIALS, "token_url": f"{protected.origin}/token"}))
+
+
+def test_an_outage_is_no_reason_to_ask_for_a_login(register, protected):
+    server = register({**CREDENTIALS, "token_url": "http://127.0.0.1:9/token"})
+    problem = problem_of(server)
+    assert problem.code == "authorization_server_unreachable"
+    assert problem.retryable
+
+
+def test_nothing_secret_reaches_a_log_or_a_row(register, protected, caplog, boss):
+    caplog.set_level(logging.DEBUG)
+    server = register()
+    ask(server)
+    protected.set(forget=True)
+    get_runtime().call(discover, server.pk, actor=boss.actor)
+    grant = OAuthGrant.objects.get()
+    said = caplog.text + repr(grant.__dict__) + repr(Server.objects.values().get())
+    said += repr(OAuthGrant.objects.values()) + repr(endpoint_text(server))
+    for secret in (CLIENT_SECRET, grant.access_token.open()):
+        assert secret not in said
+
+
+def test_a_server_that_repeats_our_token_is_quoted_without_it(register, protected, boss):
+    server = register()
+    protected.set(echo=True)
+    assert "********" in str(problem_of(server))
+    with pytest.raises(Problem):
+        get_runtime().call(discover, server.pk, actor=boss.actor)
+    said = repr(Server.objects.values().get()) + repr(Check.objects.values())
+    assert OAuthGrant.objects.get().access_token.open() not in said
+
+
+@pytest.mark.parametrize(
+    ("allow_private", "url", "code"),
+    [
+        (False, "http://as.example.com/token", "oauth_insecure"),
+        (False, "https://127.0.0.1/token", "private_address"),
+        (False, "ftp://as.example.com/token", "bad_url"),
+        (True, "http://169.254.169.254/token", "egress_denied"),
+    ],
+)
+def test_credentials_travel_over_https_to_public_addresses(register, allow_private, url, code):
+    account = replace(build_endpoint(register()).account, allow_private=allow_private)
+
+    async def ask_there() -> None:
+        async with open_http_client(account) as asker:
+            await asker.post(url, "token endpoint", form={})
+
+    with pytest.raises(Problem) as caught:
+        get_runtime().call(ask_there)
+    assert caught.value.code == code
+
+
+def endpoint_text(server) -> str:
+    endpoint = build_endpoint(server)
+    return repr(endpoint) + repr(endpoint.account) + str(endpoint.auth)

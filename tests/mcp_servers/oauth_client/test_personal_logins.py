@@ -1,0 +1,198 @@
+"""Servers that each person signs in to: the door uses the tokens of who asks, and no others."""
+
+import hashlib
+from dataclasses import replace
+from uuid import UUID, uuid4
+
+import pytest
+
+from agents.calls.pipeline import CallRequest, call
+from agents.calls.user_endpoints import find_person
+from agents.sessions.services import send, start
+from bonobot.accounts.models import Membership, User
+from bonobot.accounts.principals import Principal, build_token_principal
+from bonobot.accounts.roles import Role
+from bonobot.accounts.tokens.services import issue
+from bonobot.core.problems import Problem
+from bonobot.core.runtime import get_runtime
+from bonobot.ledger.models import AuditRow
+from mcp_servers.build_endpoint import build_endpoint
+from mcp_servers.definition_reviews import approve
+from mcp_servers.discovery import discover
+from mcp_servers.health.check_servers import check
+from mcp_servers.models import OAuthGrant, Server
+from mcp_servers.oauth_client.access_tokens import build_person_endpoint
+from mcp_servers.oauth_client.grants import grant_of
+from tests import factories
+from tests.mcp_servers.oauth_client.conftest import LOGIN, ask
+from tests.mcp_servers.oauth_client.test_authorization_code import browser, signed_in
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def people(organization):
+    return [factories.person(organization, Role.OWNER, name) for name in ("ann", "ben")]
+
+
+def session_of(principal, agent, *speakers):
+    """Return the principal of a session that `principal` started and `speakers` write to."""
+    session = start(principal, agent, "hello")
+    for one in speakers:
+        send(one, session, "and then")
+    return Principal(
+        kind="session",
+        id=str(session.pk),
+        label=principal.label,
+        organization_id=session.organization_id,
+        role=Role.MEMBER,
+        agent_ids=frozenset({agent.pk}),
+    )
+
+
+@pytest.fixture
+def server(register, people, boss):
+    made = register({**LOGIN, "per": "user"})
+    signed_in(browser(people[0]), made)
+    get_runtime().call(discover, made.pk, actor=boss.actor)
+    approve(boss, made)
+    return made
+
+
+def whoami(principal, server):
+    request = CallRequest(
+        principal=principal,
+        tool="whoami",
+        arguments={},
+        via="rest",
+        holder=f"server:{server.pk}:{principal.id}",
+        server_id=server.pk,
+    )
+    return get_runtime().call(call, request)
+
+
+def test_the_door_uses_the_tokens_of_who_asks(server, people):
+    ann, ben = people
+    outcome = whoami(ann, server)
+    token = OAuthGrant.objects.get(subject=ann.id).access_token.open()
+    assert outcome.text == hashlib.sha256(token.encode()).hexdigest()
+    assert whoami(ben, server).code == "needs_reauth"
+
+
+def test_a_token_of_ours_is_no_person(server, boss):
+    outcome = whoami(boss, server)
+    assert (outcome.outcome, outcome.code) == ("error", "needs_reauth")
+
+
+def test_no_principal_reaches_the_login_of_anybody_else(organization, people, boss, server):
+    ann, ben = people
+    agent = factories.agent(organization)
+    session = session_of(ann, agent)
+    token, _text = issue(ben, name="t", role=Role.OWNER)
+    elsewhere = factories.person(factories.organization("other"), Role.OWNER, "carl")
+    asked = {
+        "ann": (ann, None, "ann"),
+        "ann within a session": (ann, UUID(session.id), "ann"),
+        "her session": (session, UUID(session.id), "ann"),
+        "her session, asking as another": (session, uuid4(), None),
+        "her session, asking as none": (session, None, None),
+        "her session, from elsewhere": (
+            replace(session, organization_id=elsewhere.organization_id),
+            UUID(session.id),
+            None,
+        ),
+        "the session of another": (session_of(ben, agent), None, "ben"),
+        "her session, written to by another": (session_of(ann, agent, ben), None, None),
+        "another's, written to by her": (session_of(ben, agent, ann), None, None),
+        "her session, written to by a command": (session_of(ann, agent, boss), None, None),
+        "a session of a command": (session_of(boss, agent), None, None),
+        "ben": (ben, UUID(session.id), "ben"),
+        "a token": (build_token_principal(token), UUID(session.id), None),
+        "a command": (boss, UUID(session.id), None),
+    }
+    names = {UUID(one.id): one.label for one in people}
+    for name, (principal, session_id, expected) in asked.items():
+        if principal.kind == "session" and session_id is None and "none" not in name:
+            session_id = UUID(principal.id)
+        found = find_person(principal, session_id)
+        assert names.get(found) == expected, name
+    Membership.objects.filter(user=ann.id).delete()
+    assert find_person(session, UUID(session.id)) is None  # who left has no login here
+
+
+def test_a_discovery_by_a_person_uses_their_own_login_and_marks_nothing(server, people):
+    ann, ben = people
+    get_runtime().call(discover, server.pk, actor=ann.actor)
+    with pytest.raises(Problem) as caught:
+        get_runtime().call(discover, server.pk, actor=ben.actor)
+    assert caught.value.code == "needs_reauth"
+    assert f"/oauth/start/{server.pk}" in caught.value.remedy
+    server.refresh_from_db()
+    assert server.status == Server.Status.CONNECTED
+    assert whoami(ben, server).code == "needs_reauth"
+    server.refresh_from_db()
+    assert server.status == Server.Status.CONNECTED
+
+
+def test_a_check_in_the_background_goes_by_any_login_that_holds(server, people, protected):
+    ann, ben = people
+    signed_in(browser(ben), server)
+    OAuthGrant.objects.filter(subject=ben.id).update(access_token="", refresh_token="")
+    get_runtime().call(check, server.pk)  # whoever signed in last has to do so again
+    server.refresh_from_db()
+    assert server.status == Server.Status.CONNECTED
+    Membership.objects.filter(user=ann.id).delete()
+    with pytest.raises(Problem) as caught:
+        get_runtime().call(check, server.pk)  # nobody's is left: now it is everybody's task
+    assert caught.value.code == "needs_reauth"
+    server.refresh_from_db()
+    assert server.status == Server.Status.NEEDS_REAUTH
+    signed_in(browser(ben), server)
+    server.refresh_from_db()
+    assert server.status == Server.Status.DISCONNECTED
+
+
+def test_the_page_of_the_server_has_the_way_to_sign_in(register, organization):
+    server = register(LOGIN)
+    owner = factories.person(organization, Role.OWNER)
+    User.objects.update(is_staff=True)
+    client = browser(owner)
+    page = client.get(f"/admin/mcp_servers/server/{server.pk}/change/")
+    assert page.status_code == 200
+    assert f"/oauth/start/{server.pk}" in page.content.decode()
+    signed_in(client, server)
+    page = client.get(f"/admin/mcp_servers/server/{server.pk}/change/")
+    assert "Sign in again" in page.content.decode()
+    grant = OAuthGrant.objects.get()
+    assert grant.access_token.open() not in page.content.decode()
+
+
+def test_signing_out_holds_on_the_very_next_call(register, organization):
+    server = register(LOGIN)
+    client = browser(factories.person(organization, Role.OWNER))
+    User.objects.update(is_staff=True)
+    signed_in(client, server)
+    assert ask(server)
+    client.post(f"/admin/mcp_servers/server/{server.pk}/sign-out/")
+    server.refresh_from_db()
+    assert server.status == Server.Status.NEEDS_REAUTH
+    with pytest.raises(Problem) as caught:
+        ask(server)
+    assert caught.value.code == "needs_reauth"
+    assert AuditRow.objects.filter(action="oauth_disconnected").count() == 1
+
+
+def test_only_who_manages_servers_signs_the_organization_out(register, organization):
+    server = register(LOGIN)
+    signed_in(browser(factories.person(organization, Role.OWNER)), server)
+    auditor = browser(factories.person(organization, Role.AUDITOR))
+    User.objects.update(is_staff=True)
+    auditor.post(f"/admin/mcp_servers/server/{server.pk}/sign-out/")
+    assert OAuthGrant.objects.exclude(access_token="").exists()
+
+
+def test_a_server_that_was_removed_meanwhile_takes_no_login(server, people):
+    endpoint = build_person_endpoint(build_endpoint(server), UUID(people[1].id))
+    server.delete()
+    with pytest.raises(Server.DoesNotExist):
+        grant_of(endpoint.account)

@@ -1,0 +1,116 @@
+"""Who is signed in where: what pages, REST and commands say, and whose task it is."""
+
+import pytest
+
+from bonobot.accounts.models import User
+from bonobot.accounts.roles import Role
+from mcp_servers.build_endpoint import build_endpoint
+from mcp_servers.models import Server
+from mcp_servers.oauth_client import authorization_code, grants
+from mcp_servers.oauth_client.queries import list_pending_logins, load_login_statuses
+from mcp_servers.oauth_client.token_requests import OAuthTokens
+from mcp_servers.server_config import ServerSpec
+from mcp_servers.services import add
+from tests import factories, rest
+from tests.admin_client import Desk
+from tests.mcp_servers.oauth_client.conftest import LOGIN
+from tests.rest import Rest
+
+pytestmark = pytest.mark.django_db
+
+TOKENS = OAuthTokens("an-access-token", "a-refresh-token", None, "read")
+
+
+@pytest.fixture
+def acme():
+    return factories.organization()
+
+
+@pytest.fixture
+def people(acme):
+    return {name: factories.person(acme, Role.OPERATOR, name) for name in ("ann", "ben")}
+
+
+@pytest.fixture
+def make(acme):
+    def one(name: str, **auth: str) -> Server:
+        return add(
+            factories.administrator(acme),
+            ServerSpec(
+                name=name,
+                transport_type="http",
+                endpoint_config={"url": f"https://{name}.example.com/mcp"},
+                auth_config={**LOGIN, **auth},
+            ),
+        )
+
+    return one
+
+
+def sign_in(server, principal=None):
+    account = build_endpoint(server).account
+    if principal is not None:
+        account = authorization_code.as_person(account, User.objects.get(pk=principal.id).pk)
+    grants.store(grants.grant_of(account), None, TOKENS, issuer="https://as.example.com")
+
+
+def named(principal):
+    return [server.name for server, _presence in list_pending_logins(principal, 8)]
+
+
+def test_a_persons_login_is_their_own_task(make, people, acme):
+    each, common = make("each", per="user"), make("common")
+    make("plain", grant="client_credentials", client_id="c", client_secret="s")
+    ann, ben = people["ann"], people["ben"]
+    member = factories.person(acme, Role.MEMBER)
+    auditor = factories.person(acme, Role.AUDITOR)
+    assert named(ann) == ["common", "each"]
+    assert named(member) == ["each"]  # the organization's is for who manages servers
+    assert named(auditor) == []
+    assert named(factories.administrator(acme)) == ["common"]  # a command is no person
+    sign_in(each, ann)
+    sign_in(common)
+    assert (named(ann), named(ben), named(member)) == ([], ["each"], ["each"])
+
+
+def test_presences_take_one_query(make, people, django_assert_num_queries):
+    servers = [make(f"s{number}", per="user") for number in range(5)]
+    sign_in(servers[0], people["ann"])
+    with django_assert_num_queries(1):
+        found = load_login_statuses(people["ann"], servers)
+    assert [found[one.pk].state for one in servers] == ["signed_in", *["needed"] * 4]
+
+
+def test_the_dashboard_leads_each_person_to_their_logins(make, people):
+    each = make("each", per="user")
+    sign_in(each, people["ben"])
+    pages = {}
+    for name, one in people.items():
+        User.objects.filter(pk=one.id).update(is_staff=True)
+        pages[name] = Desk(User.objects.get(pk=one.id)).open("/admin/")
+    assert f"/oauth/start/{each.pk}" in pages["ann"]
+    assert "Sign in at each" in pages["ann"]
+    assert "/oauth/start/" not in pages["ben"]
+
+
+def test_rest_shows_how_the_caller_stands(make, people, acme):
+    each = make("each", per="user")
+    sign_in(each, people["ann"])
+    path = f"/api/mcp-servers/{each.pk}"
+    seen = {
+        name: Rest(user=User.objects.get(pk=one.id)).get(path).json["sign_in"]
+        for name, one in people.items()
+    }
+    assert (seen["ann"]["state"], seen["ann"]["issuer"]) == ("signed_in", "https://as.example.com")
+    assert (seen["ben"]["state"], seen["ben"]["issuer"]) == ("needed", "")
+    assert seen["ben"]["url"].endswith(f"/oauth/start/{each.pk}")
+    token = rest.as_role(acme, Role.OPERATOR).get(path).json["sign_in"]
+    assert (token["state"], token["people"]) == ("personal", 1)
+    said = rest.as_role(acme, Role.OPERATOR).get(path).text
+    assert "an-access-token" not in said
+
+
+def test_rest_has_no_sign_in_where_nobody_signs_in(make, acme):
+    plain = make("plain", grant="client_credentials", client_id="c", client_secret="s")
+    shown = rest.as_role(acme, Role.OPERATOR).get(f"/api/mcp-servers/{plain.pk}")
+    assert shown.json["sign_in"] is None

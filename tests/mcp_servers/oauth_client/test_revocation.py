@@ -1,0 +1,175 @@
+"""Tokens that nobody needs any more are withdrawn, and gone here whatever is answered."""
+
+import json
+
+import pytest
+from django.db import connection
+
+from bonobot.accounts.models import Membership
+from bonobot.accounts.roles import Role
+from bonobot.accounts.services import remove_member
+from bonobot.ledger.models import AuditRow
+from mcp_servers.build_endpoint import build_endpoint
+from mcp_servers.models import OAuthClient, OAuthGrant, Server
+from mcp_servers.oauth_client import authorization_code, grants
+from mcp_servers.server_config import ServerSpec
+from mcp_servers.services import remove, update_server
+from mcp_servers.tasks import forget_who_left
+from tests import factories
+from tests.mcp_servers.oauth_client.conftest import CREDENTIALS, LOGIN, ask
+from tests.mcp_servers.oauth_client.test_authorization_code import browser, signed_in
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def owner(organization):
+    return factories.person(organization, Role.OWNER)
+
+
+@pytest.fixture
+def server(register, owner):
+    made = register(LOGIN)
+    signed_in(browser(owner), made)
+    return made
+
+
+def withdrawn(protected):
+    return [(one["token_type_hint"], one["token"]) for one in protected.seen()["revocations"]]
+
+
+def outcomes(action="oauth_revoked"):
+    rows = AuditRow.objects.filter(action=action).order_by("seq")
+    return [json.loads(row.opened)["details"]["outcome"] for row in rows]
+
+
+def held():
+    grant = OAuthGrant.objects.get()
+    return [
+        ("refresh_token", grant.refresh_token.open()),
+        ("access_token", grant.access_token.open()),
+    ]
+
+
+def test_signing_out_withdraws_the_refresh_token_first(server, owner, protected):
+    expected = held()
+    authorization_code.forget(owner, server)
+    assert withdrawn(protected) == expected
+    assert protected.seen()["revocations"][0]["client_id"] == "registered-1"
+    assert not OAuthGrant.objects.exists()
+    assert outcomes() == ["done"]
+    assert OAuthClient.objects.exists()  # the next login goes by the same client
+    assert not protected.seen()["unregistered"]
+
+
+def test_deleting_a_server_withdraws_and_unregisters(server, owner, protected):
+    expected = held()
+    remove(owner, server)
+    assert withdrawn(protected) == expected
+    assert protected.seen()["unregistered"] == ["Bearer manages-1"]
+    assert not OAuthClient.objects.exists()
+    assert outcomes() == ["done"]
+    assert outcomes("oauth_unregistered") == ["done"]
+
+
+def test_a_client_that_another_server_uses_stays(server, owner, register, protected):
+    other = register(LOGIN)
+    signed_in(browser(owner), other)
+    remove(owner, server)
+    assert OAuthClient.objects.exists()
+    assert not protected.seen()["unregistered"]
+    assert ask(other)
+
+
+def test_a_registration_managed_elsewhere_is_not_told_our_token(owner, register, protected):
+    protected.set(managed_at="https://elsewhere.example/register/1")
+    signed_in(browser(owner), register(LOGIN))
+    row = OAuthClient.objects.get()
+    assert (row.registration_url, bool(row.registration_token)) == ("", False)
+
+
+def test_a_replaced_credential_withdraws_what_the_old_one_bought(register, boss, protected):
+    server = register()
+    ask(server)
+    token = OAuthGrant.objects.get().access_token.open()
+    changed = ServerSpec(
+        name=server.name,
+        transport_type="http",
+        endpoint_config=server.endpoint_config,
+        auth_config={**CREDENTIALS, "client_secret": "another"},
+        allow_private=True,
+    )
+    update_server(boss, server, changed)
+    assert withdrawn(protected) == [("access_token", token)]
+    (asked,) = protected.seen()["revocations"]
+    assert asked["authorization"].startswith("Basic ")  # by the secret that bought it
+    assert not OAuthGrant.objects.exists()
+
+
+def test_an_unchanged_credential_keeps_its_tokens(register, boss, protected):
+    server = register()
+    ask(server)
+    changed = ServerSpec(
+        name="renamed",
+        transport_type="http",
+        endpoint_config=server.endpoint_config,
+        auth_config=None,
+        allow_private=True,
+    )
+    update_server(boss, server, changed)
+    assert OAuthGrant.objects.exists()
+    assert withdrawn(protected) == []
+
+
+def test_who_leaves_takes_their_tokens_along(register, owner, organization, protected):
+    server = register({**LOGIN, "per": "user"})
+    people = [factories.person(organization, Role.MEMBER, name) for name in ("ann", "ben")]
+    for one in people:
+        signed_in(browser(one), server)
+    assert forget_who_left() == 0
+    remove_member(owner, Membership.objects.get(user=people[0].id))
+    assert forget_who_left() == 1
+    assert len(withdrawn(protected)) == 2
+    assert str(OAuthGrant.objects.get().subject) == people[1].id
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "outcome"),
+    [
+        ({"revocation": False}, "not_supported"),
+        ({"revocation_status": 400}, "refused"),
+        ({"revocation_status": 302}, "refused"),
+    ],
+)
+def test_what_is_answered_changes_nothing_here(register, owner, protected, behaviour, outcome):
+    protected.set(**behaviour)
+    server = register(LOGIN)
+    signed_in(browser(owner), server)
+    authorization_code.forget(owner, server)
+    assert not OAuthGrant.objects.exists()
+    assert outcomes() == [outcome]
+
+
+def test_an_authority_that_is_away_is_recorded(server, owner):
+    gone = "http://127.0.0.1:9/revoke"
+    grant = OAuthGrant.objects.get()
+    OAuthGrant.objects.update(authority={**grant.authority, "revocation_endpoint": gone})
+    remove(owner, server)
+    assert outcomes() == ["authorization_server_unreachable"]
+    assert not Server.objects.exists()
+
+
+def test_a_value_that_cannot_be_opened_is_deleted_all_the_same(server, owner, protected):
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE mcp_servers_oauthgrant SET refresh_token = 'not sealed'")
+    authorization_code.forget(owner, server)
+    assert not OAuthGrant.objects.exists()
+    assert withdrawn(protected) == []
+
+
+def test_nobody_signed_in_asks_nobody(register, owner, protected):
+    server = register(LOGIN)
+    grants.grant_of(build_endpoint(server).account)
+    remove(owner, server)
+    assert outcomes() == []
+    assert withdrawn(protected) == []

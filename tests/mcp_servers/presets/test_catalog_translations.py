@@ -1,0 +1,81 @@
+"""Presets in the language of whoever reads them; what an organization wrote stays as it is."""
+
+import pytest
+from django.utils import translation
+
+from bonobot.accounts.roles import Role
+from bonobot.core.i18n.localization import localize_problem
+from bonobot.core.problems import InvalidInput
+from mcp_servers.models import Preset
+from mcp_servers.presets import catalog as preset_catalog
+from mcp_servers.presets.services import PresetSpec, add_preset
+from tests import admin_client, factories, rest
+
+pytestmark = pytest.mark.django_db
+# In German they are called the same.
+SAME = {"Browser", "Host", "Partition", "Port", "Repository"}
+
+
+def test_every_text_of_a_shipped_preset_has_its_german() -> None:
+    for preset in Preset.objects.platform():
+        with translation.override("de"):
+            assert preset_catalog.localize_description(preset) != preset.description, preset.slug
+            assert preset_catalog.format_category(preset.category) != preset.category, preset.slug
+            asked = preset_catalog.localize_parameters(preset)
+        for german, english in zip(asked, preset.parameters, strict=True):
+            assert german["name"] == english["name"]
+            for said in ("label", "help"):
+                text = english[said]
+                assert not text or text in SAME or german[said] != text, (preset.slug, text)
+        with translation.override("en"):
+            assert preset_catalog.localize_description(preset) == preset.description
+            assert preset_catalog.localize_parameters(preset) == preset.parameters
+
+
+def test_what_an_organization_wrote_stays_as_it_is() -> None:
+    acme = factories.organization()
+    folder = {"name": "FOLDER", "label": "Folder", "help": "A name such as Europe/Berlin."}
+    text = "Reads, writes, moves and searches files in one folder."
+    url = {"url": "https://files.example.com/${FOLDER}"}
+    said = {"name": "Files", "transport_type": "http", "endpoint_config": url}
+    spec = PresetSpec(**said, description=text, category="ours", parameters=[folder])
+    preset = add_preset(factories.administrator(acme), spec)
+    with translation.override("de"):
+        assert preset_catalog.localize_description(preset) == text
+        assert preset_catalog.format_category(preset.category) == "ours"
+        assert preset_catalog.localize_parameters(preset)[0]["label"] == "Folder"
+
+
+def test_a_value_that_is_missing_is_asked_for_in_german() -> None:
+    entry = next(one for one in preset_catalog.load() if one.slug == "filesystem")
+    with pytest.raises(InvalidInput) as refused:
+        preset_catalog.fill(entry, {})
+    assert str(refused.value) == "Folder is missing."
+    with translation.override("de"):
+        said = "Ordner fehlt. Ein absoluter Pfad; außerhalb davon erreicht der Server nichts."
+        assert localize_problem(refused.value) == said
+
+
+def test_rest_tells_presets_in_the_language_that_is_asked_for() -> None:
+    client = rest.as_role(factories.organization(), Role.OPERATOR)
+    english, german = (
+        client.get("presets/filesystem", **{"Accept-Language": language}).json
+        for language in ("en", "de")
+    )
+    assert english["description"] == "Reads, writes, moves and searches files in one folder."
+    assert german["description"].startswith("Liest, schreibt")
+    assert german["parameters"][0]["label"] == "Ordner"
+    assert german["category"] == english["category"] == "files"
+
+
+def test_the_gallery_and_the_list_call_categories_by_their_names() -> None:
+    seat = admin_client.sit(factories.organization(), Role.OPERATOR)
+    seat.client.defaults["HTTP_ACCEPT_LANGUAGE"] = "de"
+    gallery = admin_client.words(seat.get("mcp_servers_server_presets", category="files"))
+    assert "Dateien" in gallery
+    assert "Liest, schreibt, verschiebt" in gallery
+    form = admin_client.words(seat.get("mcp_servers_server_preset", "filesystem"))
+    assert "Ordner" in form
+    rows = admin_client.words(seat.get("mcp_servers_preset_changelist", category="files"))
+    assert "Liest, schreibt, verschiebt" in rows
+    assert "Durchsucht das Web" not in rows

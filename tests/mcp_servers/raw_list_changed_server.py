@@ -1,0 +1,47 @@
+"""A raw server that tells changes, and what became of it in the rows."""
+
+from mcp_servers.models import Check, Server
+from mcp_servers.subscriptions.queries import load_change_notification_status
+from tests.servers import raw_http_server
+from tests.servers.raw_http_server import RawHttp
+
+TOLD = {"tools": {"listChanged": True}}
+
+
+class Serving:
+    """A raw server on the runtime's loop; a test chooses how it answers `subscriptions/listen`."""
+
+    def __init__(self, listen):
+        self.listen = listen
+        self.tools = ["one"]
+        self.http = RawHttp(self._answer)
+        self._listening = None
+
+    def _answer(self, asked):
+        if asked.method == "server/discover":
+            return raw_http_server.discovery(asked, capabilities=TOLD)
+        if asked.method == "tools/list":
+            tools = [{"name": name, "inputSchema": {"type": "object"}} for name in self.tools]
+            return raw_http_server.result(asked, {"tools": tools})
+        return self.listen(asked)
+
+    async def begin(self):
+        self._listening = self.http.listening()
+        await self._listening.__aenter__()
+        return self
+
+    async def stop(self):
+        await self._listening.__aexit__(None, None, None)
+
+    def asked(self, method):
+        return self.http.methods().count(method)
+
+
+def state(server):
+    """Return how it stands with the server's change notices."""
+    return load_change_notification_status(Server.objects.get(pk=server.pk)).state
+
+
+def discoveries(server):
+    """Count the server's successful discoveries."""
+    return Check.objects.filter(server=server, kind="discovery", ok=True).count()

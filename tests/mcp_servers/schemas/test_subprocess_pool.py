@@ -1,0 +1,144 @@
+"""Costly checks run in a process that is killed in time, and the loop goes on meanwhile."""
+
+import asyncio
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bonobot.core.problems import Problem
+from mcp_servers.schemas import InvalidArguments, classify_schema, subprocess_pool
+from tests.mcp_servers.schemas.test_classify_schema import doubling
+
+pytestmark = pytest.mark.anyio
+
+TREE: dict[str, Any] = {
+    "type": "object",
+    "properties": {"child": {"$ref": "#"}, "value": {"type": "integer"}},
+    "additionalProperties": False,
+}
+BACKTRACKING = {"type": "object", "properties": {"a": {"pattern": "^(?=a)(a+)+$"}}}
+NEVER = {"a": "a" * 60 + "!"}
+
+
+@pytest.fixture(autouse=True)
+def _no_child_stays() -> Iterator[None]:
+    yield
+    subprocess_pool.close()
+
+
+async def check(schema: Any, arguments: Any) -> None:
+    await subprocess_pool.check(schema, arguments, classify_schema(schema))
+
+
+async def test_what_fits_inline_starts_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subprocess_pool, "_get_pool", None)
+    await check({"type": "object"}, {"a": 1})
+    with pytest.raises(InvalidArguments):
+        await check({"type": "object", "required": ["a"]}, {})
+
+
+async def test_a_recursive_schema_is_checked_in_confinement() -> None:
+    await check(TREE, {"child": {"child": {"value": 1}}})
+    with pytest.raises(InvalidArguments) as refused:
+        await check(TREE, {"child": {"child": {"value": "x"}}})
+    assert refused.value.field == "$.child.child.value"
+    assert refused.value.remedy
+
+
+async def test_large_arguments_are_checked_in_confinement() -> None:
+    rows = [{"n": n} for n in range(5_000)]
+    schema = {"type": "object", "properties": {"rows": {"items": {"required": ["n"]}}}}
+    await check(schema, {"rows": rows})
+    with pytest.raises(InvalidArguments) as refused:
+        await check(schema, {"rows": [*rows, {}]})
+    assert refused.value.field == "$.rows[5000].n"
+
+
+@pytest.mark.parametrize(
+    ("schema", "arguments"),
+    [(BACKTRACKING, NEVER), (doubling(24), {"a": 1})],
+    ids=["regular expression", "branches"],
+)
+async def test_a_check_that_never_ends_is_ended(schema: Any, arguments: Any) -> None:
+    with pytest.raises(Problem) as refused:
+        await check(schema, arguments)
+    assert refused.value.code == "validation_timeout"
+    await check(TREE, {"child": {}})
+
+
+async def test_the_loop_goes_on_while_checks_hang() -> None:
+    ticks = 0
+    done = asyncio.Event()
+
+    async def tick() -> None:
+        nonlocal ticks
+        while not done.is_set():
+            await asyncio.sleep(0)
+            ticks += 1
+
+    async def attack() -> list[BaseException | None]:
+        found = await asyncio.gather(
+            *(check(BACKTRACKING, NEVER) for _ in range(4)), return_exceptions=True
+        )
+        done.set()
+        return found
+
+    _, refusals = await asyncio.gather(tick(), attack())
+    assert [getattr(refusal, "code", None) for refusal in refusals] == ["validation_timeout"] * 4
+    assert ticks > 1_000
+
+
+async def test_too_many_waiting_checks_are_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    subprocess_pool.close()
+    monkeypatch.setattr(subprocess_pool, "CHILDREN", 1)
+    monkeypatch.setattr(subprocess_pool, "MOST_WAITING", 1)
+    found = await asyncio.gather(*(check(TREE, {}) for _ in range(5)), return_exceptions=True)
+    assert (
+        sorted(getattr(problem, "code", "") for problem in found)
+        == [""] * 2 + ["validation_busy"] * 3
+    )
+
+
+async def test_schemas_are_judged_in_confinement_too() -> None:
+    judgements = await subprocess_pool.classify_schemas([{"type": "object"}, TREE, {"type": "any"}])
+    assert [judgement.verdict for judgement in judgements] == ["inline", "confined", "refused"]
+    assert judgements[1] == classify_schema(TREE)
+
+
+async def test_many_discoveries_at_once_are_judged_and_delay_no_check() -> None:
+    costly = [{"type": "object", "properties": {f"p{n}": {} for n in range(500)}}]
+    async with asyncio.TaskGroup() as group:
+        sweep = [
+            group.create_task(subprocess_pool.classify_schemas(costly * 2)) for _ in range(100)
+        ]
+        await check(TREE, {"child": {}})
+        assert not all(task.done() for task in sweep)
+        for task in sweep[2:]:
+            task.cancel()
+    assert [judgement.verdict for judgement in sweep[0].result()] == ["confined", "confined"]
+
+
+async def test_the_child_inherits_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CANARY_TOKEN", "canary-value")
+    await check(TREE, {})
+    children = [
+        child._process
+        for child in subprocess_pool._pools[os.getpid(), "check"]._children
+        if child._process is not None
+    ]
+    assert children
+    for child in children:
+        environment = Path(f"/proc/{child.pid}/environ")
+        if environment.exists():
+            assert b"canary" not in environment.read_bytes()
+
+
+async def test_closing_ends_the_children() -> None:
+    await check(TREE, {})
+    processes = [child._process for child in subprocess_pool._pools[os.getpid(), "check"]._children]
+    subprocess_pool.close()
+    assert all(process is not None and process.poll() is not None for process in processes)
+    await check(TREE, {})

@@ -1,0 +1,265 @@
+"""Watching: servers are listened to by one process each, and what they tell is read again."""
+
+from datetime import timedelta
+from uuid import uuid4
+
+import pytest
+from django.db import OperationalError
+from django.utils import timezone
+
+from bonobot.core.problems import Problem
+from bonobot.core.runtime import get_runtime
+from bonobot.ledger.queries import load_policy_generation
+from mcp_servers import refresh_definitions
+from mcp_servers.api.serializers import build_spec
+from mcp_servers.client.pool import get_connection_pool
+from mcp_servers.models import Server, Watch
+from mcp_servers.services import remove, set_server_enabled, update_server
+from mcp_servers.subscriptions import leases, list_changed
+from mcp_servers.subscriptions.list_changed import ListChangedListener
+from mcp_servers.subscriptions.queries import load_change_notification_status
+from tests import factories
+from tests.mcp_servers.client.event_recorder import CHANGED, acknowledgement, end, frame, stream
+from tests.mcp_servers.raw_list_changed_server import discoveries, state
+from tests.servers import raw_http_server
+from tests.wait import eventually
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("at_once")]
+
+
+@pytest.fixture
+def boss(acme):
+    return factories.administrator(acme)
+
+
+@pytest.fixture
+def watch():
+    """Return a function that makes a process's watcher, which ticks when it is told to."""
+    made = []
+
+    def begin():
+        one = get_runtime().call(_made)
+        made.append(one)
+        return one
+
+    yield begin
+    for one in made:
+        get_runtime().call(one.stop)
+
+
+async def _made():
+    return ListChangedListener()
+
+
+def tick(*watchers):
+    for one in watchers:
+        get_runtime().call(one.tick)
+
+
+HELD_OPEN = stream(acknowledgement, hold=True)
+
+
+# --- what is heard
+
+
+def test_a_change_that_a_real_server_tells_waits_for_approval(acme, changing_url, watch):
+    server = factories.ready(acme, factories.http_server(acme, changing_url, "changing"))
+    tick(one := watch())
+    eventually(lambda: state(server) == "listening")
+    eventually(lambda: discoveries(server) == 2, what="a reading when the stream opened")
+    call = get_connection_pool().request
+    endpoint = list_changed._read(server.pk)[0]
+    arguments = {"name": "alter", "arguments": {"description": f"Another one: {uuid4()}."}}
+    get_runtime().call(call, endpoint, "tools/call", arguments, holder="server:test")
+    echo = server.definitions.get(name="echo")
+    eventually(lambda: echo.refresh_from_db() or echo.state == "changed")
+    assert (
+        load_change_notification_status(Server.objects.get(pk=server.pk)).last_notice_at is not None
+    )
+    get_runtime().call(one.stop)
+    assert state(server) == "unwatched"
+    get_runtime().call(get_connection_pool().forget, server.pk)
+
+
+def test_a_flood_costs_one_reading_at_a_time_and_starves_nobody(serve, watch, monkeypatch):
+    monkeypatch.setattr(refresh_definitions, "INTERVAL", timedelta(seconds=30))
+
+    async def flood(asked):
+        yield raw_http_server.STREAM + acknowledgement(asked)
+        while True:
+            yield frame(asked, CHANGED)
+
+    flooding, server = serve(flood, "flooding")
+    calm, other = serve(HELD_OPEN, "calm")
+    tick(watch())
+    eventually(lambda: state(server) == state(other) == "listening")
+    eventually(lambda: discoveries(server) == 2 and discoveries(other) == 2)
+    eventually(lambda: Watch.objects.get(server=server).noticed_at)
+    assert flooding.asked("tools/list") == calm.asked("tools/list") == 2
+    assert Watch.objects.filter(server=server, stale_at__isnull=False).exists()
+
+
+def test_a_lost_stream_comes_back_and_what_changed_meanwhile_is_read(serve, watch):
+    serving, server = serve(stream(acknowledgement))
+    tick(watch())
+    eventually(lambda: serving.asked("subscriptions/listen") >= 3)
+    serving.tools = ["one", "two"]
+    serving.listen = HELD_OPEN
+    eventually(lambda: server.definitions.filter(name="two").exists())
+    eventually(lambda: state(server) == "listening")
+
+
+def test_a_server_that_never_acknowledges_is_shown_as_lost(serve, watch, settings):
+    settings.BONOBOT_CONNECT_S = settings.BONOBOT_READ_S = 0.1
+    _, server = serve(stream(hold=True))
+    tick(watch())
+    eventually(lambda: state(server) == "lost")
+    assert load_change_notification_status(Server.objects.get(pk=server.pk)).code == "call_timeout"
+
+
+def test_an_end_in_order_is_told_as_such(serve, watch):
+    _, server = serve(stream(acknowledgement, end))
+    tick(watch())
+    eventually(lambda: Watch.objects.filter(server=server, code="ended").exists())
+
+
+def test_a_server_that_refuses_is_left_until_its_next_discovery(serve, watch):
+    serving, server = serve(lambda asked: raw_http_server.error(asked, -32601, status=404))
+    tick(one := watch())
+    eventually(lambda: state(server) == "refused")
+    tick(one)
+    assert serving.asked("subscriptions/listen") == 1
+    serving.listen = HELD_OPEN
+    factories.ready(server.organization, server)
+    tick(one)
+    eventually(lambda: state(server) == "listening")
+
+
+# --- what closes a stream
+
+
+def test_a_stream_closes_with_its_server(boss, serve, watch):
+    serving, server = serve(HELD_OPEN)
+    tick(one := watch())
+    eventually(lambda: state(server) == "listening")
+    set_server_enabled(boss, server, enabled=False)
+    tick(one)
+    eventually(lambda: serving.http.gone == 1)
+    assert state(server) == "disabled"
+    set_server_enabled(boss, server, enabled=True)
+    tick(one)
+    eventually(lambda: state(server) == "listening")
+    remove(boss, server)
+    tick(one)
+    eventually(lambda: serving.http.gone == 2)
+
+
+def test_a_stream_is_opened_anew_when_its_server_is_configured_anew(boss, serve, watch):
+    serving, server = serve(HELD_OPEN)
+    tick(one := watch())
+    eventually(lambda: state(server) == "listening")
+    update_server(boss, server, build_spec({"description": "Other words."}, server))
+    tick(one)
+    assert serving.http.gone == 0
+    header = {"url": serving.http.url, "headers": {"X-Key": "secret"}}
+    update_server(boss, server, build_spec({"endpoint_config": header}, server))
+    tick(one)
+    eventually(lambda: serving.http.gone == 1)
+
+
+def test_only_as_many_are_watched_as_allowed(serve, watch, settings):
+    settings.BONOBOT_WATCHED_SERVERS = 1
+    servers = [serve(HELD_OPEN, name)[1] for name in ("a", "b")]
+    tick(watch())
+    eventually(lambda: [state(server) for server in servers] == ["listening", "unwatched"])
+
+
+# --- leases
+
+
+def test_two_processes_share_one_lease(serve, watch):
+    serving, server = serve(HELD_OPEN)
+    one, other = watch(), watch()
+    tick(one, other)
+    eventually(lambda: state(server) == "listening")
+    tick(one, other)
+    assert serving.asked("subscriptions/listen") == 1
+    assert Watch.objects.get(server=server).holder == one.id
+
+
+def test_a_silent_holder_is_replaced_and_writes_nothing(serve, watch):
+    serving, server = serve(HELD_OPEN)
+    one, other = watch(), watch()
+    tick(one)
+    eventually(lambda: state(server) == "listening")
+    Watch.objects.update(beat_at=timezone.now() - 2 * leases.LEASE)
+    assert state(server) == "unwatched"
+    tick(other)
+    eventually(lambda: serving.asked("subscriptions/listen") == 2)
+    assert not leases.mark_stream_opened(one.id, server.pk)
+    leases.mark_stream_lost(one.id, server.pk, Problem("late", code="late"))
+    leases.mark_stream_refused(one.id, server.pk, Problem("late", code="late"))
+    row = Watch.objects.get(server=server)
+    assert (row.holder, row.code, row.refused_at) == (other.id, "", None)
+    tick(one)
+    eventually(lambda: serving.http.gone == 1)
+
+
+@pytest.mark.worker
+def test_a_worker_watches_and_its_server_is_taken_over_when_it_was_killed(
+    acme, changing_url, start_worker, watch
+):
+    server = factories.ready(acme, factories.http_server(acme, changing_url, "changing"))
+    worker = start_worker()
+    eventually(lambda: state(server) == "listening", within=20)
+    tick(one := watch())
+    worker.kill()
+    assert Watch.objects.get(server=server).holder != one.id
+    Watch.objects.update(beat_at=timezone.now() - 2 * leases.LEASE)
+    tick(one)
+    eventually(lambda: Watch.objects.get(server=server).holder == one.id)
+    eventually(lambda: state(server) == "listening")
+    get_runtime().call(get_connection_pool().forget, server.pk)
+
+
+# --- the watcher itself
+
+
+def test_a_watcher_that_is_switched_off_does_nothing(settings, watch):
+    settings.BONOBOT_WATCHED_SERVERS = 0
+    one = watch()
+    get_runtime().call(one.begin)
+    assert one._ticking is None
+
+
+def test_watching_bumps_no_generation(serve, watch):
+    _, server = serve(HELD_OPEN)
+    before = load_policy_generation(server.organization_id)
+    tick(watch())
+    eventually(lambda: state(server) == "listening" and discoveries(server) == 2)
+    assert load_policy_generation(server.organization_id) == before
+
+
+def test_the_loop_of_a_watcher_outlives_a_database_that_is_away(watch, monkeypatch):
+    ticks = []
+
+    async def broken(self):
+        ticks.append(1)
+        raise OperationalError("away")
+
+    monkeypatch.setattr(list_changed, "TICK_S", 0.01)
+    monkeypatch.setattr(ListChangedListener, "tick", broken)
+    get_runtime().call(watch().begin)
+    eventually(lambda: len(ticks) > 2)
+
+
+def test_a_fault_of_ours_is_shown_and_tried_again(serve, watch, monkeypatch):
+    async def broken(*_, **__):
+        raise ZeroDivisionError
+
+    _, server = serve(HELD_OPEN)
+    with monkeypatch.context() as patch:
+        patch.setattr(get_connection_pool(), "listen", broken)
+        tick(watch())
+        eventually(lambda: Watch.objects.filter(server=server, code="internal_error").exists())
+    eventually(lambda: state(server) == "listening")

@@ -1,0 +1,97 @@
+"""How it stands with change notices, in every state that a person can see."""
+
+from datetime import timedelta
+from uuid import uuid4
+
+import pytest
+from django.utils import timezone
+
+from bonobot.accounts.roles import Role
+from bonobot.core.problems import Problem
+from mcp_servers.models import Server, Watch
+from mcp_servers.subscriptions import leases
+from mcp_servers.subscriptions.queries import load_change_notification_status
+from tests import factories
+
+TOLD = {"tools": {"listChanged": True}, "prompts": {"listChanged": True}, "resources": {}}
+ME = uuid4()
+
+
+@pytest.fixture
+def server(db):
+    return factories.http_server(factories.organization(), "http://127.0.0.1:9/mcp")
+
+
+def state(server):
+    return load_change_notification_status(Server.objects.get(pk=server.pk)).state
+
+
+def test_only_servers_that_tell_changes_are_claimed(server):
+    assert state(server) == "not_told"
+    leases.store_change_topics(server, {"tools": {}})
+    assert (state(server), Watch.objects.count()) == ("not_told", 0)
+    assert leases.claim_servers(ME, 10) == []
+    leases.store_change_topics(server, TOLD)
+    assert Watch.objects.get().asks == "prompts tools"
+    assert state(server) == "unwatched"
+    assert leases.claim_servers(ME, 10) == [server.pk]
+    leases.store_change_topics(server, {})
+    assert state(server) == "not_told"
+    assert leases.load_leased_servers(ME) == []
+
+
+def test_a_stdio_server_is_heard_while_it_runs(db):
+    server = factories.stdio_server(factories.organization())
+    leases.store_change_topics(server, TOLD)
+    assert (state(server), Watch.objects.count()) == ("while_running", 0)
+
+
+def test_a_stream_from_its_opening_to_its_refusal(server):
+    leases.store_change_topics(server, TOLD)
+    leases.claim_servers(ME, 1)
+    assert state(server) == "opening"
+    assert leases.mark_stream_opened(ME, server.pk)
+    assert state(server) == "listening"
+    assert load_change_notification_status(Server.objects.get()).since is not None
+    leases.mark_stream_lost(
+        ME, server.pk, Problem("Gone.", code="server_unreachable", remedy="Look.")
+    )
+    found = load_change_notification_status(Server.objects.get())
+    assert (found.state, found.code, found.detail) == ("lost", "server_unreachable", "Gone. Look.")
+    assert found.since is None
+    leases.mark_stream_refused(ME, server.pk, Problem("None.", code="not_offered"))
+    assert (state(server), leases.claim_servers(ME, 1)) == ("refused", [])
+    leases.store_change_topics(server, TOLD)
+    assert leases.claim_servers(ME, 1) == [server.pk]
+
+
+def test_a_holder_that_beats_keeps_its_lease(server):
+    leases.store_change_topics(server, TOLD)
+    leases.claim_servers(ME, 1)
+    Watch.objects.update(beat_at=timezone.now() - timedelta(minutes=1))
+    assert state(server) == "unwatched"
+    leases.renew_change_leases(ME)
+    assert leases.claim_servers(uuid4(), 1) == []
+    leases.release_change_leases(ME)
+    assert leases.claim_servers(uuid4(), 1) == [server.pk]
+
+
+def test_a_server_that_is_off_is_let_go(server):
+    leases.store_change_topics(server, TOLD)
+    leases.claim_servers(ME, 1)
+    Server.objects.update(enabled=False)
+    assert leases.load_leased_servers(ME) == []
+    assert (state(server), Watch.objects.get().holder) == ("disabled", None)
+
+
+def test_the_api_shows_it(server, client):
+    boss = factories.person(server.organization, Role.OWNER)
+    client.login(username=boss.label, password="pw-for-tests")
+    leases.store_change_topics(server, TOLD)
+    leases.claim_servers(ME, 1)
+    leases.mark_stream_opened(ME, server.pk)
+    shown = client.get(f"/api/mcp-servers/{server.pk}").json()["change_notices"]
+    assert (shown["state"], shown["last_notice_at"]) == ("listening", None)
+    assert shown["since"]
+    page = client.get(f"/admin/mcp_servers/server/{server.pk}/change/").content.decode()
+    assert "listening" in page

@@ -1,0 +1,140 @@
+"""Approval: a person pins what they read, and nothing else."""
+
+import pytest
+
+from bonobot.accounts.roles import Role
+from bonobot.core.problems import Conflict, Forbidden
+from bonobot.ledger.models import AuditRow
+from mcp_servers.definition_reviews import approve, pin_all, reset_review
+from mcp_servers.models import Definition, Server
+from tests import factories
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def acme():
+    return factories.organization()
+
+
+@pytest.fixture
+def reviewer(acme):
+    return factories.person(acme, Role.REVIEWER)
+
+
+@pytest.fixture
+def server(acme):
+    made = Server.objects.create(
+        organization=acme, scope_id=acme.pk, name="s", slug="s", transport_type="http"
+    )
+    for name in ("one", "two"):
+        Definition.objects.create(
+            organization=acme,
+            server=made,
+            kind="tool",
+            name=name,
+            digest=f"digest of {name}",
+            payload={"name": name},
+        )
+    return made
+
+
+def test_approving_all_pins_what_waits_as_it_stands(reviewer, server):
+    done = approve(reviewer, server)
+    assert set(done.approved) == {"one", "two"}
+    row = server.definitions.get(name="one")
+    assert (row.state, row.pinned, row.pinned_digest) == ("approved", row.payload, row.digest)
+    assert row.pinned_by == reviewer.label
+
+
+def test_an_approval_is_in_the_audit_with_its_digests(reviewer, server):
+    approve(reviewer, server)
+    assert "digest of one" in AuditRow.objects.get(action="definitions_approved").opened
+
+
+def test_only_what_was_seen_is_approved(reviewer, server):
+    one, two = server.definitions.order_by("name")
+    Definition.objects.filter(pk=two.pk).update(digest="changed meanwhile")
+    done = approve(reviewer, server, {one.pk: one.digest, two.pk: two.digest})
+    assert (done.approved, done.skipped) == (("one",), ("two",))
+    assert server.definitions.get(name="two").state == "pending"
+
+
+def test_approving_only_what_changed_meanwhile_is_a_conflict(reviewer, server):
+    one = server.definitions.get(name="one")
+    with pytest.raises(Conflict) as refused:
+        approve(reviewer, server, {one.pk: "what was shown before"})
+    assert refused.value.code == "nothing_approved"
+
+
+def test_what_is_refused_can_not_be_approved(reviewer, server):
+    Definition.objects.filter(name="one").update(fault="it hides text")
+    assert approve(reviewer, server).approved == ("two",)
+
+
+def test_a_definition_of_another_server_is_skipped(acme, reviewer, server):
+    other = Server.objects.create(
+        organization=acme, scope_id=acme.pk, name="t", slug="t", transport_type="http"
+    )
+    one = server.definitions.get(name="one")
+    with pytest.raises(Conflict):
+        approve(reviewer, other, {one.pk: one.digest})
+    assert server.definitions.get(name="one").state == "pending"
+
+
+@pytest.mark.parametrize("role", [Role.MEMBER, Role.AUDITOR, Role.OPERATOR])
+def test_whoever_may_not_approve_approves_nothing(acme, server, role):
+    with pytest.raises(Forbidden):
+        approve(factories.person(acme, role), server)
+    assert not server.definitions.callable().exists()
+
+
+def test_a_withdrawn_approval_waits_again(reviewer, server):
+    approve(reviewer, server)
+    reset_review(reviewer, server.definitions.get(name="one"))
+    assert server.definitions.get(name="one").state == "pending"
+
+
+@pytest.mark.parametrize(
+    ("values", "state"),
+    [
+        ({}, "pending"),
+        ({"pinned_digest": "digest of one"}, "approved"),
+        ({"pinned_digest": "older"}, "changed"),
+        ({"fault": "x", "pinned_digest": "digest of one"}, "refused"),
+        ({"present": False, "pinned_digest": "digest of one"}, "gone"),
+    ],
+)
+def test_the_state_and_the_querysets_say_the_same(server, values, state):
+    Definition.objects.filter(name="one").update(**values)
+    row = server.definitions.get(name="one")
+    assert row.state == state
+    only = server.definitions.filter(name="one")
+    assert only.callable().exists() == (state == "approved")
+    assert only.waiting().exists() == (state in ("pending", "changed"))
+
+
+def suspect(server, name="two"):
+    found = [{"tier": "soft", "rule": "keep_from_user", "path": "$.description", "excerpt": "…"}]
+    server.definitions.filter(name=name).update(findings=found)
+
+
+def test_what_reads_like_orders_is_left_out_of_approving_all(reviewer, server):
+    suspect(server)
+    done = approve(reviewer, server)
+    assert (done.approved, done.skipped, done.held) == (("one",), (), ("two",))
+    assert server.definitions.get(name="two").state == "pending"
+
+
+def test_it_is_approved_by_name(reviewer, server):
+    suspect(server)
+    two = server.definitions.get(name="two")
+    assert approve(reviewer, server, {two.pk: two.digest}).approved == ("two",)
+
+
+@pytest.mark.parametrize(("mode", "pinned"), [("first", {"one"}), ("always", {"one", "two"})])
+def test_a_rule_trusts_no_orders_unless_it_trusts_everything(server, mode, pinned):
+    suspect(server)
+    server.approval = mode
+    pin_all(server, server.definitions.all(), by=f"approval:{mode}")
+    assert {row.name for row in Definition.objects.callable()} == pinned

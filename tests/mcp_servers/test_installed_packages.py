@@ -1,0 +1,89 @@
+"""Packages of registered servers: installed before their first discovery, and told of."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from bonobot.core.runtime import get_runtime
+from bonobot.ledger.models import AuditRow
+from mcp_servers.client.pool import get_connection_pool
+from mcp_servers.discovery import discover
+from mcp_servers.health.check_servers import SYSTEM
+from mcp_servers.installed_packages import install_package, installation_of_server
+from mcp_servers.models import Server
+from mcp_servers.server_config import ServerSpec
+from mcp_servers.services import add
+from tests import factories, rest
+from tests.servers.npm_registry import NAME, Registry, open_registry
+from tests.wait import eventually
+
+pytestmark = [pytest.mark.npm, pytest.mark.django_db(transaction=True)]
+
+
+@pytest.fixture
+def registry() -> Iterator[Registry]:
+    with open_registry() as opened:
+        yield opened
+
+
+@pytest.fixture
+def boss(settings, tmp_path):
+    settings.BONOBOT_VAR = tmp_path / "var"
+    return factories.administrator(factories.organization())
+
+
+@pytest.fixture
+def server(boss, registry, tmp_path) -> Iterator[Server]:
+    """A server that npx fetches from the registry, not in a sandbox, which has no loopback."""
+    env = {"NPM_CONFIG_REGISTRY": registry.url, "NPM_CONFIG_CACHE": str(tmp_path / "cache")}
+    spec = ServerSpec(
+        name="hello",
+        transport_type="stdio",
+        endpoint_config={"command": "npx", "args": ["-y", f"{NAME}@1.0.0"], "env": env},
+        env_exceptions=dict.fromkeys(env, "the registry of a test"),
+        confinement="none",
+    )
+    made = add(boss, spec)
+    yield made
+    get_runtime().call(get_connection_pool().forget, made.pk)
+
+
+def test_a_server_is_installed_before_its_first_discovery_and_its_page_tells(boss, server):
+    assert installation_of_server(server) == {"state": "needed", "detail": ""}
+    found = get_runtime().call(discover, server.pk, actor=SYSTEM, patience_s=120)
+    assert found.tools == ("hello",)
+    shown = rest.as_administrator().get(f"mcp-servers/{server.pk}").json
+    assert shown["installation"] == {"state": "installed", "detail": ""}
+
+
+def test_a_server_that_was_installed_too_late_for_its_start_is_discovered_by_itself(
+    settings, boss, registry, server
+):
+    settings.BONOBOT_START_S = 1
+    registry.sends.clear()
+    client = rest.as_administrator()
+    tested = client.post(f"mcp-servers/{server.pk}/test").json
+    assert (tested["status"], tested["code"]) == ("error", "server_installing")
+    assert client.get(f"mcp-servers/{server.pk}").json["installation"]["state"] == "installing"
+    settings.BONOBOT_START_S = 10
+    registry.sends.set()
+
+    def connected() -> bool:
+        server.refresh_from_db()
+        return server.status == Server.Status.CONNECTED
+
+    eventually(connected, within=60, what="the discovery after the installation")
+
+
+def test_a_package_is_installed_again_and_the_audit_says_by_whom(boss, server):
+    get_runtime().call(discover, server.pk, actor=SYSTEM, patience_s=120)
+    found = get_runtime().call(install_package, boss, server)
+    assert found is not None
+    assert found.state == "installed"
+    assert AuditRow.objects.get(action="server_installed").actor_id == boss.actor.id
+
+
+def test_a_server_of_another_launcher_has_nothing_to_install(boss):
+    other = factories.stdio_server(factories.Organization.objects.get())
+    assert installation_of_server(other) is None
+    assert get_runtime().call(install_package, boss, other) is None

@@ -1,0 +1,185 @@
+"""Writers that meet at one server's rows wait for each other in one order: none is turned away."""
+
+from dataclasses import replace
+from datetime import timedelta
+from uuid import UUID, uuid4
+
+import pytest
+from django.utils import timezone
+
+from agents.services import remove_agent
+from bonobot.accounts.models import Organization
+from bonobot.core.text.canonical_json import compute_digest
+from bonobot.ledger.types import Actor
+from mcp_servers import discovery
+from mcp_servers.client.errors import UpstreamError
+from mcp_servers.client.list_definitions import RawDefinition, ServerDeclarations
+from mcp_servers.definition_reviews import approve
+from mcp_servers.flow_labels.services import set_labels
+from mcp_servers.health.services import record_failure
+from mcp_servers.models import Definition, Followed, Server, Watch
+from mcp_servers.services import remove
+from mcp_servers.subscriptions import leases
+from tests import factories
+from tests.concurrent_writers import behind, cross, on_postgresql
+
+pytestmark = [pytest.mark.django_db(transaction=True), on_postgresql]
+
+SYSTEM = Actor(kind="system", id="test", label="test")
+URL = "http://127.0.0.1:9/mcp"
+
+
+def survey(*tools: str, text: str = "") -> ServerDeclarations:
+    items = tuple(
+        RawDefinition("tool", name, {"name": name, "description": text, "inputSchema": {}})
+        for name in tools
+    )
+    return ServerDeclarations(
+        era="modern",
+        protocol_version="2026-07-28",
+        server_info={},
+        capabilities={"tools": {"listChanged": True}},
+        instructions="",
+        discovery={"capabilities": {"tools": {"listChanged": True}}},
+        items=items,
+        latency_ms=1,
+        complete=frozenset({"tool"}),
+    )
+
+
+def keep(server: Server, found: ServerDeclarations) -> discovery.DiscoveryResult:
+    return discovery.keep(server.pk, found, {}, actor=SYSTEM, kind="discovery")
+
+
+def discovered(where: Organization, name: str = "web", scope_id: UUID | None = None) -> Server:
+    server = factories.http_server(where, URL, name)
+    if scope_id is not None:
+        Server.objects.filter(pk=server.pk).update(scope_id=scope_id)
+    keep(server, survey("a", "b", "c"))
+    server.refresh_from_db()
+    return server
+
+
+def followed(server: Server, holder: UUID, *uris: str) -> list[UUID]:
+    rows = leases.add_watched_resources(
+        server.organization_id, leases.UpdateSource(server.pk), uris
+    )
+    ids = [row.id for row in rows]
+    leases.claim_resources(holder, ids)
+    return ids
+
+
+def waiting(server: Server) -> dict[UUID, str]:
+    return dict(server.definitions.values_list("pk", "digest"))
+
+
+def test_a_server_is_removed_while_it_is_discovered(acme: Organization) -> None:
+    server, boss = discovered(acme), factories.administrator(acme)
+    cross(
+        lambda: keep(server, survey("a", text="Altered.")),
+        lambda: remove(boss, server),
+        at='UPDATE "mcp_servers_server"',
+    )
+    assert not Server.objects.exists()
+
+
+def test_a_server_is_removed_while_a_contact_fails(acme: Organization) -> None:
+    server, boss = discovered(acme), factories.administrator(acme)
+    long_ago = timezone.now() - timedelta(days=2)
+    Server.objects.filter(pk=server.pk).update(checked_at=long_ago)
+    problem = UpstreamError("Away.", code="server_unreachable", server=server.name)
+    cross(
+        lambda: record_failure(server.pk, "health", problem),
+        lambda: remove(boss, server),
+        at='INSERT INTO "mcp_servers_unasked"',
+    )
+    assert not Server.objects.exists()
+
+
+def test_what_a_server_offers_is_approved_while_it_is_discovered(acme: Organization) -> None:
+    server, boss = discovered(acme), factories.administrator(acme)
+    seen = dict(reversed(waiting(server).items()))
+    _, found = cross(
+        lambda: approve(boss, server, seen),
+        lambda: keep(server, survey("a", "b", "c", text="Altered.")),
+        at='UPDATE "mcp_servers_definition"',
+    )
+    assert found.changed == 3
+
+
+def test_two_people_approve_and_label_the_same(acme: Organization) -> None:
+    server, boss = discovered(acme), factories.administrator(acme)
+    rows = list(Definition.objects.filter(server=server))
+    cross(
+        lambda: approve(boss, server, dict(reversed(waiting(server).items()))),
+        lambda: set_labels(boss, server, rows, ["private_data"]),
+        at='UPDATE "mcp_servers_definition"',
+    )
+    assert not server.definitions.filter(labels=None).exists()
+    assert not server.definitions.waiting().exists()
+
+
+def test_a_server_that_comes_back_is_discovered_while_it_is_approved(acme: Organization) -> None:
+    server, boss = discovered(acme), factories.administrator(acme)
+    Server.objects.filter(pk=server.pk).update(status=Server.Status.ERROR)
+    found, seen = survey("a", text="Altered."), waiting(server)
+    found = replace(found, items=found.items + survey("b", "c").items)
+    _, approval = cross(
+        lambda: keep(server, found),
+        lambda: approve(boss, server, seen),
+        at='INSERT INTO "mcp_servers_check"',
+    )
+    assert (sorted(approval.approved), approval.skipped) == (["b", "c"], ("a",))
+
+
+def test_the_servers_of_an_agent_are_removed_while_their_leases_are_renewed(
+    acme: Organization,
+) -> None:
+    boss, agent, holder = factories.administrator(acme), factories.agent(acme), uuid4()
+    for number in range(4):
+        discovered(acme, f"s{number}", scope_id=agent.pk)
+    Watch.objects.update(holder=holder, beat_at=timezone.now())
+    cross(
+        lambda: remove_agent(boss, agent),
+        lambda: leases.renew_change_leases(holder),
+        at='DELETE FROM "mcp_servers_watch"',
+    )
+    assert not Watch.objects.exists()
+
+
+URIS = [f"news://{number}" for number in range(9)]
+
+
+@pytest.mark.parametrize("deed", ["want", "beat", "changed", "settle", "let_go"])
+def test_what_two_processes_write_of_the_same_resources_goes_one_by_one(
+    acme: Organization, deed: str
+) -> None:
+    server, holder = discovered(acme), uuid4()
+    source = leases.UpdateSource(server.pk)
+    ids = followed(server, holder, *URIS)
+    deeds = {
+        "want": lambda: leases.add_watched_resources(acme.pk, source, list(reversed(URIS))),
+        "beat": lambda: leases.renew_resource_leases(holder, list(reversed(ids))),
+        "changed": lambda: leases.increment_change_counts(holder, list(reversed(ids))),
+        "settle": lambda: leases.settle(holder, list(reversed(ids)), []),
+        "let_go": lambda: leases.release_resource_leases(holder),
+    }
+    middle = Followed.objects.filter(server=server, digest=compute_digest(URIS[4]))
+    behind(
+        lambda: middle.update(state=Followed.State.ASKED),
+        lambda: leases.add_watched_resources(acme.pk, source, URIS),
+        deeds[deed],
+    )
+    assert Followed.objects.count() == len(URIS)
+
+
+def test_a_server_is_removed_while_what_is_followed_there_is_written(acme: Organization) -> None:
+    server, boss, holder = discovered(acme), factories.administrator(acme), uuid4()
+    ids = followed(server, holder, *URIS)
+    middle = Followed.objects.filter(server=server, digest=compute_digest(URIS[4]))
+    behind(
+        lambda: middle.update(state=Followed.State.ASKED),
+        lambda: leases.increment_change_counts(holder, ids),
+        lambda: remove(boss, server),
+    )
+    assert not Followed.objects.exists()

@@ -1,0 +1,129 @@
+"""Catalogues are read again when something says that they changed, by whoever hears it first."""
+
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from agents.calls import pipeline
+from bonobot.core.runtime import get_runtime
+from bonobot.ledger.writer.writer_thread import get_writer
+from mcp_servers import refresh_definitions
+from mcp_servers.client.change_notifications import ChangeNotification
+from mcp_servers.models import Server, Watch
+from mcp_servers.refresh_definitions import get_refresher, handle_change_notification, take_up
+from mcp_servers.tasks import check_due
+from tests import factories
+from tests.mcp_servers.raw_list_changed_server import discoveries
+from tests.servers import raw_http_server
+from tests.wait import eventually
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("at_once")]
+
+
+def refusing(code):
+    """Return what answers every call with an error."""
+    return lambda asked: raw_http_server.error(asked, code, status=400 if code == -32020 else 200)
+
+
+async def heard(*notices):
+    for server_id, notice in notices:
+        handle_change_notification(server_id, notice)
+
+
+@pytest.mark.parametrize(
+    ("code", "read", "told"),
+    [
+        (-32602, True, "upstream_error"),
+        (-32020, True, "tool_gone"),  # read before it is sent again
+        (-32603, False, "upstream_error"),
+    ],
+)
+def test_a_call_that_is_answered_as_unknown_has_the_catalogue_read(acme, serve, code, read, told):
+    serving, server = serve(refusing(code))
+    serving.tools = ["two"]
+    request = pipeline.CallRequest(
+        principal=factories.administrator(acme),
+        tool="one",
+        arguments={},
+        via="rest",
+        holder="server:test",
+        server_id=server.pk,
+    )
+    outcome = get_runtime().call(pipeline.call, request)
+    get_writer().close()
+    assert outcome.code == told
+    if read:
+        eventually(lambda: server.definitions.get(name="one").state == "gone")
+        assert server.definitions.get(name="two").state == "pending"
+        assert Watch.objects.get().noticed_at is None
+    else:
+        assert not Watch.objects.filter(stale_at__isnull=False).exists()
+
+
+def test_what_a_resource_contains_is_no_part_of_the_catalogue(serve):
+    _, server = serve(refusing(-32601))
+    get_runtime().call(heard, (server.pk, ChangeNotification("resources", "test://a")))
+    assert not Watch.objects.filter(stale_at__isnull=False).exists()
+    get_runtime().call(heard, (server.pk, ChangeNotification("resources")))
+    eventually(lambda: discoveries(server) == 2)
+
+
+def test_what_is_told_together_is_read_together(serve):
+    _, server = serve(refusing(-32601))
+    notices = [
+        (server.pk, ChangeNotification("tools", holder=f"session:{n % 2}")) for n in range(100)
+    ]
+    get_runtime().call(heard, *notices)
+    eventually(lambda: server.pk not in get_refresher()._wanted)
+    assert discoveries(server) == 2
+    assert Watch.objects.get().stale_at is None
+
+
+def test_who_uses_a_server_waits_until_its_notice_was_read(serve, monkeypatch):
+    _, server = serve(refusing(-32601))
+
+    async def tell_and_wait():
+        handle_change_notification(server.pk, ChangeNotification("tools", holder="session:a"))
+        await get_refresher().caught_up("session:other")
+        await get_refresher().caught_up("session:a")
+
+    get_runtime().call(tell_and_wait)
+    assert discoveries(server) == 2
+    Watch.objects.update(reread_after=timezone.now() + timedelta(hours=1))
+    get_runtime().call(tell_and_wait)  # whose turn has not come, so nobody waits for it
+    assert discoveries(server) == 2
+    monkeypatch.setattr(refresh_definitions, "CAUGHT_UP_S", 0.01)
+
+    async def wait_in_vain():
+        get_refresher()._wanted[server.pk].quiet.clear()
+        await get_refresher().caught_up("session:a")
+
+    get_runtime().call(wait_in_vain)
+    Watch.objects.update(reread_after=None)
+    eventually(lambda: discoveries(server) == 3)
+    eventually(lambda: server.pk not in get_refresher()._wanted)
+
+
+def test_the_sweep_reads_what_a_dead_process_left(serve):
+    serving, server = serve(refusing(-32601))
+    Server.objects.update(next_check_at=timezone.now() + timedelta(hours=1))
+    Watch.objects.update(stale_at=timezone.now() - timedelta(minutes=1))
+    serving.tools = ["one", "two"]
+    check_due()
+    eventually(lambda: server.definitions.filter(name="two").exists())
+    eventually(lambda: Watch.objects.get().stale_at is None)
+
+
+def test_a_server_that_is_away_stays_stale_and_one_that_is_gone_is_forgotten(serve):
+    serving, server = serve(refusing(-32601))
+    serving.http.respond = lambda asked: raw_http_server.response(503)
+    get_runtime().call(take_up, [server.pk])
+    eventually(lambda: server.checks.filter(ok=False).exists())
+    eventually(lambda: server.pk not in get_refresher()._wanted)
+    assert Watch.objects.get().stale_at is not None
+    pk = server.pk
+    server.delete()
+    get_runtime().call(take_up, [pk])
+    eventually(lambda: pk not in get_refresher()._wanted)
+    assert not Watch.objects.exists()

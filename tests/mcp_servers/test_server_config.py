@@ -1,0 +1,245 @@
+"""What people say about a server, checked field by field, and read back without secrets."""
+
+import pytest
+
+from bonobot.accounts.roles import Role
+from bonobot.core.problems import Problem
+from mcp_servers.models import Secret, Server
+from mcp_servers.server_config import ServerSpec, mask_auth_config, mask_endpoint_config
+from mcp_servers.services import add, update_server
+from tests import factories
+
+pytestmark = pytest.mark.django_db
+
+HTTP = {"url": "https://mcp.example.com/mcp"}
+STDIO = {"command": "npx", "args": ["-y", "package@1.2.3"]}
+
+
+@pytest.fixture
+def boss():
+    return factories.administrator(factories.organization())
+
+
+@pytest.fixture
+def owner(boss):
+    return factories.person(factories.Organization.objects.get(pk=boss.organization_id), Role.OWNER)
+
+
+def spec(name="docs", transport_type="http", endpoint_config=None, **more):
+    return ServerSpec(
+        name=name, transport_type=transport_type, endpoint_config=endpoint_config or HTTP, **more
+    )
+
+
+def refused(principal, one) -> Problem:
+    with pytest.raises(Problem) as caught:
+        add(principal, one)
+    assert not Server.objects.exists()
+    assert not Secret.objects.exists()
+    return caught.value
+
+
+BAD = {
+    "an unknown transport": (
+        spec(transport_type="carrier-pigeon"),
+        "unknown_transport",
+        "transport_type",
+    ),
+    "no url": (spec(endpoint_config={"headers": {}}), "bad_url", "endpoint_config.url"),
+    "a url without a scheme": (
+        spec(endpoint_config={"url": "mcp.example.com"}),
+        "bad_url",
+        "endpoint_config.url",
+    ),
+    "another scheme": (
+        spec(endpoint_config={"url": "file:///etc/passwd"}),
+        "bad_url",
+        "endpoint_config.url",
+    ),
+    "a private address": (
+        spec(endpoint_config={"url": "http://10.0.0.1/mcp"}),
+        "private_address",
+        "endpoint_config.url",
+    ),
+    "this machine": (
+        spec(endpoint_config={"url": "http://localhost:3001/mcp"}),
+        "private_address",
+        "endpoint_config.url",
+    ),
+    "an unknown member": (
+        spec(endpoint_config={**HTTP, "colour": "red"}),
+        "unknown_field",
+        "endpoint_config.colour",
+    ),
+    "a reserved header": (
+        spec(endpoint_config={**HTTP, "headers": {"Host": "x"}}),
+        "invalid",
+        "endpoint_config.headers.Host",
+    ),
+    "a header of two lines": (
+        spec(endpoint_config={**HTTP, "headers": {"X": "a\r\nY: b"}}),
+        "invalid",
+        "endpoint_config.headers.X",
+    ),
+    "a parameter not filled": (
+        spec(endpoint_config={**HTTP, "headers": {"X": "${KEY}"}}),
+        "missing_value",
+        "endpoint_config.headers.X",
+    ),
+    "a command not on the list": (
+        spec(transport_type="stdio", endpoint_config={"command": "rm", "args": ["-rf"]}),
+        "launcher_not_allowed",
+        "endpoint_config.command",
+    ),
+    "a shell": (
+        spec(transport_type="stdio", endpoint_config={"command": "bash", "args": ["-c", "x"]}),
+        "launcher_not_allowed",
+        "endpoint_config.command",
+    ),
+    "no command": (
+        spec(transport_type="stdio", endpoint_config={"args": []}),
+        "invalid",
+        "endpoint_config.command",
+    ),
+    "arguments in one text": (
+        spec(transport_type="stdio", endpoint_config={"command": "npx", "args": "-y x"}),
+        "invalid",
+        "endpoint_config.args",
+    ),
+    "Bonobot's own variable": (
+        spec(transport_type="stdio", endpoint_config={**STDIO, "env": {"BONOBOT_SECRET_KEY": "x"}}),
+        "invalid",
+        "endpoint_config.env.BONOBOT_SECRET_KEY",
+    ),
+    "no name": (spec(name="  "), "missing_name", "name"),
+    "an unknown sign-in": (spec(auth_config={"type": "magic"}), "invalid", "auth_config.type"),
+    "a sign-in without its token": (
+        spec(auth_config={"type": "bearer_token"}),
+        "missing_value",
+        "auth_config.token",
+    ),
+    "an unknown approval": (spec(approval="never"), "invalid", "approval"),
+}
+
+
+@pytest.mark.parametrize(("one", "code", "field"), BAD.values(), ids=BAD.keys())
+def test_what_does_not_hold_is_refused_by_field_and_writes_nothing(boss, one, code, field):
+    problem = refused(boss, one)
+    assert (problem.code, problem.field) == (code, field)
+
+
+def test_a_refused_url_shows_no_password(boss):
+    problem = refused(boss, spec(endpoint_config={"url": "https://ann:hunter2@example.com/"}))
+    assert "hunter2" not in str(problem.as_dict())
+
+
+def test_only_a_platform_administrator_sets_a_command(owner):
+    assert refused(owner, spec(transport_type="stdio", endpoint_config=STDIO)).code == (
+        "platform_admin_only"
+    )
+
+
+def test_only_a_platform_administrator_allows_a_private_address(owner):
+    asked = spec(endpoint_config={"url": "http://10.0.0.1/mcp"}, allow_private=True)
+    assert refused(owner, asked).code == "forbidden"
+
+
+def test_only_a_platform_administrator_trusts_every_change(owner):
+    assert refused(owner, spec(approval="always")).code == "forbidden"
+
+
+@pytest.mark.parametrize("role", [Role.MEMBER, Role.AUDITOR, Role.REVIEWER])
+def test_other_roles_register_nothing(boss, role):
+    where = factories.Organization.objects.get(pk=boss.organization_id)
+    assert refused(factories.person(where, role), spec()).code == "forbidden"
+
+
+def test_a_name_is_taken_once_in_the_pool(boss):
+    add(boss, spec(name="Docs One"))
+    for name in ("Docs One", "docs-one", "docs_one", "D\u043ecs One"):
+        with pytest.raises(Problem) as caught:
+            add(boss, spec(name=name))
+        assert caught.value.field == "name"
+    assert Server.objects.count() == 1
+
+
+def test_secrets_are_sealed_and_read_back_as_a_mask(boss):
+    server = add(
+        boss,
+        spec(
+            endpoint_config={**HTTP, "headers": {"X-Key": "s3cret-value"}},
+            auth_config={"type": "bearer_token", "token": "t0ken-value"},
+        ),
+    )
+    assert mask_endpoint_config(server) == {**HTTP, "headers": {"X-Key": "********"}}
+    assert mask_auth_config(server) == {"type": "bearer_token", "configured": True}
+    stored = str(list(Server.objects.values())) + str(list(Secret.objects.values("value")))
+    assert "s3cret" not in stored
+    assert "t0ken" not in stored
+    assert {s.name: s.value.open() for s in server.secrets.all()} == {
+        "X-Key": "s3cret-value",
+        "token": "t0ken-value",
+    }
+
+
+@pytest.mark.parametrize(
+    "auth",
+    [
+        None,
+        {"type": "bearer_token", "configured": True},
+        {"type": "bearer_token", "token": "********"},
+    ],
+)
+def test_a_write_with_the_mask_keeps_what_is_stored(boss, auth):
+    stored = spec(
+        endpoint_config={**HTTP, "headers": {"X-Key": "s3cret"}},
+        auth_config={"type": "bearer_token", "token": "t0ken"},
+    )
+    server = add(boss, stored)
+    masked = spec(endpoint_config=mask_endpoint_config(server), auth_config=auth)
+    update_server(boss, server, masked)
+    assert {s.name: s.value.open() for s in server.secrets.all()} == {
+        "X-Key": "s3cret",
+        "token": "t0ken",
+    }
+
+
+def test_what_is_no_longer_named_is_forgotten(boss):
+    server = add(boss, spec(endpoint_config={**HTTP, "headers": {"X-Key": "s3cret"}}))
+    update_server(boss, server, spec(endpoint_config=HTTP, auth_config={"type": "none"}))
+    assert not server.secrets.exists()
+
+
+@pytest.mark.parametrize(
+    ("headers", "auth", "field"),
+    [
+        ({"X-Key": "********"}, {"type": "none"}, "endpoint_config.headers.X-Key"),
+        ({}, None, "auth_config.token"),
+    ],
+)
+def test_a_stored_value_is_never_sent_to_another_host(boss, headers, auth, field):
+    stored = spec(
+        endpoint_config={**HTTP, "headers": {"X-Key": "s3cret"}},
+        auth_config={"type": "bearer_token", "token": "t0ken"},
+    )
+    server = add(boss, stored)
+    moved = {"url": "https://elsewhere.example.net/mcp", "headers": headers}
+    with pytest.raises(Problem) as caught:
+        update_server(boss, server, spec(endpoint_config=moved, auth_config=auth))
+    assert (caught.value.code, caught.value.field) == ("credential_needed", field)
+    assert Server.objects.get().endpoint_config == HTTP
+
+
+def test_another_path_of_the_same_host_keeps_what_is_stored(boss):
+    server = add(boss, spec(auth_config={"type": "bearer_token", "token": "t0ken"}))
+    update_server(boss, server, spec(endpoint_config={"url": "https://mcp.example.com/other"}))
+    assert server.secrets.get().value.open() == "t0ken"
+
+
+def test_another_address_is_asked_for_its_era_anew(boss):
+    server = add(boss, spec())
+    Server.objects.filter(pk=server.pk).update(era="modern", discovery={"a": 1})
+    server.refresh_from_db()
+    update_server(boss, server, spec(endpoint_config={"url": "https://other.example.com/mcp"}))
+    server.refresh_from_db()
+    assert (server.era, server.discovery) == ("", None)

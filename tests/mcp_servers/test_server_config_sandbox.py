@@ -1,0 +1,176 @@
+"""The box of a stdio server: who may set it, what goes together, and where it is kept."""
+
+import pytest
+
+from agents.config_file.apply_config import apply
+from agents.config_file.export_config import as_yaml, export_config
+from agents.config_file.read_config import read_wanted
+from bonobot.accounts.roles import Role
+from bonobot.core.problems import Problem
+from mcp_servers.build_endpoint import build_endpoint
+from mcp_servers.import_export.export_servers import SecretPlaceholders, export_server
+from mcp_servers.models import Server
+from mcp_servers.presets.catalog import fill
+from mcp_servers.presets.services import save_as_preset
+from mcp_servers.server_config import ServerSpec
+from mcp_servers.services import add, update_server
+from tests import admin_client, factories, rest
+
+pytestmark = pytest.mark.django_db
+
+STDIO = {"command": "npx", "args": ["-y", "package@1.2.3"]}
+
+
+@pytest.fixture
+def acme():
+    return factories.organization()
+
+
+@pytest.fixture
+def boss(acme):
+    return factories.administrator(acme)
+
+
+def spec(transport_type="stdio", **more):
+    config = STDIO if transport_type == "stdio" else {"url": "https://mcp.example.com/mcp"}
+    return ServerSpec(name="ours", transport_type=transport_type, endpoint_config=config, **more)
+
+
+def box(server):
+    server.refresh_from_db()
+    return server.confinement, server.network
+
+
+@pytest.mark.parametrize(
+    ("said", "stored"),
+    [
+        ((None, None), ("none", "host")),
+        (("namespaces", None), ("namespaces", "host")),
+        (("namespaces", "none"), ("namespaces", "none")),
+        (("bubblewrap", None), ("bubblewrap", "none")),
+        (("bubblewrap", "host"), ("bubblewrap", "host")),
+    ],
+)
+def test_what_is_not_said_of_a_box_has_a_safe_default(boss, said, stored):
+    assert box(add(boss, spec(confinement=said[0], network=said[1]))) == stored
+
+
+@pytest.mark.parametrize(
+    ("before", "said", "stored"),
+    [
+        (("namespaces", "none"), (None, None), ("namespaces", "none")),
+        (("bubblewrap", "host"), (None, None), ("bubblewrap", "host")),
+        (("namespaces", "none"), ("bubblewrap", None), ("bubblewrap", "none")),
+        (("bubblewrap", "none"), ("namespaces", None), ("namespaces", "none")),
+        (("namespaces", "none"), ("none", None), ("none", "host")),
+    ],
+)
+def test_what_is_not_said_of_a_stored_box_stays(boss, before, said, stored):
+    server = add(boss, spec(confinement=before[0], network=before[1]))
+    assert box(update_server(boss, server, spec(confinement=said[0], network=said[1]))) == stored
+
+
+@pytest.mark.parametrize(
+    ("transport", "said", "code", "field"),
+    [
+        ("stdio", {"network": "none"}, "needs_confinement", "network"),
+        ("stdio", {"confinement": "jail"}, "unknown_confinement", "confinement"),
+        ("stdio", {"confinement": "namespaces", "network": "x"}, "unknown_network", "network"),
+        ("http", {"confinement": "bubblewrap"}, "not_for_http", "confinement"),
+        ("http", {"network": "none"}, "not_for_http", "confinement"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(boss, transport, said, code, field):
+    with pytest.raises(Problem) as caught:
+        add(boss, spec(transport, **said))
+    assert (caught.value.code, caught.value.field) == (code, field)
+    assert caught.value.remedy
+
+
+def test_a_server_that_becomes_remote_has_no_box(boss):
+    server = add(boss, spec(confinement="bubblewrap"))
+    assert box(update_server(boss, server, spec("http"))) == ("none", "host")
+
+
+def test_only_a_platform_administrator_changes_a_box(acme, boss):
+    server = add(boss, spec(confinement="bubblewrap"))
+    owner = factories.person(acme, Role.OWNER)
+    for said in ({"confinement": "none"}, {"network": "host"}, {"confinement": "namespaces"}):
+        with pytest.raises(Problem) as caught:
+            update_server(owner, server, spec(**said))
+        assert (caught.value.code, caught.value.field) == ("platform_admin_only", "confinement")
+        server.refresh_from_db()
+    assert box(update_server(owner, server, spec(description="new"))) == ("bubblewrap", "none")
+
+
+def test_an_organization_uses_a_preset_in_the_box_that_it_brings(acme, boss):
+    saved = save_as_preset(boss, add(boss, spec(confinement="bubblewrap")), "Boxed")
+    owner = factories.person(acme, Role.OWNER)
+    made = add(owner, fill(saved, {}, name="mine"), preset=saved)
+    assert box(made) == ("bubblewrap", "none")
+
+
+def test_the_endpoint_hides_our_own_folder(boss, settings):
+    asked = build_endpoint(add(boss, spec(confinement="bubblewrap"))).confinement
+    assert (asked.kind, asked.network) == ("bubblewrap", "none")
+    assert asked.hidden == (str(settings.BONOBOT_VAR),)
+
+
+def test_another_box_is_another_configuration(boss):
+    server = add(boss, spec(confinement="namespaces"))
+    before = build_endpoint(server).fingerprint
+    assert build_endpoint(update_server(boss, server, spec(network="none"))).fingerprint != before
+
+
+def test_a_box_is_exported_and_applied(boss):
+    server = add(boss, spec(confinement="bubblewrap", network="host"))
+    ours = export_server(server, SecretPlaceholders())
+    assert (ours["confinement"], ours["network"]) == ("bubblewrap", "host")
+    text = as_yaml(export_config(boss, None))
+    assert not apply(boss, read_wanted(text, {}), dry_run=True).changes
+    plan = apply(boss, read_wanted(text.replace("bubblewrap", "namespaces"), {}))
+    assert not plan.problems
+    assert box(server) == ("namespaces", "host")
+    plain = add(boss, ServerSpec(name="plain", transport_type="stdio", endpoint_config=STDIO))
+    assert "confinement" not in export_server(plain, SecretPlaceholders())
+
+
+def test_rest_reads_and_writes_the_box(acme):
+    root = rest.as_administrator()
+    body = {"name": "ours", "transport_type": "stdio", "endpoint_config": STDIO}
+    made = root.post("mcp-servers", {**body, "confinement": "bubblewrap"})
+    assert (made.json["confinement"], made.json["network"]) == ("bubblewrap", "none")
+    path = f"mcp-servers/{made.json['id']}"
+    changed = root.patch(path, {"network": "host"})
+    assert (changed.json["confinement"], changed.json["network"]) == ("bubblewrap", "host")
+    assert root.patch(path, {"confinement": "jail"}).status == 400
+    refused = rest.as_role(acme, Role.OWNER).patch(path, {"confinement": "none"})
+    assert (refused.status, refused.code) == (403, "platform_admin_only")
+
+
+def test_the_admin_offers_and_shows_the_box(acme):
+    seat = admin_client.sit(acme, None)
+    fields = {
+        **{"name": "ours", "transport_type": "stdio", "command": "npx", "args": "a@1.2.3"},
+        **{"auth_type": "none", "approval": "manual", "confinement": "bubblewrap", "network": ""},
+    }
+    seat.post("mcp_servers_server_add", **fields)
+    server = Server.objects.get()
+    assert box(server) == ("bubblewrap", "none")
+    assert "bubblewrap" in admin_client.words(seat.get("mcp_servers_server_change", server.pk))
+    changed = {**fields, "confinement": "namespaces", "network": "none"}
+    seat.post("mcp_servers_server_configuration", server.pk, **changed)
+    assert box(server) == ("namespaces", "none")
+
+
+def test_an_operators_form_leaves_the_box_alone(acme, boss):
+    server = add(boss, spec(confinement="namespaces", network="none"))
+    fields = {
+        **{"name": "ours", "description": "new", "transport_type": "stdio", "command": "npx"},
+        **{"args": "-y\npackage@1.2.3", "auth_type": "none", "approval": "manual"},
+        **{"confinement": "none", "network": "host", "enabled": "on"},
+    }
+    seat = admin_client.sit(acme, Role.OPERATOR)
+    seat.post("mcp_servers_server_configuration", server.pk, **fields)
+    assert box(server) == ("namespaces", "none")
+    assert server.description == "new"

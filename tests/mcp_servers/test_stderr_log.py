@@ -1,0 +1,157 @@
+"""What stdio servers wrote to stderr: kept beyond child and process, bounded, shown to few."""
+
+import sys
+from datetime import timedelta
+from uuid import uuid4
+
+import pytest
+from django.utils import timezone
+
+from bonobot.accounts.roles import Role
+from bonobot.core.runtime import get_runtime
+from bonobot.ledger.models import Head
+from mcp_servers import stderr_log
+from mcp_servers.client.child_process import StderrSnapshot
+from mcp_servers.client.pool import get_connection_pool
+from mcp_servers.models import ErrorOutput, Server
+from mcp_servers.tasks import prune_checks
+from tests import admin_client, factories, rest
+from tests.command_line import bonobot as bonobot
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def acme():
+    return factories.organization()
+
+
+@pytest.fixture
+def server(acme) -> Server:
+    return factories.stdio_server(acme)
+
+
+def words(server, text="", ended="", child_id=None) -> StderrSnapshot:
+    return StderrSnapshot(child_id or uuid4(), server.pk, server.organization_id, text, ended)
+
+
+def test_a_child_has_one_row_that_follows_it(server):
+    first = words(server, "starting\n")
+    stderr_log.write(first)
+    stderr_log.write(words(server, "starting\nready\n", "it exited with status 3", first.child_id))
+    [row] = ErrorOutput.objects.all()
+    assert (row.text, row.ended) == ("starting\nready\n", "it exited with status 3")
+    assert row.organization_id == server.organization_id
+    assert ":" in row.process
+
+
+def test_the_latest_children_of_a_server_are_kept(server, acme):
+    other = factories.stdio_server(acme, name="other")
+    stderr_log.write(words(other, "other"))
+    for number in range(stderr_log.KEPT_OF_A_SERVER + 3):
+        stderr_log.write(words(server, f"child {number}\n"))
+    kept = [row.text for row in stderr_log.list_error_outputs(server)]
+    assert kept == [f"child {number}\n" for number in range(3, stderr_log.KEPT_OF_A_SERVER + 3)]
+    assert (
+        stderr_log.load_latest_output(server).splitlines()[-1]
+        == f"child {stderr_log.KEPT_OF_A_SERVER + 2}"
+    )
+    assert stderr_log.load_latest_output(other) == "other"
+
+
+def test_all_that_is_shown_is_bounded(server):
+    for _ in range(3):
+        stderr_log.write(words(server, "x" * stderr_log.RING))
+    assert len(stderr_log.load_latest_output(server)) == stderr_log.RING
+
+
+def test_the_words_of_a_removed_server_are_dropped(server):
+    gone = words(server, "late")
+    server.delete()
+    stderr_log.write(gone)
+    assert not ErrorOutput.objects.exists()
+
+
+def test_writing_changes_no_decision(server):
+    before = Head.objects.get(organization_id=server.organization_id).generation
+    stderr_log.write(words(server, "x"))
+    stderr_log.write(words(server, "y"))
+    assert Head.objects.get(organization_id=server.organization_id).generation == before
+
+
+def test_old_output_is_pruned(server):
+    stderr_log.write(words(server, "old"))
+    ErrorOutput.objects.update(updated_at=timezone.now() - stderr_log.KEPT_FOR - timedelta(hours=1))
+    stderr_log.write(words(server, "new"))
+    assert prune_checks() == 1
+    assert stderr_log.load_latest_output(server) == "new"
+
+
+@pytest.mark.parametrize(("role", "shown"), [(Role.OPERATOR, "fatal"), (Role.AUDITOR, "")])
+def test_rest_shows_it_to_who_manages_servers(acme, server, role, shown):
+    stderr_log.write(words(server, "fatal\n"))
+    reader = rest.as_role(acme, role)
+    assert reader.get(f"mcp-servers/{server.pk}").json["stderr"] == shown
+    assert "stderr" not in reader.get("mcp-servers").json["results"][0]
+
+
+def test_the_admin_shows_it_escaped_to_who_manages_servers(acme, server):
+    stderr_log.write(words(server, "<script>alert(1)</script> & \u202e", "it exited with status 3"))
+    page = admin_client.sit(acme, Role.OPERATOR).get("mcp_servers_server_health", server.pk)
+    assert "&lt;script&gt;alert(1)&lt;/script&gt; &amp; ⟨U+202E⟩" in page
+    assert "it exited with status 3" in page
+    for role in (Role.AUDITOR, Role.REVIEWER):
+        assert "alert(1)" not in admin_client.sit(acme, role).get(
+            "mcp_servers_server_health", server.pk
+        )
+
+
+def test_the_admin_says_that_nothing_was_written(acme, server):
+    page = admin_client.sit(acme, Role.OPERATOR).get("mcp_servers_server_health", server.pk)
+    assert "None of its programs" in admin_client.words(page)
+    web = admin_client.web_server(acme)
+    over_http = admin_client.sit(acme, Role.OWNER).get("mcp_servers_server_health", web.pk)
+    assert "Error output" not in admin_client.words(over_http)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_what_a_real_child_says_is_kept_and_told_by_the_command_line(acme, bonobot, tmp_path):
+    script = tmp_path / "broken.py"
+    script.write_text(
+        "import os, sys\n"
+        "sys.stderr.write('\\x1b[31mno key: ' + os.environ['KEY'] + '\\x1b[0m\\r\\n\\u202e')\n"
+        "sys.exit(7)\n"
+    )
+    command = f"{sys.executable} {script}"
+    added = bonobot("mcp", "add", "broken", "--command", command, "--env", "KEY=hunter2-hunter2")
+    assert added.status == 1
+    [found] = bonobot("mcp", "logs", "broken", "--json").json
+    assert found["text"].endswith("no key: ********\n⟨U+202E⟩")
+    assert "exited with status 7" in found["ended"]
+    assert "hunter2" not in found["ended"]
+    told = bonobot("mcp", "logs", "broken").out
+    assert "no key: ********" in told
+    assert "exited with status 7" in told
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_command_that_can_not_start_leaves_why(acme, bonobot):
+    server = factories.stdio_server(acme)
+    Server.objects.filter(pk=server.pk).update(endpoint_config={"command": "no-such-command"})
+    bonobot("mcp", "test", server.slug)
+    [row] = stderr_log.list_error_outputs(server)
+    assert "no-such-command" in row.ended
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_silent_child_that_was_closed_leaves_nothing(acme, bonobot):
+    server = factories.stdio_server(acme)
+    assert bonobot("mcp", "test", server.slug).status == 0
+    get_runtime().call(get_connection_pool().forget, server.pk)
+    assert "No program of" in bonobot("mcp", "logs", server.slug).out
+    assert bonobot("mcp", "logs", server.slug, "--json").json == []
+
+
+def test_of_a_server_over_http_nothing_runs_here(acme, bonobot):
+    admin_client.web_server(acme)
+    assert "over HTTP" in bonobot("mcp", "logs", "web").out

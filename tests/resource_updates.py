@@ -1,0 +1,97 @@
+"""The server `tests/servers/resource_updates_server.py`, as a process over HTTP."""
+
+import itertools
+import subprocess
+import sys
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from agents.models import Agent
+from agents.services import bind
+from bonobot.accounts.models import Organization
+from bonobot.accounts.principals import Principal
+from mcp_servers.build_endpoint import build_endpoint
+from mcp_servers.models import Server
+from mcp_servers.oauth_client import grants
+from mcp_servers.oauth_client.access_tokens import OAuthEndpoint, build_person_endpoint
+from mcp_servers.oauth_client.token_requests import OAuthTokens
+from mcp_servers.server_config import ServerSpec
+from mcp_servers.services import add
+from tests import factories
+
+SCRIPT = Path(__file__).parent / "servers" / "resource_updates_server.py"
+PERSONAL = {"type": "oauth2", "grant": "authorization_code", "per": "user"}
+PAPER, WEATHER, SECRET = "news://paper", "news://weather", "news://secret"
+
+
+@contextmanager
+def printing(*how: str) -> Iterator[str]:
+    """Run the server and yield its URL; `handshake` for that era alone, `people` with logins."""
+    with subprocess.Popen(
+        [sys.executable, str(SCRIPT), "http", *how],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as server:
+        assert server.stdout is not None
+        try:
+            yield f"http://127.0.0.1:{server.stdout.readline().split()[1]}/mcp"
+        finally:
+            server.kill()  # which waits for no stream to end
+
+
+@pytest.fixture(scope="module")
+def print_edition() -> Iterator[Callable[..., str]]:
+    """Return a function that yields the URL of a new edition, of a server that a module shares.
+
+    Its parameters are those of `printing`: there is one process for each choice of them.
+    """
+    urls: dict[tuple[str, ...], str] = {}
+    numbers = itertools.count(1)
+    with ExitStack() as servers:
+
+        def print_new(*how: str) -> str:
+            if how not in urls:
+                urls[how] = servers.enter_context(printing(*how))
+            return f"{urls[how]}?edition={next(numbers)}"
+
+        yield print_new
+
+
+def subscribed(
+    where: Organization,
+    agent: Agent,
+    url: str,
+    name: str = "news",
+    readers: Collection[Principal] = (),
+) -> Server:
+    """Register the server and give all of it to an agent; its `readers` sign in for themselves."""
+    boss = factories.administrator(where)
+    spec = ServerSpec(
+        name=name,
+        transport_type="http",
+        endpoint_config={"url": url},
+        allow_private=True,
+        approval=Server.Approval.ALWAYS,
+        auth_config=PERSONAL if readers else None,
+    )
+    server = add(boss, spec)
+    for one in readers:
+        sign_in(server, one)
+    server = factories.ready(where, server)
+    bind(boss, agent, server, allowed_resources=["*"], allowed_prompts=["*"])
+    return server
+
+
+def sign_in(server: Server, person: Principal, account: str = "") -> None:
+    """Keep a login of a person at the server, as a browser would have brought it."""
+    endpoint = build_person_endpoint(build_endpoint(server), UUID(person.id))
+    assert isinstance(endpoint, OAuthEndpoint)
+    token = OAuthTokens(
+        access=f"token-of-{account or person.label}", refresh="", expires_at=None, scope=""
+    )
+    grants.store(grants.grant_of(endpoint.account), None, token)

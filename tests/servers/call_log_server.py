@@ -1,0 +1,38 @@
+"""An MCP server on the SDK, over HTTP, that writes down its calls: `call_log_server.py FILE`.
+
+`charge` does something each time; `look` only looks, and says so.
+"""
+
+import asyncio
+import sys
+from pathlib import Path
+
+from mcp.server.mcpserver import MCPServer
+from mcp.types import ToolAnnotations
+
+server = MCPServer("counting-test-server")
+FILE = Path(sys.argv[1])
+
+
+def _note(text: str) -> str:
+    with FILE.open("a", encoding="utf-8") as file:
+        file.write(f"{text}\n")
+    return text
+
+
+@server.tool()
+def charge(key: str) -> str:
+    """Charge an account."""
+    return _note(f"charge {key}")
+
+
+@server.tool(annotations=ToolAnnotations(read_only_hint=True))
+def get_balance(key: str) -> str:
+    """Get the balance of an account."""
+    return _note(f"get_balance {key}")
+
+
+if __name__ == "__main__":
+    from modern import serve_http  # the script beside this one
+
+    asyncio.run(serve_http(server.streamable_http_app(), 0))

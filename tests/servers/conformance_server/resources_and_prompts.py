@@ -1,0 +1,117 @@
+"""The resources, templates and prompts of the server, and what it completes."""
+
+import json
+import re
+from typing import Any
+
+import mcp_types as types
+from mcp import MCPError
+
+from tests.servers.conformance_server.calls import PNG, STRING, Call, Context, Json, Wanted, form
+from tests.servers.conformance_server.tools import IMAGE, embedded
+
+STATIC: dict[str, tuple[str, Json]] = {
+    "test://static-text": (
+        "text/plain",
+        {"text": "This is the content of the static text resource."},
+    ),
+    "test://static-binary": ("image/png", {"blob": PNG}),
+    "test://watched-resource": ("text/plain", {"text": "Watched resource content"}),
+}
+TEMPLATE = re.compile(r"test://template/([^/]+)/data")
+PROMPTS: dict[str, tuple[str, ...]] = {
+    "test_simple_prompt": (),
+    "test_prompt_with_arguments": ("arg1", "arg2"),
+    "test_prompt_with_embedded_resource": ("resourceUri",),
+    "test_prompt_with_image": (),
+    "test_input_required_result_prompt": (),
+}
+WORDS = ("paris", "park", "party", "test", "testing")
+
+
+def resources() -> list[types.Resource]:
+    """Return the resources with addresses of their own."""
+    return [
+        types.Resource(uri=uri, name=uri.partition("://")[2], description=uri, mime_type=mime)
+        for uri, (mime, _) in STATIC.items()
+    ]
+
+
+def templates() -> list[types.ResourceTemplate]:
+    """Return the templates."""
+    return [
+        types.ResourceTemplate(
+            uri_template="test://template/{id}/data",
+            name="template",
+            description="Data by its number",
+            mime_type="application/json",
+        )
+    ]
+
+
+async def read(context: Context, params: types.ReadResourceRequestParams) -> Json:
+    """Return what is at an address."""
+    uri = str(params.uri)
+    if found := STATIC.get(uri):
+        return {"contents": [{"uri": uri, "mimeType": found[0], **found[1]}]}
+    if named := TEMPLATE.fullmatch(uri):
+        data = {"id": named[1], "templateTest": True, "data": f"Data for ID: {named[1]}"}
+        content = {"uri": uri, "mimeType": "application/json", "text": json.dumps(data)}
+        return {"contents": [content]}
+    modern = Call(context, {}).modern
+    raise MCPError(-32602 if modern else -32002, "Resource not found", {"uri": uri})
+
+
+def prompts() -> list[types.Prompt]:
+    """Return the prompts."""
+    return [
+        types.Prompt(
+            name=name,
+            description=name.replace("_", " "),
+            arguments=[types.PromptArgument(name=each, required=True) for each in arguments],
+        )
+        for name, arguments in PROMPTS.items()
+    ]
+
+
+async def prompt(context: Context, params: types.GetPromptRequestParams) -> Json:
+    """Return a prompt, filled in."""
+    call = Call.of(context, params)
+    missing = [name for name in PROMPTS.get(params.name, ()) if name not in call.arguments]
+    if params.name not in PROMPTS or missing:
+        raise MCPError(types.INVALID_PARAMS, "Unknown prompt or missing arguments")
+    try:
+        blocks = await _blocks(params.name, call)
+    except Wanted as wanted:
+        return wanted.result()
+    return {"messages": [{"role": "user", "content": block} for block in blocks]}
+
+
+async def _blocks(name: str, call: Call) -> list[Json]:
+    given = call.arguments
+    if name == "test_prompt_with_arguments":
+        filled = f"Prompt with arguments: arg1='{given['arg1']}', arg2='{given['arg2']}'"
+        return [_said(filled)]
+    if name == "test_prompt_with_embedded_resource":
+        shown = "Embedded resource content for testing."
+        block = embedded(given["resourceUri"], "text/plain", shown)
+        return [block, _said("Please process the embedded resource above.")]
+    if name == "test_prompt_with_image":
+        return [IMAGE, _said("Please analyze the image above.")]
+    if name == "test_input_required_result_prompt":
+        asked = form("What context should the prompt use?", context=STRING)
+        answers = await call.ask(user_context=asked)
+        chosen = (answers["user_context"].get("content") or {}).get("context")
+        return [_said(f"In the context of {chosen}")]
+    return [_said("This is a simple prompt for testing.")]
+
+
+def _said(words: str) -> Json:
+    return {"type": "text", "text": words}
+
+
+async def complete(context: Context, params: types.CompleteRequestParams) -> Json:
+    """Return the words that begin as the argument does."""
+    found = [word for word in WORDS if word.startswith(params.argument.value)]
+    completion: dict[str, Any] = {"values": found, "total": len(found), "hasMore": False}
+    return {"completion": completion}

@@ -1,8 +1,0 @@
-"""An MCP server with every fixture that the official conformance suite asks a server for.
-
-`python -m tests.servers.everything stdio` or `http [PORT]` (on the loopback, at `/mcp`; prints
-`PORT <number>` once it listens). Both eras; the names are the suite's own.
-
-Tools that ask back do so in the caller's era: over the live connection in the handshake era, by
-another round in the modern one.
-"""
