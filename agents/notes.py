@@ -1,4 +1,4 @@
-"""Notes: what an agent keeps for later sessions, and what people see and change of it (D6).
+"""Notes: what an agent keeps for later sessions, and what people see and change of it.
 
 An agent writes by its tools, through the door, whose audit row is the record; people write by the
 operations here, which are audited as changes.

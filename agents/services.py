@@ -1,6 +1,6 @@
 """Make, change and remove agents: the one way for every surface, audited.
 
-Give servers to agents and take them away: the one way for every surface, audited (D2).
+Give servers to agents and take them away: the one way for every surface, audited.
 
 Welcoming: whoever joins as a member gets the agents that their invitation names.
 """

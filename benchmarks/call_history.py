@@ -3,7 +3,8 @@
 An agent works in sessions of ten calls, of one of its servers and three of that one's tools, and
 many sessions run at once. It is uneven: a tenth of the agents makes nearly half of the calls, and a
 quarter of the tools is used for most of them. Pure, and cheap: it is read twice, by the one who
-seals the calls (`scribe`) and by the one who counts them (`tally`), each in a process of its own.
+seals the calls (`audit_writer`) and by the one who counts them (`rollups`), each in a process of
+its own.
 """
 
 import random

@@ -1,4 +1,4 @@
-"""One governed call and the same call bare, ready to be made over and over: for `bench_door`.
+"""One governed call and the same call bare, ready to be made over and over, for benchmarks.
 
 Everything is on: rules with a condition, a pinned definition, checked arguments, rate limits,
 budgets, flow labels, the durable audit, masking and the scan of the result. The bare call is the

@@ -1,4 +1,4 @@
-"""What a governed call is made of: time by stage, and what it asks of others; for `bench_door`.
+"""What a governed call is made of: time by stage, and what it asks of others; for the benchmark.
 
 Stages are timed from outside, by wrapping the functions that they consist of: the door itself
 knows nothing of it. Times are processor time of the thread that runs the stage.

@@ -3,10 +3,11 @@
     DATABASE_URL=postgresql://… python -m benchmarks.grown_organization --agents 10000 \\
         --servers 5000 --rows 10000000
 
-The calls are those of `diary`. Their rows of the audit are sealed as the ledger's writer seals
-them, so `bonobot audit verify` reads them as any others; what they come to is counted by the
-product's own `rollups`, and summed by its own `summing`. Audit and rollups are written by COPY, at
-once, and their indices made afterwards. SQLite takes the same lines, one table after the other.
+The calls are those of `call_history`. Their rows of the audit are sealed as the ledger's writer
+seals them, so `bonobot audit verify` reads them as any others; what they come to is counted by the
+product's own `usage.aggregation`, and summed by its `usage.build_rollups`. Audit and rollups are
+written by COPY, at once, and their indices made afterwards. SQLite takes the same lines, one table
+after the other.
 """
 
 import argparse

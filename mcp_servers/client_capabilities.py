@@ -1,6 +1,6 @@
 """Sampling, elicitation, roots that a server may use.
 
-What may be asked is declared to the server, and what isn't declared is refused (FEATURES D1, D5).
+What may be asked is declared to the server, and what isn't declared is refused.
 """
 
 from dataclasses import dataclass

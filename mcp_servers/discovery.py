@@ -1,4 +1,4 @@
-"""Discovery: ask a server what it offers and keep it, whole, with digests (FEATURES B3, X3).
+"""Discovery: ask a server what it offers and keep it, whole, with digests.
 
 What is new or changed waits for approval unless the server's approval mode trusts it; what
 disappeared is marked, its pin kept; one invalid definition never hides the others.
@@ -139,7 +139,7 @@ async def _discover(
 
 
 async def _inspect_schemas(survey: ServerDeclarations) -> Judgements:
-    """Judge the schemas of all tools, in a child process (DESIGN section 3)."""
+    """Judge the schemas of all tools, in a child process."""
     tools = [item for item in survey.items if item.kind == "tool" and not item.fault]
     verdicts = await classify_schemas([item.payload.get("inputSchema", {}) for item in tools])
     return {item.name: verdict for item, verdict in zip(tools, verdicts, strict=True)}
@@ -354,7 +354,7 @@ def _is_tool_selected(server: Server, tool: str) -> bool:
 def _as_read(row: Definition, item: RawDefinition) -> bool:
     """Tell whether a row says what was declared, and nothing more could be found in it.
 
-    What older rules refused is judged anew; what they passed is read again by `rescanning`.
+    What older rules refused is judged anew; what they passed is read again by `scanning.services`.
     """
     current = row.rules_version >= RULES or not row.fault
     same = row.present and bool(item.fault) <= bool(row.fault)

@@ -1,4 +1,4 @@
-"""Which programs may start a stdio server (DESIGN section 6, reference T14): pure.
+"""Which programs may start a stdio server (docs/stdio-servers.md): pure.
 
 Whoever chooses a program runs code on this host. So a command is the bare name of a launcher on the
 allow-list, or an absolute path that stands there letter by letter; a shell never, listed or not,

@@ -25,7 +25,7 @@ from tests import factories
 from tests.admin_client import url
 
 AT_ONCE = 2_000
-LARGEST = 1_000  # definitions of the largest server, DESIGN section 5
+LARGEST = 1_000  # definitions of the largest server: the limit on definitions
 BOUND = 50  # servers of the agent
 VERBS = ("search", "list", "get", "create", "update", "delete", "describe", "export")
 THINGS = ("issues", "buckets", "pages", "tickets", "rows", "users", "builds", "alerts", "files")

@@ -1,4 +1,4 @@
-"""Budgets: all of an organization's in one list, each with a bar of what is spent (X5)."""
+"""Budgets: all of an organization's in one list, each with a bar of what is spent."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Budgets of organizations, agents and servers, with their use (FEATURES X5)."""
+"""Budgets of organizations, agents and servers, with their use."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,1 +1,1 @@
-"""Built-in tools: the same policy, audit and bounds as any server's tool (FEATURES A8)."""
+"""Built-in tools: the same policy, audit and bounds as any server's tool."""

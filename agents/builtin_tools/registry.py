@@ -153,7 +153,7 @@ async def run_builtin(
 
 
 def _carry_over(context: BuiltinToolContext) -> None:
-    """Write down, before something is written, what its writer has seen (FEATURES X9).
+    """Write down, before something is written, what its writer has seen.
 
     A file outlives the session: without this, what one session read in private another could read
     in the workspace and send out. The change is governed, so the very next call knows of it.

@@ -1,6 +1,6 @@
 """The root of a session that another one began: who pays for it, and who holds what it has seen.
 
-Agents that call agents spend of the root's budgets beside their own (DESIGN section 5), and all
+Agents that call agents spend of the root's budgets beside their own, and all
 sessions of one tree hold the flow labels together: what one has seen, the next one may pass on.
 """
 

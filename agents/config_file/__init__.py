@@ -1,5 +1,5 @@
-"""An organization's configuration as a file: exported without secrets, applied declaratively (E1).
+"""An organization's configuration as a file: exported without secrets, applied declaratively.
 
-`documents` reads the file, `planning` compares it with what is there, `applying` makes it so in one
-transaction, `exporting` writes it. The file applied again changes nothing.
+`read_config` reads the file, `plan_changes` compares it with what is stored, `apply_config` carries
+the plan out in one transaction, `export_config` writes the file. Applied again, it changes nothing.
 """

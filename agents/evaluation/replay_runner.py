@@ -140,7 +140,7 @@ async def replay_messages(stage: ReplayContext) -> Transcript:
     """Tell all messages of the recording, one after the other; return what came of them.
 
     An exchange that comes to one of its bounds, or whose model fails, ends with its code, and the
-    replay with it. Raises what `reserving.reserve` raises.
+    replay with it. Raises what `request_budget.reserve` raises.
     """
     script = ReplaySteps()
     for exchange in stage.recorded.exchanges:

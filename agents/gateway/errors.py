@@ -1,7 +1,7 @@
 """Failures as MCP errors or tool results.
 
 A tool that is listed and refused answers as a tool that failed, with our code; one that isn't
-listed answers like one that doesn't exist (DESIGN section 2). The codes are those of REST.
+listed answers like one that doesn't exist. The codes are those of REST.
 """
 
 from typing import Any

@@ -6,8 +6,8 @@ life for `GONE_S` is given up: its connection to the server is gone with it, and
 that was only slow finds that, and ends the call.
 
 The client's request is answered with what the server asks (`input_required`), and the call stays
-out; the client's next request brings the answers, and waits for the call again (FEATURES X1). What
-waits is a live connection, so it is in one process, to which others pass on (`handing`); a client
+out; the client's next request brings the answers, and waits for the call again. What
+waits is a live connection, so it is in one process, to which others pass on; a client
 that stays away is told as a refusal to the server after `BONOBOT_ANSWER_S`.
 """
 

@@ -256,7 +256,7 @@ def build_tool_result(
 ) -> Message:
     """Return what a call gave; `call_id` is the `ToolCall.id` that it answers.
 
-    `frame` (of `framing`) marks text from outside; our own words have none.
+    `frame` (see `messages`) marks text from outside; our own words have none.
     """
     given = {"role": "tool", "call_id": call_id, "name": name, "text": text, "is_error": is_error}
     return given | ({"frame": frame} if frame else {})

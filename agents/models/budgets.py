@@ -12,7 +12,7 @@ BudgetScope = Literal["organization", "agent", "session", "server"]
 
 
 class Budget(GovernedModel):
-    """A limit in whole units per period (FEATURES X5).
+    """A limit in whole units per period.
 
     It is the organization's own where neither an agent nor a server is named. An agent's with
     `each_session` holds for each of its sessions apart; a server's for all calls of that server,

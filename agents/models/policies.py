@@ -1,4 +1,4 @@
-"""ToolPolicy and ToolRule: which tools may be called (FEATURES A8)."""
+"""ToolPolicy and ToolRule: which tools may be called."""
 
 from django.db import models
 from django.db.models import Q
@@ -14,7 +14,7 @@ class ToolPolicy(GovernedModel):
     ask about, holds for every agent too.
 
     `draft` is another policy that stands in its shadow: what it would have decided is recorded with
-    each call, and decides nothing (FEATURES X7). JSON: `mode` and `rules` as `Policy.as_dict` has
+    each call, and decides nothing. JSON: `mode` and `rules` as `Policy.as_dict` has
     them, and `since`, when it began.
     """
 

@@ -24,7 +24,7 @@ class RecordingQuerySet(ScopedQuerySet):
 class Recording(OrganizationModel):
     """A session written down once: it outlives the session, and nothing changes it.
 
-    `conversation` is `evaluation.conversations.Conversation` as JSON, secrets masked.
+    `conversation` is `evaluation.transcripts.Transcript` as JSON, secrets masked.
     """
 
     agent = models.ForeignKey("agents.Agent", on_delete=models.CASCADE, related_name="recordings")

@@ -1,4 +1,4 @@
-"""Recovery: what a dead holder left between intent and answer, and what becomes of it (X6).
+"""Recovery: what a dead holder left between intent and answer, and what becomes of it.
 
 A call that the audit doesn't know was never sent (no row, no call): it is made now. One that was
 sent and whose answer nobody has is made again only where our own label says that a second call does

@@ -1,4 +1,4 @@
-"""Sampling: a server of a session has the agent's model answer something (FEATURES D5).
+"""Sampling: a server of a session has the agent's model answer something (docs/server-requests.md).
 
 It is reserved and settled like any turn, from the session's budgets and from the server's own
 tokens of the day; where the server is set so, a person says yes first.
@@ -81,7 +81,7 @@ async def answer(
 ) -> dict[str, Any]:
     """Have the agent's model answer; return the result that the server gets.
 
-    Raises `ModelError`, and what `reserving.reserve` raises: a budget that is spent, a halt.
+    Raises `ModelError`, and what `request_budget.reserve` raises: a budget that is spent, a halt.
     """
     orm = get_runtime().orm
     server = await orm(_get_allowed_server, session, server_id)

@@ -1,7 +1,7 @@
 """MCP sampling to model messages. Pure.
 
 The model gets no tools, no history and not the agent's instructions with it, and what it says goes
-to the server alone (FEATURES D5).
+to the server alone.
 """
 
 from collections.abc import Mapping

@@ -124,7 +124,7 @@ def send_again(
     text: str | None = None,
     attachments: Sequence[Attachment] = (),
 ) -> None:
-    """Send a message anew in its place: it and all behind it are superseded (`branches`).
+    """Send a message anew in its place: it and all behind it are superseded (`history`).
 
     `seq` names the message, None the last one; `text` is what it says now, None the same. Its own
     files stay with it. Raises `NotFound` (no such message in the conversation), `Conflict` (code

@@ -348,7 +348,7 @@ async def _store_images(caller: SessionCaller, outcome: pipeline.CallOutcome) ->
 
 
 def _build_found_tools(step: Step, outcome: pipeline.CallOutcome) -> dict[str, Any]:
-    """Return the tools that a search found: the model is shown them from then on (X11)."""
+    """Return the tools that a search found: the model is shown them from then on."""
     if step.payload["name"] != FIND_TOOLS or outcome.outcome != "ok":
         return {}
     return {"found": outcome.result["structuredContent"]["tools"]}

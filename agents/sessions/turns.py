@@ -1,4 +1,4 @@
-"""One model turn: reserved before, asked, settled after, written down (FEATURES A10, X5)."""
+"""One model turn: reserved before, asked, settled after, written down."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -66,7 +66,7 @@ class SessionTurn:
         """Ask the model; return its reply, and the steps of the calls that it asks for.
 
         `allowed` looks at the reply before any of its calls is written, and may raise. Raises
-        `ModelError`, and what `reserving.reserve` raises.
+        `ModelError`, and what `request_budget.reserve` raises.
         """
         call_id = generate_uuid7()
         estimate = estimate_tokens(messages, instructions, tools)

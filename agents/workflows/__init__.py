@@ -1,1 +1,1 @@
-"""Workflows: declared sequences of calls and questions to agents, run as sessions (E5)."""
+"""Workflows: declared sequences of calls and questions to agents, run as sessions."""

@@ -1,4 +1,4 @@
-"""Schedules: the triggers that are due begin their runs, each once (DESIGN section 3).
+"""Schedules: the triggers that are due begin their runs, each once.
 
 The row says when a trigger is due. Whoever moves that time on, by a conditional UPDATE, begins the
 run in the same transaction: two sweeps don't begin it twice, and a process that dies between the

@@ -2,10 +2,10 @@
 
 Pure. A label is one bit; what the bits mean is the business of whoever asks for admission. Labels
 are held from the admission of the call that brings them, so a call that is admitted later, on
-whichever host, is judged with them (FEATURES X9).
+whichever host, is judged with them.
 
 Pure. A permit is bound to a digest of all that was allowed (arguments, definition, rules), used
-once, and worthless after its time (FEATURES X4).
+once, and worthless after its time.
 """
 
 from collections.abc import Iterable, Mapping

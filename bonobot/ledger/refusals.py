@@ -123,7 +123,7 @@ class BudgetExhausted(Refusal):
 
 
 class FlowNeedsApproval(Refusal):
-    """What the caller has seen so far forbids this call without a person (FEATURES X9)."""
+    """What the caller has seen so far forbids this call without a person."""
 
     code = "flow_needs_approval"
     status = 403

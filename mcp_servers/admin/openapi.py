@@ -301,7 +301,7 @@ class OperationParametersWidget(forms.Widget):
 
 
 class OperationParametersField(forms.Field):
-    """A list of parameters, as `declaring` checks them."""
+    """A list of parameters, as `declared_operations` checks them."""
 
     widget: Any = OperationParametersWidget
 
@@ -367,7 +367,7 @@ class OperationForm(forms.Form):
     )
 
     def said(self) -> dict[str, Any]:
-        """Return what was filled in, as `declaring` takes it; raises `Invalid`."""
+        """Return what was filled in, as `declared_operations` takes it; raises `Invalid`."""
         given = self.cleaned_data
         texts = ("name", "description", "method", "path", "body", "result")
         found: dict[str, Any] = {name: given[name] for name in texts}

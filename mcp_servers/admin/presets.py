@@ -113,7 +113,7 @@ def _parse_parameter(row: dict[str, str]) -> dict[str, Any]:
 
 
 class PresetParametersField(forms.Field):
-    """A list of parameters, as `declaring` checks them."""
+    """A list of parameters, as `validation` checks them."""
 
     widget: Any = PresetParametersWidget
 

@@ -1,4 +1,4 @@
-"""What a server offers, and its approval: read it, then pin what was read (FEATURES X3)."""
+"""What a server offers, and its approval: read it, then pin what was read."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Labels: what a tool does with what it touches (FEATURES X9), and whether it may be repeated (X6).
+"""Labels: what a tool does with what it touches, and whether it may be repeated.
 
 They are ours, from presets and from whoever approved the definition. What a server says of itself
 may add a label of the flow, never take one away; alone it makes nothing repeatable.

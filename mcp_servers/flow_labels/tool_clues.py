@@ -1,7 +1,7 @@
 """What a tool's declaration tells of it: its deed, its things, its place, its arguments. Pure.
 
 All of it is read from words (`label_words.toml`): of the name, of the description's first sentence,
-and of the arguments' names. What the words mean for a flow is decided by `labelling`.
+and of the arguments' names. What the words mean for a flow is decided by `inference`.
 """
 
 import re

@@ -60,7 +60,7 @@ class Definition(GovernedModel):
     """A tool, resource, resource template, prompt or the instructions, as declared by the server.
 
     `payload` is the whole declaration with `digest` over all its fields; `pinned` and
-    `pinned_digest` are what a person approved. Callable means: both digests equal (FEATURES X3).
+    `pinned_digest` are what a person approved. Callable means: both digests equal.
     A definition that disappeared keeps its pin. `fault` says why it can never be used.
     """
 

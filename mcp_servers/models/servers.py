@@ -43,8 +43,8 @@ class ServerQuerySet(GovernedQuerySet):
 
 
 class Server(GovernedModel):
-    """A registered server (FEATURES A1), in the organization's pool or private to one agent; an API
-    that an OpenAPI document describes is one, too (X12).
+    """A registered server, in the organization's pool or private to one agent; an API
+    that an OpenAPI document describes is one, too.
 
     `scope_id` is the organization's or the owning agent's id (copied: agents live above). Names are
     unique in their scope. The configuration keeps what is public; values of headers, environment
@@ -60,7 +60,7 @@ class Server(GovernedModel):
         OPENAPI = "openapi", "OpenAPI"
 
     class Auth(models.TextChoices):
-        """How we sign in to the server (FEATURES A3)."""
+        """How we sign in to the server."""
 
         NONE = "none", _("none")
         BEARER = "bearer_token", _("bearer token")
@@ -68,7 +68,7 @@ class Server(GovernedModel):
         OAUTH2 = "oauth2", _("OAuth 2")
 
     class Approval(models.TextChoices):
-        """When a new definition may be called (DESIGN section 6)."""
+        """When a new definition may be called."""
 
         MANUAL = "manual", _("a person approves each")
         FIRST = "first", _("the first discovery is trusted")
@@ -90,7 +90,7 @@ class Server(GovernedModel):
         NONE = "none", _("nothing but its own loopback")
 
     class Sampling(models.TextChoices):
-        """Whether the server may use the agent's model for itself (FEATURES D5)."""
+        """Whether the server may use the agent's model for itself."""
 
         OFF = "off", _("no")
         ASK = "ask", _("a person is asked each time")
@@ -275,7 +275,7 @@ class Server(GovernedModel):
 class Secret(GovernedModel):
     """One sealed value of a server: a header, an environment variable, or a credential part.
 
-    The name is public, the value is written and never read back by a surface (FEATURES A3).
+    The name is public, the value is written and never read back by a surface.
     """
 
     class Placement(models.TextChoices):
@@ -355,7 +355,7 @@ class Launcher(models.Model):
     """One entry of the platform's allow-list, beside those of `BONOBOT_LAUNCHERS`.
 
     Whoever may choose a program can run code on this host, so only a platform administrator adds
-    one (DESIGN section 6).
+    one.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)

@@ -2,7 +2,7 @@
 
 A server whose sign-in is `oauth2` is reached through an `OAuthEndpoint`: each HTTP request to it is
 signed right before it leaves, with a token that was given for that server and subject alone. What
-callers present to Bonobot never travels on. Decisions (`challenges`, `accounts`, `sign_in`) are
+callers present to Bonobot never travels on. Decisions (`metadata`, `types`, `auth_config`) are
 pure, rows are the truth (`grants`), and all that is asked of anybody goes through egress
-(`asking`).
+(`http`).
 """

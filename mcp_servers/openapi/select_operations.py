@@ -29,7 +29,7 @@ EVERYTHING = "*"
 
 @dataclass(frozen=True, kw_only=True)
 class DocumentOutline:
-    """What a document offers: its text, and its outline as `outlining.outline` returns it."""
+    """What a document offers: its text, and its outline as `build_outline` returns it."""
 
     text: str = field(repr=False)
     told: Mapping[str, Any] = field(repr=False)

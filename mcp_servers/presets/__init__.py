@@ -1,1 +1,1 @@
-"""Presets: ready server entries with the proof that the server exists (FEATURES A12, D9)."""
+"""Presets: ready server entries with the proof that the server exists."""

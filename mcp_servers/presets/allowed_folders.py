@@ -1,4 +1,4 @@
-"""Folders and files that presets of programs may be given (DESIGN section 6).
+"""Folders and files that presets of programs may be given (docs/stdio-servers.md).
 
 Whoever fills in a preset chooses what its program reads and writes on this host. So a parameter of
 the kind `folder` or `file` lies in the organization's own workspace, or in a folder that a platform

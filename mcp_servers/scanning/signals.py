@@ -1,9 +1,9 @@
-"""What attacks on a tool-reading model must say, as signals with weights (reference R16).
+"""What attacks on a tool-reading model must say, as signals with weights (docs/scanning.md).
 
 No signal is a phrase of a known attack. One alone is often honest; two or three close together
 are what a person should read. Weights add up over a window of the folded text.
 
-Words that an attack on a model cannot do without, as stems by concept and language (R16).
+Words that an attack on a model cannot do without, as stems by concept and language.
 
 Stems are patterns for google-re2 over folded text: lower case, without accents, single spaces.
 Scripts with spaces get a boundary before each stem; the others have none to look for.

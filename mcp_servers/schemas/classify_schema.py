@@ -124,7 +124,7 @@ class SchemaAnalysis:
 def classify_schema(schema: Any) -> SchemaVerdict:
     """Return how arguments may be checked against `schema`: inline, confined or (refused) not.
 
-    Bounds of DESIGN sections 3 and 5. Takes milliseconds; nothing is fetched or matched.
+    The bounds are in docs/limits.md. Takes milliseconds; nothing is fetched or matched.
     """
     if not isinstance(schema, dict):
         return SchemaVerdict("refused", "The schema is not a JSON object.")

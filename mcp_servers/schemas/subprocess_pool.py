@@ -2,7 +2,7 @@
 
 For each process two children at most check and one judges, so that no discovery delays a call. They
 start when first needed, are kept, and are replaced when one had to be killed: a check has 250 ms of
-processor time, and one second by the clock (DESIGN section 3).
+processor time, and one second by the clock.
 """
 
 import asyncio

@@ -295,7 +295,7 @@ class ResourceWatcher:
         """Have clients told of resources of a server, each until it is left.
 
         Returns those that the server tells of, with how often they have changed so far. Where each
-        person signs in, `endpoint` is a person's (`oauth.signing.for_person`).
+        person signs in, `endpoint` is a person's (`oauth_client.access_tokens`).
         """
         room = MOST_FOLLOWED - len(self._wanted)
         source = build_source(endpoint)

@@ -1,4 +1,4 @@
-"""Leaks: a model that obeys every injection sends nothing out without a person's yes (X9, R19).
+"""Leaks: a model that obeys every injection sends nothing out without a person's yes.
 
 The tools' labels are the suggested ones: nobody has set any. What was delivered is counted by the
 server itself.

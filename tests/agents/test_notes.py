@@ -1,4 +1,4 @@
-"""Notes: kept and searched by the agent through the door, seen and changed by people (D6, X9)."""
+"""Notes: kept and searched by the agent through the door, seen and changed by people."""
 
 import pytest
 

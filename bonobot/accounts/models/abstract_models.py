@@ -1,6 +1,6 @@
 """Abstract models of an organization's rows.
 
-`OrganizationModel` keeps organizations apart. `GovernedModel` adds the promise of DESIGN section 3:
+`OrganizationModel` keeps organizations apart. `GovernedModel` promises more:
 each write that can change a decision bumps the organization's policy generation in the same
 transaction, whichever way it is written (save, delete, update, bulk, cascade), so that snapshots
 taken before it are refused at admission.

@@ -2,7 +2,7 @@
 
 The code flow with PKCE alone. What leads there and what comes back belong together by state, nonce
 and verifier, which only this browser's session has. An identity token is believed when its
-signature is by a key that the issuer's own document publishes (`keyrings`), and it is from this
+signature is by a key that the issuer's own document publishes (`jwks`), and it is from this
 issuer, for us, for this sign-in, and still good. Every connection is the guarded client's.
 """
 

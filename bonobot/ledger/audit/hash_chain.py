@@ -39,7 +39,7 @@ class ChainTip:
 
 
 class StoredEntry(NamedTuple):
-    """A row as the database returned it; `columns` as `sealing.columns` would make them."""
+    """A row as the database returned it; `columns` as `build_columns` would make them."""
 
     id: str
     seq: int

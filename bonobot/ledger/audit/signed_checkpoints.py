@@ -1,7 +1,7 @@
 """Signed chain ends kept outside the database.
 
 Whoever can rewrite every row and the head can forge a chain, or cut off its end. An anchor that
-left the database before shows it: `audit verify` compares each one with the rows (FEATURES X8).
+left the database before shows it: `audit verify` compares each one with the rows.
 """
 
 import json

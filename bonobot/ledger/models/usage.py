@@ -60,7 +60,7 @@ class Summary(models.Model):
     """What rollups come to by one dimension in one hour or day (UTC); see `dimensions`.
 
     Only the columns of its dimension say something. Beside the columns here there are those of
-    durations, as rollups have them, of calls that went well. Only `summing` writes.
+    durations, as rollups have them, of calls that went well. Only `usage.build_rollups` writes.
     """
 
     organization_id = models.UUIDField()

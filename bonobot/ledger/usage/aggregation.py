@@ -308,7 +308,7 @@ def summarize(
 
 
 def hash_subject(values: Sequence[object]) -> UUID:
-    """Return what stands for the values of a dimension's columns; `summing` does it in SQL, too."""
+    """Return what stands for a dimension's values; `build_rollups` does it in SQL, too."""
     parts = [one.hex if isinstance(one, UUID) else str(one or "") for one in values]
     text = ":".join(parts).encode("utf-8", "surrogatepass")
     return UUID(sha256(text).hexdigest()[:32])

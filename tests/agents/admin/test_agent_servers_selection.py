@@ -1,4 +1,4 @@
-"""Giving an agent servers: choose them, then at least one capability of each (C2)."""
+"""Giving an agent servers: choose them, then at least one capability of each."""
 
 import pytest
 

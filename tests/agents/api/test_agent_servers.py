@@ -1,4 +1,4 @@
-"""The servers of an agent over REST: the paths and shapes of the specification (FEATURES A11)."""
+"""The servers of an agent over REST: the paths and shapes of the specification."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Calls over REST, through the door, to a real server: of agents, and without one (FEATURES C1)."""
+"""Calls over REST, through the door, to a real server: of agents, and without one."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Calls that wait for a person: asked once, answered once, spent once (FEATURES X4)."""
+"""Calls that wait for a person: asked once, answered once, spent once."""
 
 import json
 from datetime import timedelta

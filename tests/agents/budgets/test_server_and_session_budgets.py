@@ -147,7 +147,7 @@ def test_a_refused_call_uses_no_other_rate(helper, boss, workshop, call, setting
 
 
 def test_fifty_calls_at_once_never_spend_more_than_there_is(acme, helper, boss, workshop, effects):
-    """R9 through the door: money and calls, on one budget, the tool really called."""
+    """Budgets through the door: money and calls, on one budget, the tool really called."""
     set_prices(boss, workshop, call_price=10)
     set_budgets(boss, helper, [BudgetLine("microusd", "total", 95)])
     helper.calls_per_minute = 10_000

@@ -1,4 +1,4 @@
-"""Crashes of replays: begun anew where their process died, ended once, and nothing is sent (X6)."""
+"""Crashes of replays: begun anew where their process died, ended once, and nothing is sent."""
 
 from datetime import timedelta
 

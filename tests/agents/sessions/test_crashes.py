@@ -1,4 +1,4 @@
-"""Crashes: a runner is killed, or stopped beyond its lease, at each moment of a session (X6).
+"""Crashes: a runner is killed, or stopped beyond its lease, at each moment of a session.
 
 What was done is counted by the upstream itself. `TEST_CRASHES=whole` takes every moment, with each
 answer that a person may give: 148 signals. Otherwise it is some of them.

@@ -1,4 +1,4 @@
-"""Crashes of sessions that begin sessions: one, the other or both killed at each moment (X6).
+"""Crashes of sessions that begin sessions: one, the other or both killed at each moment.
 
 The upstream counts what was done; what the budgets have spent is compared with the audit.
 """

@@ -1,4 +1,4 @@
-"""Crashes of calls in several parts: killed at each moment while a server asks, or works (X6, X8).
+"""Crashes of calls in several parts: killed at each moment while a server asks, or works.
 
 A call that asks for input beside one that is a task, and a resource that asks: the server counts.
 """

@@ -1,4 +1,4 @@
-"""Servers that come and go while a session runs: next call, next turn, a line each (D3, D9)."""
+"""Servers that come and go while a session runs: next call, next turn, a line each."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Agents with many tools: their model searches, and is shown what it found from then on (X11)."""
+"""Agents with many tools: their model searches, and is shown what it found from then on."""
 
 import pytest
 

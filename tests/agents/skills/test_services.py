@@ -1,4 +1,4 @@
-"""Skills: versioned, given to agents, read by them, run by people (FEATURES D6, E5)."""
+"""Skills: versioned, given to agents, read by them, run by people."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Crashes of runs: killed at each moment of calls, agent steps, conditions and endings (E5, X6)."""
+"""Crashes of runs: killed at each moment of calls, agent steps, conditions and endings."""
 
 from collections import Counter
 from functools import partial

@@ -1,4 +1,4 @@
-"""Runs: each step through the door, durable, parked for people, ended by their bounds (E5)."""
+"""Runs: each step through the door, durable, parked for people, ended by their bounds."""
 
 import asyncio
 

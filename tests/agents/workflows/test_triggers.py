@@ -1,4 +1,4 @@
-"""Triggers: webhooks with a secret, and schedules that are never run twice (FEATURES C1, E5)."""
+"""Triggers: webhooks with a secret, and schedules that are never run twice."""
 
 import json
 import time

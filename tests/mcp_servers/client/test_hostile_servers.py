@@ -1,8 +1,8 @@
 """Hostile servers: each call ends in time, within memory, and disturbs nobody; the error says why.
 
-`hostile_cases.py` lists them, `hostility.py` meets them in one process of its own and measures. The
-bounds are those of safety, not of speed: where the machine itself keeps us waiting, the loop's hold
-is judged by the processor time that it took.
+`hostile_cases.py` lists them, `measure_hostile_servers.py` meets them in one process of its own and
+measures. The bounds are those of safety, not of speed: where the machine itself keeps us waiting,
+the loop's hold is judged by the processor time that it took.
 """
 
 import json

@@ -271,7 +271,7 @@ def test_twenty_runs_of_fifty_sessions_leave_less_than_one_call_unused(
 def test_two_writers_and_twenty_clients_stay_within_two_percent_of_a_rate(
     start_writer: Callable[..., LedgerWriter], opening: Make
 ) -> None:
-    """R10 in short: refusals are cheap, so twenty clients ask far more often than is allowed."""
+    """Refusals are cheap, so twenty clients ask far more often than is allowed."""
     pair = [start_writer(), start_writer()]
     rate = RateCharge("rate:x", 3_000, 50)
     began = time.monotonic()

@@ -37,7 +37,7 @@ organization = uuid.UUID(sys.argv[1])
 """
 
 
-# A minute's worth of calls is asked for in this time; `TEST_RATE_S=600` is the whole of R10.
+# A minute's worth of calls is asked for in this time; `TEST_RATE_S=600` measures ten minutes.
 RATE_S = int(os.environ.get("TEST_RATE_S", "3"))
 PER_MINUTE = 1_200
 CLIENTS = 10  # of each process
