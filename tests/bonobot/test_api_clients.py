@@ -119,7 +119,7 @@ def test_a_typescript_program_with_generated_types_compiles_strictly_and_works(
     ran(tmp_path, MODULES / ".bin" / "openapi-typescript", document, "-o", "bonobot.d.ts")
     options = ("--module", "nodenext", "--target", "es2022")
     ran(tmp_path, MODULES / ".bin" / "tsc", *STRICT, *options, "typed_client.ts")
-    assert json.loads(ran(tmp_path, NODE_22, "typed.js", module_web.url, token)) == {
+    assert json.loads(ran(tmp_path, NODE_22, "typed_client.js", module_web.url, token)) == {
         "names": ["time by stdio"],
         "slug": "release-helper",
         "max_turns": 20,

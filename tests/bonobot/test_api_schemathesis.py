@@ -24,7 +24,7 @@ from tests.inventory import everything
 from tests.parts import ROOT
 from tests.processes import Web
 
-SETTINGS = ROOT / "tests" / "fuzzing.toml"
+SETTINGS = ROOT / "tests" / "schemathesis.toml"
 WHOLE = os.environ.get("TEST_FUZZING") == "whole"
 EXAMPLES = "30" if WHOLE else "1"
 # That each operation wants credentials takes two more requests, which another test here makes.

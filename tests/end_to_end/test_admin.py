@@ -51,6 +51,8 @@ AUDIT = "/admin/ledger/auditrow/"
 COUNT = "mcp_workshop_count"
 REASON = "Not today: <b>ask</b> again tomorrow."
 FORM = {"method": "elicitation/create", "params": factories.FORM}
+# Servers that tests register, and their files beside `WORKSHOP`.
+PROGRAMS = {"asker": "client_request_server.py", "workshop": "tool_server.py"}
 
 
 @pytest.fixture
@@ -95,7 +97,7 @@ def add_program(acme: Organization, tmp_path: Path) -> Iterator[Callable[..., Se
     def register(agent: Agent, name: str, argument: str) -> Server:
         config = {
             "command": sys.executable,
-            "args": [str(WORKSHOP.with_name(f"{name}.py")), argument],
+            "args": [str(WORKSHOP.with_name(PROGRAMS[name])), argument],
             "env": {f"{name.upper()}_FILE": str(tmp_path / name)},
         }
         spec = ServerSpec(name=name, transport_type="stdio", endpoint_config=config)
