@@ -10,9 +10,8 @@ from typing import Any
 from django.utils import timezone
 
 from agents.models import Agent, Session
-from agents.sessions.services import end
-from bonobot.accounts.models import Organization
 from agents.sessions.services import end_sessions
+from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.ledger.audit.admin_changes import record_change

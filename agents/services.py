@@ -18,8 +18,8 @@ from django.utils.text import slugify
 from agents.builtin_tools.services import check_builtin_tools
 from agents.builtin_tools.workspaces import remove_own_folder
 from agents.models import Agent, Approval, Binding, ModelEndpoint, Question, ToolPolicy
-from bonobot.accounts.models import Invitation, User
 from agents.sessions.services import end_sessions
+from bonobot.accounts.models import Invitation, User
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.db.transactions import lock

@@ -65,7 +65,8 @@ def _tables() -> tuple[str, ...]:
 def _depth(model: type[Model], below: frozenset[type[Model]] = frozenset()) -> int:
     """Return how many tables lie above this one; parents come first, the ledger's rows last."""
     below |= {model}
-    above = {field.related_model for field in model._meta.fields if field.remote_field} - below
+    related = {field.related_model for field in model._meta.fields if field.remote_field}
+    above = {one for one in related if isinstance(one, type)} - below
     return max((_depth(one, below) + 1 for one in above), default=0)
 
 

@@ -300,7 +300,8 @@ class WorkflowRunListView(WorkflowView):
         rows: Any = WorkflowRun.objects.visible_to(self.principal)
         rows = rows.filter(workflow=self.workflow(workflow_id)).select_related("session__agent")
         answer = self.listed(rows, WorkflowRunSerializer)
-        label_reader(self.principal, *(run.session for run in self.paginator.page))
+        page: Any = self.paginator
+        label_reader(self.principal, *(run.session for run in page.page))
         return answer
 
     @describe_operation(

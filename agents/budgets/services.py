@@ -15,7 +15,6 @@ from django.utils import timezone
 
 from agents.budgets.limits import BudgetLimit, build_budget_key, to_whole_units
 from agents.models import Agent, Budget, Session
-from agents.policies.queries import limit_of
 from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action

@@ -26,10 +26,7 @@ from agents.calls.types import CallRequest
 from agents.flow_labels.rules import build_flows, used_stores
 from agents.policies.decisions import PolicyDecision
 from bonobot.core.db.fields import generate_uuid7
-from bonobot.core.text.canonical_json import compute_digest, to_canonical_json, to_sorted_json
-from bonobot.core.text.untrusted_text import make_storable
 from bonobot.ledger.types import Admission, BudgetReservation, Opening, RateCharge, Store
-from bonobot.ledger.types import Admission, BudgetReservation, Opening, RateCharge
 
 
 def build_admission(

@@ -15,9 +15,8 @@ from django.conf import settings
 from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
 from agents.models import Agent, ModelEndpoint
 from agents.policies.services import PolicySpec, set_policy
-from agents.services import AgentSpec, ModelEndpointSpec, add_agent, bind, save_endpoint
-from bonobot.accounts.models import Membership, Organization, User
 from agents.services import AgentSpec, add_agent, bind
+from bonobot.accounts.models import Membership, Organization, User
 from bonobot.accounts.principals import Principal, build_cli_principal
 from bonobot.accounts.roles import Role
 from bonobot.core.problems import Problem

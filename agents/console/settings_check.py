@@ -26,8 +26,6 @@ from agents.builtin_tools.toolset_options import SANDBOXED
 from agents.models import Agent
 from bonobot.accounts.external_issuers.jwks import IssuerAddress, IssuerUnreachable, get_jwks_cache
 from bonobot.accounts.models import Issuer, Organization
-from bonobot.celery import app
-from bonobot.checks import OLDEST_SQLITE, open_key_files
 from bonobot.core.crypto.key_files import list_exposed_key_files
 from bonobot.core.db.database_url import OLDEST_SQLITE
 from bonobot.core.i18n.messages import format_message

@@ -15,7 +15,6 @@ from agents.model_endpoints.request_budget import ReservationRequest, build_open
 from agents.model_endpoints.services import build_endpoint
 from agents.models import ModelEndpoint
 from agents.policies.decisions import EffectivePolicy, KillSwitches
-from agents.policies.queries import load_limits
 from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action

@@ -12,7 +12,6 @@ from agents.attachments import Attachment, store_attachments
 from agents.builtin_tools.workspaces import check_folder
 from agents.calls import pending_calls
 from agents.flow_labels.session_labels import label_session
-from agents.models import Agent, Approval, Inbox, Session, Step, WorkflowRun
 from agents.models import Agent, Approval, Inbox, Session, Skill, Step, WorkflowRun
 from agents.models.reach import sees_every_agent
 from agents.policies.queries import require_on

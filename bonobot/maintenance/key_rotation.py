@@ -21,7 +21,6 @@ from cryptography.fernet import InvalidToken
 from django.conf import settings
 from django.db import connection, transaction
 
-from agents.gateway.request_state import LIFETIME
 from bonobot.accounts.models import Organization
 from bonobot.core.crypto import key_files, key_ring
 from bonobot.core.crypto.encrypted_fields import list_sealed_fields

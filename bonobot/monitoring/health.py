@@ -30,8 +30,6 @@ from django.http import HttpRequest, JsonResponse
 from django.utils import timezone
 from django_celery_beat.models import PeriodicTask
 
-from agents.models import Runner
-from agents.sessions import leases
 from bonobot.accounts.models import Token
 from bonobot.core.crypto.encrypted_fields import list_sealed_fields
 from bonobot.core.crypto.sealed_values import can_unseal

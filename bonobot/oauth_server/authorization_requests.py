@@ -19,7 +19,6 @@ from oauth2_provider.oauth2_backends import get_oauthlib_core
 from oauthlib.common import add_params_to_uri
 from oauthlib.oauth2.rfc6749 import errors
 
-from agents.gateway.routes import GatewayAddress, read
 from bonobot.accounts.models import Token
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Problem

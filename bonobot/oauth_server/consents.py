@@ -11,10 +11,8 @@ from uuid import UUID
 from django.db.models import QuerySet
 from oauth2_provider.models import Application
 
-from agents.gateway.routes import GatewayAddress, find
-from agents.models import Agent
-from bonobot.accounts.models import Organization, Token, User
 from bonobot.accounts.agent_directory import get_agent_directory
+from bonobot.accounts.models import Organization, Token, User
 from bonobot.accounts.principals import Principal, build_user_principal
 from bonobot.accounts.roles import Action, Role, TokenScope, list_roles_within, may
 from bonobot.accounts.tokens import services as tokens

@@ -19,9 +19,9 @@ from agents.models import Agent, Approval, ModelEndpoint, Session, SessionGrant
 from bonobot.accounts.api.resource_view import ResourceView, list_required_actions
 from bonobot.accounts.models import Organization, Token, User
 from bonobot.accounts.roles import Role, may
+from bonobot.api_urls import urlpatterns as api_urlpatterns
 from bonobot.ledger.models import AuditRow
 from bonobot.notifications.models import Channel, Notice
-from bonobot.urls import api_urlpatterns
 from mcp_servers.models import Definition, Server
 from tests import admin_client, factories, rest
 from tests.inventory import everything

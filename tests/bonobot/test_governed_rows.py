@@ -23,9 +23,8 @@ from agents.policies.services import PolicySpec, set_policy
 from agents.services import bind
 from agents.sessions.services import start
 from agents.skills.services import SkillSpec, save_skill
-from benchmarks.door_stages import counted
-from bonobot.accounts.models import Organization, User
 from benchmarks.governed_call_stages import counted
+from bonobot.accounts.models import Organization, User
 from bonobot.accounts.models.abstract_models import Governed
 from bonobot.accounts.roles import Role, TokenScope
 from bonobot.accounts.tokens.services import create_grant, issue

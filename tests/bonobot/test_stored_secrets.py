@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from agents.services import ModelEndpointSpec, save_endpoint
-from bonobot.accounts.models import Organization
 from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
+from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import Principal
 from bonobot.notifications.services import NotificationChannelSpec, save_channel
 from mcp_servers.server_config import ServerSpec

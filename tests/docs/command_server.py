@@ -64,7 +64,8 @@ def _answer(link: socket.socket, asked: bytes, files: list[int]) -> None:
     child = os.fork()
     if child == 0:
         link.close()
-        os._exit(_run(*json.loads(asked), files))
+        arguments, folder, environment = json.loads(asked)
+        os._exit(_run(arguments, folder, environment, files))
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     link.send(str(status if status >= 0 else 128 - status).encode())
     os._exit(0)

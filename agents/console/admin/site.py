@@ -36,8 +36,6 @@ from bonobot.accounts.current_organization import (
     mark_of,
     resolve_principal,
 )
-from bonobot.accounts.models import Membership, Organization
-from bonobot.accounts.principals import Principal
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Action
 from bonobot.accounts.second_factor import SecondFactorRequired

@@ -17,7 +17,6 @@ from bonobot.accounts.agent_directory import get_agent_directory
 from bonobot.accounts.external_issuers import services as external_issuers
 from bonobot.accounts.external_issuers.jwt_validation import OF_GATEWAY
 from bonobot.accounts.models import Issuer
-from bonobot.accounts.principals import Principal
 from bonobot.accounts.role_labels import SCOPE_MEANS
 from bonobot.accounts.roles import Action
 from bonobot.accounts.templatetags.display import badge_html

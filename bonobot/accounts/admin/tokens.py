@@ -17,9 +17,8 @@ from django.utils.translation import gettext_lazy as _
 
 from bonobot.accounts.admin_base.responses import render_screen
 from bonobot.accounts.admin_base.scoped_admin import ServiceFormAdmin
-from bonobot.accounts.models import Token
-from bonobot.accounts.principals import Principal
 from bonobot.accounts.agent_directory import get_agent_directory
+from bonobot.accounts.models import Token
 from bonobot.accounts.role_labels import SCOPE_MEANS
 from bonobot.accounts.roles import Action, Role, TokenScope
 from bonobot.accounts.templatetags.display import ago, badge_html

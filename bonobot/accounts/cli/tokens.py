@@ -6,9 +6,8 @@ from typing import Any
 
 from django.utils import timezone
 
-from agents.models import Agent
-from bonobot.accounts.models import Token
 from bonobot.accounts.agent_directory import find_agent_ids
+from bonobot.accounts.models import Token
 from bonobot.accounts.roles import Role, TokenScope
 from bonobot.accounts.tokens.services import issue, revoke, update_token
 from bonobot.core.cli.command_group import CommandContext, CommandVerb, build_table, parse_time

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from bonobot.accounts.models.organizations import Token
+from bonobot.accounts.models import Token
 from bonobot.core.extension_points import ExtensionPoint
 
 # From a token and its text to the context of the panel that is shown with it, once.

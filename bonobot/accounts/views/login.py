@@ -42,7 +42,6 @@ from bonobot.accounts.attempt_limits import (
 from bonobot.accounts.current_organization import MARK, PROOF
 from bonobot.accounts.invitations import has_pending_invitation
 from bonobot.accounts.known_devices import find_device, remember_device
-from bonobot.accounts.models import User
 from bonobot.accounts.models import Membership, User
 from bonobot.accounts.password_reset import list_reset_accounts
 from bonobot.accounts.second_factor import end_sessions, has_second_factor, record_own

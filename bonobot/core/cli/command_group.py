@@ -30,9 +30,6 @@ from rich.table import Table
 from rich.text import Text
 
 from bonobot import __version__
-from bonobot.accounts.models import Organization
-from bonobot.accounts.principals import Principal, build_cli_principal
-from bonobot.core.problems import InvalidInput, NotFound, Problem, ServiceUnavailable
 from bonobot.core.cli.command_environment import build_command_principal, find_readiness_problem
 from bonobot.core.problems import InvalidInput, Problem, ServiceUnavailable
 from bonobot.core.text import placeholders

@@ -13,9 +13,6 @@ from uuid import UUID
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
-from bonobot.accounts.models import Organization
-from bonobot.accounts.principals import Principal
-from bonobot.accounts.roles import Action
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput
 from bonobot.ledger.audit.export import escape_formula, format_csv

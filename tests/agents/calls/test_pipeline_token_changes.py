@@ -11,9 +11,8 @@ from django.conf import settings
 
 from agents.calls.pipeline import CallRequest, call
 from agents.kill_switch import halt_organization
-from benchmarks.door_stages import counted
-from bonobot.accounts.models import Token
 from benchmarks.governed_call_stages import counted
+from bonobot.accounts.models import Token
 from bonobot.accounts.roles import Role, TokenScope
 from bonobot.accounts.tokens.cache import VerifiedToken, VerifiedTokenCache
 from bonobot.accounts.tokens.services import InvalidToken, issue, revoke, update_token

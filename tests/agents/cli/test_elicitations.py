@@ -6,9 +6,6 @@ import pytest
 
 from agents.sessions.services import start
 from bonobot.accounts.models import Organization
-from tests import desk
-from tests.agents import casting
-from tests.bonobot.cli.conftest import Bonobot
 from tests import admin_client, factories
 from tests.command_line import Bonobot
 

@@ -2,7 +2,6 @@
 
 from agents.sessions.services import start
 from bonobot.accounts.models import Organization
-from tests.agents import casting
 from tests import factories
 
 

@@ -8,10 +8,6 @@ import pytest
 from agents.gateway.client_request import LEVELS
 from agents.models import Agent
 from bonobot.accounts.models import Organization
-from tests.bonobot.gateway.conftest import META, Wire
-from tests.bonobot.gateway.test_tasks import about
-from tests.bonobot.gateway.upstream import ABLE, AT, TASKS, Json, Upstream, give
-from tests.servers import raw_http
 from tests.agents.gateway.conftest import META, Wire
 from tests.agents.gateway.test_mcp_tasks import about
 from tests.agents.gateway.upstream_server import ABLE, AT, TASKS, Json, Upstream, give

@@ -14,10 +14,6 @@ from jwt.warnings import InsecureKeyLengthWarning
 from agents.models import Agent
 from bonobot.accounts.external_issuers import jwks
 from bonobot.accounts.models import Issuer, Organization
-from tests.agents import casting
-from tests.bonobot.gateway.conftest import Wire
-from tests.bonobot.gateway.signed import HERE, Clock, clock, login, refused, tools, trusted
-from tests.servers.issuer import TokenIssuer, listening, unsigned
 from tests import factories
 from tests.agents.gateway.conftest import Wire
 from tests.agents.gateway.external_tokens import HERE, Clock, clock, login, refused, tools, trusted

@@ -8,8 +8,6 @@ from agents.gateway import approvals
 from agents.gateway import handlers as gateway_handlers
 from agents.models import Agent
 from bonobot.accounts.models import Organization
-from tests.bonobot.gateway.conftest import Wire
-from tests.bonobot.gateway.upstream import Upstream, give
 from tests.agents.gateway.conftest import Wire
 from tests.agents.gateway.upstream_server import Upstream, give
 

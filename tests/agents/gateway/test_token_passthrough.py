@@ -21,9 +21,8 @@ from django.apps import apps
 from agents.gateway.client_request import LOG_LEVEL_KEY
 from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
 from agents.models import Agent
-from agents.services import AgentSpec, ModelEndpointSpec, save_endpoint, update_agent
-from bonobot.accounts.models import Organization, Token
 from agents.services import AgentSpec, update_agent
+from bonobot.accounts.models import Organization, Token
 from bonobot.accounts.roles import Role
 from bonobot.accounts.tokens.services import issue
 from bonobot.core.runtime import get_runtime

@@ -14,7 +14,6 @@ from agents.model_endpoints.services import (
     save_endpoint,
 )
 from agents.models import ModelEndpoint
-from agents.services import ModelEndpointSpec, remove_endpoint, save_endpoint
 from bonobot.accounts.models import Organization
 from bonobot.core.problems import Problem
 from tests import factories

@@ -6,7 +6,6 @@ from agents.budgets.services import BudgetLine, set_budgets
 from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
 from agents.model_endpoints.try_endpoint import try_endpoint
 from agents.models import ModelEndpoint
-from agents.services import ModelEndpointSpec, save_endpoint
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from bonobot.core.problems import Forbidden, Problem

@@ -7,8 +7,6 @@ import pytest
 
 from agents.models import Agent
 from bonobot.accounts.models import Organization
-from tests.agents import casting
-from tests.bonobot.gateway.conftest import META, MODERN, token_of
 from tests import factories
 from tests.agents.gateway.conftest import META, MODERN, token_of
 from tests.processes import Process, Web

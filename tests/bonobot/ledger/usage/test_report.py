@@ -19,9 +19,6 @@ from bonobot.ledger.admin import usage as admin_usage
 from bonobot.ledger.models import TOOK, Counted, Rollup
 from bonobot.ledger.usage import build_rollups
 from bonobot.ledger.usage.report import GROUPS, UsageQuery
-from tests import crowd, desk, rest
-from tests.agents import casting
-from bonobot.ledger.usage.report import GROUPS, UsageQuery, build_usage_report
 from tests import admin_client, factories, large_organization, rest
 
 pytestmark = pytest.mark.django_db

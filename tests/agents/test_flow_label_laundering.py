@@ -18,7 +18,7 @@ from agents.flow_labels.agent_stores import clear_agent_stores, list_agent_store
 from agents.models import Agent, Approval, StoredResult
 from agents.notes import NoteSpec, save_note
 from agents.services import AgentSpec, unbind, update_agent
-from bonobot.accounts.models.organizations import Organization
+from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from bonobot.core.problems import Problem
 from bonobot.ledger.models import AuditRow, FlowCell, StoreLabel
@@ -30,8 +30,8 @@ from mcp_servers.flow_labels.store_labels import (
     store_labels_of,
 )
 from mcp_servers.models import Server
-from tests.agents import casting
-from tests.agents.store_world import ASKED, BOTH, Caller, World, world_of
+from tests import factories
+from tests.agents.labeled_stores import ASKED, BOTH, Caller, World, world_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -243,7 +243,7 @@ def posted_with_approval(world: World) -> Caller:
     set_labels(world.boss, world.records, rows, [FlowLabel.SENDS_OUT])
     writer = world.session().under_labels()
     assert writer.use(WRITE, {"text": "x"}) == ASKED
-    answer(casting.person(world.acme, Role.REVIEWER), Approval.objects.get(), "approve")
+    answer(factories.person(world.acme, Role.REVIEWER), Approval.objects.get(), "approve")
     assert writer.use(WRITE, {"text": "x"}) == ""
     return read(world.session())
 
@@ -339,7 +339,7 @@ def by_a_person_without_an_agent(world: World) -> Caller:
 
 def after_clearing(world: World) -> Caller:
     write(world)
-    clear_store_labels(casting.person(world.acme, Role.REVIEWER), world.records)
+    clear_store_labels(factories.person(world.acme, Role.REVIEWER), world.records)
     return read(world.session())
 
 
@@ -364,7 +364,7 @@ def test_a_store_tells_which_call_left_its_labels_and_who_cleared_them(world: Wo
     row = AuditRow.objects.get(pk=one.call_id)
     assert (one.labels, one.tool, row.tool_name) == (BOTH, "create_record", "create_record")
     assert (one.session_id, one.cleared_at) == (row.session_id, None)
-    reviewer = casting.person(world.acme, Role.REVIEWER)
+    reviewer = factories.person(world.acme, Role.REVIEWER)
     assert clear_store_labels(reviewer, world.records) == BOTH
     assert store_labels_of(world.records) == ()
     (one,) = list_written_labels(world.records)
@@ -380,7 +380,7 @@ def test_a_store_tells_which_call_left_its_labels_and_who_cleared_them(world: Wo
 def test_only_those_who_label_definitions_clear_stores(world: World) -> None:
     write(world)
     for role in (Role.OPERATOR, Role.MEMBER, Role.AUDITOR):
-        person = casting.person(world.acme, role)
+        person = factories.person(world.acme, role)
         for clear, what in (
             (clear_store_labels, world.records),
             (clear_agent_stores, world.helper),
@@ -430,7 +430,7 @@ def test_an_agents_own_stores_keep_labels(
     assert call(*reads, session_id=clean.session.pk).outcome == "ok"
     assert clean.sends() == ASKED
     assert BOTH in [one.labels for one in list_agent_stores(keeper)]
-    clear_agent_stores(casting.person(world.acme, Role.REVIEWER), keeper)
+    clear_agent_stores(factories.person(world.acme, Role.REVIEWER), keeper)
     assert [one.labels for one in list_agent_stores(keeper)] == [(), ()]
     later = world.session()
     assert later.session is not None

@@ -14,7 +14,7 @@ from agents.calls.root_limits import RootSession
 from agents.calls.types import CallRequest, RelayOptions
 from agents.flow_labels.services import clear_agent, clear_token
 from agents.models import Agent, Session
-from bonobot.accounts.models.organizations import Organization, Token
+from bonobot.accounts.models import Organization, Token
 from bonobot.accounts.principals import Principal, build_token_principal
 from bonobot.accounts.roles import Role
 from bonobot.accounts.tokens.services import issue
@@ -25,8 +25,7 @@ from mcp_servers.definition_reviews import approve
 from mcp_servers.flow_labels import FlowLabel
 from mcp_servers.flow_labels.services import load_label_context, set_labels, suggest_labels
 from mcp_servers.models import Definition, Server
-from tests import desk
-from tests.agents import casting
+from tests import admin_client, factories
 
 BOTH = (FlowLabel.PRIVATE_DATA, FlowLabel.UNTRUSTED_CONTENT)
 ASKED = "approval_required"
@@ -106,25 +105,25 @@ class World:
     numbers: Iterator[int] = field(default_factory=lambda: iter(range(1, 1_000)))
 
     def __post_init__(self) -> None:
-        self.boss = casting.administrator(self.acme)
-        self.office = desk.web_server(self.acme, "office")
+        self.boss = factories.administrator(self.acme)
+        self.office = admin_client.web_server(self.acme, "office")
         for name, (description, arguments, _labels) in OFFICE.items():
             offer(self.office, name, {"description": description, **arguments})
         self.records = self.store("records")
         approve(self.boss, self.office)
         for name, (_description, _arguments, labels) in OFFICE.items():
             set_labels(self.boss, self.office, [*self.office.definitions.filter(name=name)], labels)
-        casting.bind(self.boss, self.helper, self.office)
+        factories.bind(self.boss, self.helper, self.office)
 
     def store(self, name: str, *agents: Agent) -> Server:
         """Add a store of records and give it to agents: the helper, if nobody is named."""
-        server = desk.web_server(self.acme, name)
+        server = admin_client.web_server(self.acme, name)
         for tool, said in RECORDS.items():
             offer(server, tool, said)
-        desk.offer(server, "note://all", kind=Definition.Kind.RESOURCE, uri="note://all")
-        desk.offer(server, "recall", kind=Definition.Kind.PROMPT)
+        admin_client.offer(server, "note://all", kind=Definition.Kind.RESOURCE, uri="note://all")
+        admin_client.offer(server, "recall", kind=Definition.Kind.PROMPT)
         template = {"kind": Definition.Kind.RESOURCE_TEMPLATE, "uriTemplate": "note://one/{name}"}
-        desk.offer(server, "note://one/{name}", **template)
+        admin_client.offer(server, "note://one/{name}", **template)
         approve(self.boss, server)
         known = load_label_context(server)
         for row in server.definitions.filter(kind=Definition.Kind.TOOL):
@@ -139,12 +138,14 @@ class World:
     def give(self, server: Server, agent: Agent) -> None:
         """Give an agent all of a server."""
         ticked = ["note://all", "note://one/{name}"]
-        casting.bind(self.boss, agent, server, allowed_resources=ticked, allowed_prompts=["recall"])
+        factories.bind(
+            self.boss, agent, server, allowed_resources=ticked, allowed_prompts=["recall"]
+        )
 
     def colleague(self) -> Agent:
         """Make another agent with the same servers."""
-        agent = casting.agent(self.acme, f"agent{next(self.numbers)}")
-        casting.bind(self.boss, agent, self.office)
+        agent = factories.agent(self.acme, f"agent{next(self.numbers)}")
+        factories.bind(self.boss, agent, self.office)
         self.give(self.records, agent)
         return agent
 
@@ -195,7 +196,7 @@ def offer(server: Server, name: str, said: Mapping[str, Any]) -> None:
     arguments = {key: one for key, one in said.items() if isinstance(one, dict) and key != "hints"}
     schema = {"type": "object", "properties": arguments}
     declared: dict[str, Any] = {"inputSchema": schema, "annotations": said.get("hints", {})}
-    desk.offer(server, name, description=said.get("description", ""), **declared)
+    admin_client.offer(server, name, description=said.get("description", ""), **declared)
 
 
 @contextmanager
