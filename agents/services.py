@@ -69,7 +69,7 @@ def add_agent(principal: Principal, spec: AgentSpec) -> Agent:
     agent.max_calls = settings.BONOBOT_CALLS_PER_MESSAGE
     agent.max_run_s = settings.BONOBOT_RUN_S
     agent.calls_per_minute = settings.BONOBOT_CALLS_PER_MINUTE
-    _put(agent, check_builtin_tools(principal, agent, spec))
+    _apply_agent_spec(agent, check_builtin_tools(principal, agent, spec))
     agent.slug = agent.slug or slugify(spec.name)[:64]
     if agent.model_endpoint_id is None:
         agent.model_endpoint = _default_endpoint(principal)
@@ -85,7 +85,7 @@ def update_agent(principal: Principal, agent: Agent, spec: AgentSpec) -> Agent:
     Switching it off ends its sessions.
     """
     principal.require(Action.MANAGE_AGENTS)
-    changed = _put(agent, check_builtin_tools(principal, agent, spec))
+    changed = _apply_agent_spec(agent, check_builtin_tools(principal, agent, spec))
     with record_change(
         **_build_audit_fields(principal, agent, "agent_changed", {"changed": changed})
     ):
@@ -143,7 +143,7 @@ def _lock_sessions(agent: Agent) -> None:
     lock(agent.sessions.all(), deleting=True)
 
 
-def _put(agent: Agent, spec: AgentSpec) -> list[str]:
+def _apply_agent_spec(agent: Agent, spec: AgentSpec) -> list[str]:
     """Set what the specification says; return the names of the fields that changed."""
     said = {f.name: getattr(spec, f.name) for f in fields(spec)}
     changed = []

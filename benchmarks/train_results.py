@@ -119,10 +119,10 @@ def cross_validate() -> Iterator[tuple[Text, float, bool]]:
         )
         for one in orders:
             if one.family == family:
-                yield one, score(model, one.text), bool(prompt_injection.by_rules(one.text))
+                yield one, score(model, one.text), bool(prompt_injection.inspect_by_rules(one.text))
         for one in honest:
             if place < 4 and fold_of(one.family, sources) == part:
-                yield one, score(model, one.text), bool(prompt_injection.by_rules(one.text))
+                yield one, score(model, one.text), bool(prompt_injection.inspect_by_rules(one.text))
 
 
 def main() -> None:

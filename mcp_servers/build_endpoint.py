@@ -109,7 +109,7 @@ def _sandbox(
         network=network,
         folders=sandbox.folders_among((*args, *env.values()), roots),
         hidden=(str(settings.BONOBOT_VAR),),
-        required=sandbox.fault() is not None and Organization.objects.count() > 1,
+        required=sandbox.find_sandbox_fault() is not None and Organization.objects.count() > 1,
         allow_private=server.allow_private,
     )
 

@@ -23,7 +23,7 @@ from bonobot.notifications.notify import notify
 from mcp_servers.audit import record_server_change
 from mcp_servers.build_endpoint import build_endpoint
 from mcp_servers.client.list_definitions import DECLARED_TWICE, RawDefinition, ServerDeclarations
-from mcp_servers.client.package_installation import installed
+from mcp_servers.client.package_installation import install_package
 from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.definition_reviews import pin_all
 from mcp_servers.health import services as health
@@ -121,7 +121,7 @@ async def _discover(
             else await build_background_endpoint(endpoint)
         )
         if patience_s is not None:
-            await installed(replace(reached, patience_s=patience_s))
+            await install_package(replace(reached, patience_s=patience_s))
         if server.speaks_mcp:
             survey = await get_connection_pool().survey(reached, of=of)
         else:

@@ -16,7 +16,8 @@ from bonobot.core.problems import Problem
 from bonobot.core.runtime import get_runtime
 from mcp_servers.audit import record_server_change
 from mcp_servers.build_endpoint import build_endpoint
-from mcp_servers.client.package_installation import Installation, installation_of, installed
+from mcp_servers.client.package_installation import Installation, installation_of
+from mcp_servers.client.package_installation import install_package as installed
 from mcp_servers.discovery import discover
 from mcp_servers.health.check_servers import SYSTEM
 from mcp_servers.models import Server

@@ -51,7 +51,7 @@ def check_variables(
                 rule="environment",
                 remedy="Ask a platform administrator.",
             )
-        _needed(wanted, names)
+        _check_reasons_are_needed(wanted, names)
         exceptions = wanted
     for name in without_exception(names, exceptions):
         raise VariableNotAllowed(
@@ -98,7 +98,7 @@ def _reason(name: str, why: Any) -> str:
     return reason
 
 
-def _needed(exceptions: Mapping[str, str], names: Collection[str]) -> None:
+def _check_reasons_are_needed(exceptions: Mapping[str, str], names: Collection[str]) -> None:
     for name in exceptions:
         if name not in names or not danger_of(name):
             raise InvalidInput(

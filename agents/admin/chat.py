@@ -128,7 +128,7 @@ def load_steps(session: Session, principal: Principal, after: int = 0) -> Sessio
     audited: dict[UUID | None, AuditRow] = {row.pk: row for row in rows}
     asked = _load_pending_approvals(session, steps)
     own = bool(asked) and is_own(principal, next(iter(asked.values())))
-    put = _put(session, steps, principal)
+    put = _find_waiting_forms(session, steps, principal)
     pending = session.inbox.filter(kind=Inbox.Kind.MESSAGE, taken_at=None)
     replacing = _list_replacements(session, steps)
     lines = tuple(
@@ -180,7 +180,9 @@ def _load_pending_approvals(session: Session, steps: Iterable[Step]) -> dict[Any
     return {step: rows[asked] for step, asked in wanted.items() if asked in rows}
 
 
-def _put(session: Session, steps: Iterable[Step], principal: Principal) -> dict[Any, Question]:
+def _find_waiting_forms(
+    session: Session, steps: Iterable[Step], principal: Principal
+) -> dict[Any, Question]:
     """Return the forms of servers that wait for just this person, by their steps.
 
     What leads elsewhere, or seems to ask for a secret, is answered on its own page, with warnings.

@@ -245,7 +245,7 @@ def build_requester_fields(session: Session) -> dict[str, str]:
     }
 
 
-def put(question: Approval) -> Approval:
+def create_approval(question: Approval) -> Approval:
     """Write a question down and tell people; two who ask the same at once get the same one."""
     question.expires_at = calculate_expiry(question.organization_id)
     try:
@@ -260,7 +260,7 @@ def put(question: Approval) -> Approval:
         )
         # One that was overdue and not swept yet makes way for the new question.
         if waiting.overdue().update(state=Approval.State.EXPIRED):
-            return put(question)
+            return create_approval(question)
         return waiting.get()
     return question
 

@@ -14,13 +14,7 @@ from agents.calls.check_and_admit import AdmittedCall, decide_again
 from agents.calls.pending_calls import send_leg
 from agents.calls.resolve import build_params, get_argument_schema
 from agents.calls.snapshots import SnapshotTool, get_snapshot_cache
-from agents.calls.types import (
-    CallIncomplete,
-    CallOutcome,
-    CallRequest,
-    CallSuperseded,
-    Method,
-)
+from agents.calls.types import CallIncomplete, CallOutcome, CallRequest, CallSuperseded, Method
 from agents.calls.user_endpoints import resolve_user_endpoint
 from bonobot.core.problems import NotFound
 from bonobot.core.runtime import get_runtime

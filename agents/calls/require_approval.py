@@ -11,7 +11,7 @@ from uuid import UUID
 
 from django.utils import timezone
 
-from agents.approvals.services import build_page_url, build_requester_fields, put
+from agents.approvals.services import build_page_url, build_requester_fields, create_approval
 from agents.calls.redaction import redact_value
 from agents.calls.resolve import Target
 from agents.calls.snapshots import CallSnapshot, ServerFacts
@@ -89,7 +89,9 @@ def require_approval(
         .first()
     )
     if found is None:
-        raise ApprovalRequired(put(_build_approval(request, snapshot, target, asked, binding)))
+        raise ApprovalRequired(
+            create_approval(_build_approval(request, snapshot, target, asked, binding))
+        )
     own = found.call_id == request.call_id
     if found.state == Approval.State.APPROVED and not _is_spent(found):
         return ApprovalGrant(ApprovalReference(found.pk, found.digest))
@@ -100,7 +102,9 @@ def require_approval(
     no = build_refusal(found)
     if no is not None and (own or (is_denied(found) and found.expires_at > timezone.now())):
         raise no
-    raise ApprovalRequired(put(_build_approval(request, snapshot, target, asked, binding)))
+    raise ApprovalRequired(
+        create_approval(_build_approval(request, snapshot, target, asked, binding))
+    )
 
 
 def build_refusal(approval: Approval) -> CallRefused | None:

@@ -440,7 +440,7 @@ def _load_agent_snapshot(agent_id: UUID) -> CallSnapshot:
     read_at = load_policy_generation(agent.organization_id)
     # Read again behind the generation: what was read before it may be older.
     agent = Agent.objects.select_related("tool_policy", "organization").get(pk=agent_id)
-    bindings = _bindings(agent)
+    bindings = _load_attached_servers(agent)
     servers = {binding.server_id: _build_server_facts(binding.server) for binding in bindings}
     own = find_organization_policy(agent.organization_id)
     ruling = build_agent_policy(agent, bindings, own)
@@ -448,7 +448,7 @@ def _load_agent_snapshot(agent_id: UUID) -> CallSnapshot:
     rows, others = split(declared)
     names = create_tool_names(agent, [binding.server for binding in bindings], rows)
     changed = servers_with_changed_instructions(declared)
-    tools = _mcp_tools(rows, servers, changed, names)
+    tools = _list_server_tools(rows, servers, changed, names)
     decided = {tool.name: _decide_tool(tool, ruling) for tool in tools}
     ours = load_builtin_tools(agent, ruling)
     offered = sum(tool.decision.offered for tool in decided.values())
@@ -475,7 +475,7 @@ def _load_agent_snapshot(agent_id: UUID) -> CallSnapshot:
     )
 
 
-def _bindings(agent: Agent) -> list[Binding]:
+def _load_attached_servers(agent: Agent) -> list[Binding]:
     bound = agent.bindings.select_related("server__preset")
     return list(bound.prefetch_related("server__secrets"))
 
@@ -499,7 +499,7 @@ def _load_server_snapshot(server_id: UUID) -> CallSnapshot:
     declared = list(server.definitions.for_deciding())
     rows, others = split(declared)
     changed = servers_with_changed_instructions(declared)
-    tools = _mcp_tools(rows, {server.pk: facts}, changed)
+    tools = _list_server_tools(rows, {server.pk: facts}, changed)
     return CallSnapshot(
         organization_id=server.organization_id,
         generation=read_at,
@@ -530,7 +530,7 @@ def _build_server_facts(server: Server) -> ServerFacts:
 _NO_DECISION = PolicyDecision("deny", "undecided")
 
 
-def _mcp_tools(
+def _list_server_tools(
     rows: Iterable[Definition],
     servers: Mapping[UUID, ServerFacts],
     changed: frozenset[UUID],

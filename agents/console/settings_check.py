@@ -35,7 +35,7 @@ from bonobot.jobs import schedules
 from bonobot.monitoring import health
 from mcp_servers.client.child_process import NAMESPACE, TOOLS, choose_containment
 from mcp_servers.client.environment_rules import without_exception
-from mcp_servers.client.sandbox import fault as fault_of_server_sandbox
+from mcp_servers.client.sandbox import find_sandbox_fault as fault_of_server_sandbox
 from mcp_servers.client.sandbox_modes import Kind, find_sandbox_problem
 from mcp_servers.models import Secret, Server
 from mcp_servers.presets.allowed_folders import folder_rule
@@ -440,7 +440,7 @@ def stdio_configuration() -> Iterator[SettingsFinding]:
     """Look for stdio servers that were given what no server may have: they aren't started."""
     try:
         for server in Server.objects.enabled().filter(transport_type=Server.Transport.STDIO):
-            if refusal := _refused(server):
+            if refusal := _describe_refusal(server):
                 yield SettingsFinding(
                     "stdio configuration",
                     "failed",
@@ -457,7 +457,7 @@ def stdio_configuration() -> Iterator[SettingsFinding]:
         return  # which `database` tells
 
 
-def _refused(server: Server) -> str:
+def _describe_refusal(server: Server) -> str:
     """Return why a stdio server's stored configuration is refused, or ""."""
     secrets = server.secrets.filter(placement=Secret.Placement.ENV)
     names = secrets.values_list("name", flat=True)

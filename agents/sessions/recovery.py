@@ -12,7 +12,7 @@ from uuid import UUID, uuid4
 
 from django.utils import timezone
 
-from agents.approvals.services import build_requester_fields, put
+from agents.approvals.services import build_requester_fields, create_approval
 from agents.calls.redaction import prepare
 from agents.calls.require_approval import ApprovalRequired, aimed_at
 from agents.calls.snapshots import SnapshotTool, get_snapshot_cache
@@ -176,4 +176,4 @@ def _ask(hold: SessionLease, step: Step, call_id: UUID, tool: SnapshotTool) -> A
         reason=REASON,
         **build_requester_fields(session),
     )
-    return put(question)
+    return create_approval(question)

@@ -10,7 +10,7 @@ from time import perf_counter
 from typing import Any
 from uuid import UUID, uuid4
 
-from agents.approvals.services import build_requester_fields, put
+from agents.approvals.services import build_requester_fields, create_approval
 from agents.budgets.limits import BudgetLimit
 from agents.calls.redaction import redact_value
 from agents.calls.results import clean_text
@@ -217,7 +217,7 @@ def _find_pending_approval(
         return None
     whole = compute_digest(to_canonical_json([METHOD, str(session.pk), str(server.pk), once]))
     asked = Approval.objects.filter(organization_id=session.organization_id, digest=whole)
-    approval = asked.order_by("-created_at").first() or put(
+    approval = asked.order_by("-created_at").first() or create_approval(
         _build_approval(session, server, wanted, rules, whole)
     )
     if approval.state == Approval.State.APPROVED:

@@ -56,7 +56,7 @@ def save_skill(principal: Principal, spec: SkillSpec, skill: Skill | None = None
     skill = (
         Skill.objects.get(pk=old.pk) if old else Skill(organization_id=principal.organization_id)
     )
-    changed = _put(skill, spec)
+    changed = _apply_skill_spec(skill, spec)
     agents = None if spec.agents is None else get_agents_by_slug(principal, spec.agents, "agents")
     said = compute_json_digest(skill.payload())
     is_new = old is None or said != skill.digest
@@ -88,7 +88,7 @@ def remove_skill(principal: Principal, skill: Skill) -> None:
         skill.delete()
 
 
-def _put(skill: Skill, spec: SkillSpec) -> list[str]:
+def _apply_skill_spec(skill: Skill, spec: SkillSpec) -> list[str]:
     """Set what the specification says; return the fields that changed. Raises `Invalid`."""
     if not _NAME.fullmatch(spec.name):
         raise InvalidInput(

@@ -88,7 +88,7 @@ def save_workflow(
     principal.require(Action.MANAGE_WORKFLOWS)
     old, owner = workflow, principal.organization_id
     workflow = Workflow.objects.get(pk=old.pk) if old else Workflow(organization_id=owner)
-    _put(principal, workflow, spec)
+    _apply_workflow_spec(principal, workflow, spec)
     agents = None if spec.agents is None else get_agents_by_slug(principal, spec.agents, "agents")
     said = compute_json_digest(workflow.definition)
     is_new = old is None or said != workflow.digest
@@ -144,7 +144,7 @@ def remove_workflow(principal: Principal, workflow: Workflow) -> None:
         workflow.delete()
 
 
-def _put(principal: Principal, workflow: Workflow, spec: WorkflowSpec) -> None:
+def _apply_workflow_spec(principal: Principal, workflow: Workflow, spec: WorkflowSpec) -> None:
     if not _NAME.fullmatch(spec.name):
         raise InvalidInput(
             format_message("{spec!r} is no name for a workflow.", spec=spec.name[:100]),

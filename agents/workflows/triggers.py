@@ -78,7 +78,7 @@ def save_trigger(
         if old
         else Trigger(organization_id=workflow.organization_id, workflow=workflow)
     )
-    _put(row, spec)
+    _apply_trigger_spec(row, spec)
     text = ""
     if old is None:
         _check_trigger_limit(workflow)
@@ -118,7 +118,7 @@ def set_triggers(principal: Principal, workflow: Workflow, specs: Sequence[Trigg
             save_trigger(principal, workflow, spec, rows.get(spec.name), with_secret=False)
 
 
-def _put(row: Trigger, spec: TriggerSpec) -> None:
+def _apply_trigger_spec(row: Trigger, spec: TriggerSpec) -> None:
     if not _NAME.fullmatch(spec.name):
         raise InvalidInput(
             format_message("{spec!r} is no name for a trigger.", spec=spec.name[:100]),

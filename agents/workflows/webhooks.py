@@ -89,7 +89,7 @@ def receive(
     if run := _find_earlier_run(trigger, delivery):
         return run, False
     if not signature:
-        return _started(trigger, body, delivery)
+        return _create_run(trigger, body, delivery)
     seen = ("webhook", str(trigger.pk), signature)
     if not remember_once(REMEMBERED_S, *seen):
         raise Conflict(
@@ -98,13 +98,13 @@ def receive(
             remedy="Sign each delivery anew, with the time at which it is sent.",
         )
     try:
-        return _started(trigger, body, delivery)
+        return _create_run(trigger, body, delivery)
     except BaseException:
         forget_once(*seen)  # nothing was started: the sender may try again
         raise
 
 
-def _started(trigger: Trigger, body: Any, delivery: str) -> tuple[WorkflowRun, bool]:
+def _create_run(trigger: Trigger, body: Any, delivery: str) -> tuple[WorkflowRun, bool]:
     origin = RunOrigin(via=WorkflowRun.Via.WEBHOOK, trigger=trigger, delivery=delivery)
     opening = _build_opening(trigger, origin)
     began = time.monotonic()

@@ -132,7 +132,7 @@ def _save_arguments(parser: argparse.ArgumentParser) -> None:
 def _save(cli: CommandContext, options: argparse.Namespace) -> None:
     server = find(cli, options.server)
     preset = save_as_preset(cli.principal, server, options.name)
-    cli.emit(_shown(cli, preset))
+    cli.emit(_describe_preset(cli, preset))
     asked = ", ".join(f"{p['name']}=…" for p in preset.parameters)
     cli.say(f"{preset.name} is saved; its secrets are asked for at each use: {asked or 'none'}")
     cli.say(f"Use it: bonobot mcp add NAME --preset {preset.slug}")
@@ -144,7 +144,7 @@ def _one_preset(parser: argparse.ArgumentParser) -> None:
 
 def _remove(cli: CommandContext, options: argparse.Namespace) -> None:
     preset = _find(cli, options.preset)
-    shown = _shown(cli, preset)
+    shown = _describe_preset(cli, preset)
     remove_preset(cli.principal, preset)
     cli.emit(shown)
     cli.say(f"{shown['name']} is gone; servers that were made from it stay.")
@@ -156,7 +156,7 @@ def _switch(
     def run(cli: CommandContext, options: argparse.Namespace) -> None:
         preset = _find(cli, options.preset)
         write(cli.principal, preset)
-        cli.emit(_shown(cli, preset))
+        cli.emit(_describe_preset(cli, preset))
         cli.say(said.format(name=preset.name))
 
     return run
@@ -169,7 +169,7 @@ def _find(cli: CommandContext, slug: str) -> Preset:
     return preset
 
 
-def _shown(cli: CommandContext, preset: Preset) -> dict[str, Any]:
+def _describe_preset(cli: CommandContext, preset: Preset) -> dict[str, Any]:
     return _as_json(preset, enabled_ids(cli.principal.organization_id))
 
 

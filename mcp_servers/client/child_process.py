@@ -403,7 +403,7 @@ async def spawn(
             )
         )
         starting.add_done_callback(lambda _: folders.close())
-        return await _started(starting)
+        return await _await_started_child(starting)
     except BaseException as error:
         folders.close()
         if way_out:
@@ -435,7 +435,7 @@ def _refuse_configuration(endpoint: ServerEndpoint) -> None:
         raise folder_not_allowed(endpoint, why)
 
 
-async def _started(
+async def _await_started_child(
     starting: "asyncio.Future[tuple[asyncio.SubprocessTransport, ChildProcess]]",
 ) -> ChildProcess:
     """Return the child once it has started; one that nobody waits for any more is ended.

@@ -145,7 +145,7 @@ def build_connection_error(
 def build_sandbox_error(endpoint: ServerEndpoint, why: str, remedy: str) -> UpstreamError:
     """Return the error of a server that can't be confined here as it was asked for."""
     said = format_message("`{endpoint}` was not started: {why}.", endpoint=endpoint.name, why=why)
-    return _unprotected(endpoint, said, "confinement_unavailable", remedy)
+    return _build_sandbox_error(endpoint, said, "confinement_unavailable", remedy)
 
 
 def not_sandboxed(endpoint: ServerEndpoint, why: str, remedy: str) -> UpstreamError:
@@ -155,12 +155,12 @@ def not_sandboxed(endpoint: ServerEndpoint, why: str, remedy: str) -> UpstreamEr
         endpoint=endpoint.name,
         why=why,
     )
-    return _unprotected(endpoint, said, "sandbox_unavailable", remedy)
+    return _build_sandbox_error(endpoint, said, "sandbox_unavailable", remedy)
 
 
 def variable_not_allowed(endpoint: ServerEndpoint, name: str, why: Any) -> UpstreamError:
     """Return the error of a server with a dangerous variable that no exception names."""
-    return _refused(
+    return _build_refusal(
         endpoint,
         format_message("`{name}` may not be set: {why}", name=make_visible(name, 100), why=why),
         "variable_not_allowed",
@@ -171,7 +171,7 @@ def variable_not_allowed(endpoint: ServerEndpoint, name: str, why: Any) -> Upstr
 
 def folder_not_allowed(endpoint: ServerEndpoint, why: Any) -> UpstreamError:
     """Return the error of a server whose folder may not be used."""
-    return _refused(
+    return _build_refusal(
         endpoint,
         format_message("its folder may not be used: {why}", why=why),
         "folder_not_allowed",
@@ -212,7 +212,7 @@ def installation_failed(endpoint: ServerEndpoint, why: Any) -> UpstreamError:
     )
 
 
-def _refused(
+def _build_refusal(
     endpoint: ServerEndpoint, why: str, code: str, remedy: str, field: str
 ) -> UpstreamError:
     said = format_message("`{endpoint}` was not started: {why}.", endpoint=endpoint.name, why=why)
@@ -221,7 +221,9 @@ def _refused(
     )
 
 
-def _unprotected(endpoint: ServerEndpoint, said: str, code: str, remedy: str) -> UpstreamError:
+def _build_sandbox_error(
+    endpoint: ServerEndpoint, said: str, code: str, remedy: str
+) -> UpstreamError:
     return UpstreamError(
         said, code=code, server=endpoint.name, sent=False, remedy=remedy, field="confinement"
     )

@@ -156,17 +156,17 @@ on_late_installation: list[Callable[[UUID], None]] = []
 
 def installation_of(endpoint: ServerEndpoint) -> Installation | None:
     """Return how it stands with a server's package; None where nothing is to be installed."""
-    found = _wanted(endpoint)
+    found = _find_package(endpoint)
     return found[1].installation if found else None
 
 
-async def installed(endpoint: ServerEndpoint, *, anew: bool = False) -> ServerEndpoint:
+async def install_package(endpoint: ServerEndpoint, *, anew: bool = False) -> ServerEndpoint:
     """Return an endpoint as it is started once its package is installed, which is waited for.
 
     Waits for `patience_s`, by default as long as a start may take. `anew` installs again what is
     there. Raises `server_installing` (the installation goes on) and `installation_failed`.
     """
-    found = _wanted(endpoint)
+    found = _find_package(endpoint)
     if found is None:
         return endpoint
     package, place = found
@@ -183,14 +183,14 @@ async def installed(endpoint: ServerEndpoint, *, anew: bool = False) -> ServerEn
     return replace(started, sandbox=replace(endpoint.sandbox, programs=folders))
 
 
-def _wanted(endpoint: ServerEndpoint) -> tuple[Package, Place] | None:
+def _find_package(endpoint: ServerEndpoint) -> tuple[Package, Place] | None:
     package = package_of(endpoint.command, endpoint.args) if endpoint.packages else None
     if package is None or endpoint.confinement.kind != "none":
         return None
-    return package, Place(endpoint.packages, package.key(_allowed(endpoint)))
+    return package, Place(endpoint.packages, package.key(_get_installer_environment(endpoint)))
 
 
-def _allowed(endpoint: ServerEndpoint) -> Mapping[str, str]:
+def _get_installer_environment(endpoint: ServerEndpoint) -> Mapping[str, str]:
     """Return the variables that concern installers: those that were allowed for this server."""
     return {name: value for name, value in endpoint.env.items() if name in endpoint.env_exceptions}
 
@@ -249,8 +249,8 @@ async def _run(endpoint: ServerEndpoint, package: Package, place: Place, folder:
         endpoint,
         command=find_installer(endpoint, package.installer) or package.installer,
         args=package.words(str(folder)),
-        env={**_allowed(endpoint), **package.environment(str(folder))},
-        env_exceptions=frozenset((*_allowed(endpoint), *package.environment(""))),
+        env={**_get_installer_environment(endpoint), **package.environment(str(folder))},
+        env_exceptions=frozenset((*_get_installer_environment(endpoint), *package.environment(""))),
         cwd=None,
         sandbox=endpoint.sandbox and _sandbox(endpoint.sandbox, place.packages, folder),
     )

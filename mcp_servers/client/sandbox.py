@@ -132,7 +132,7 @@ def _folder_of(value: str) -> Path | None:
         return None
 
 
-def fault() -> ServerSandboxUnavailable | None:
+def find_sandbox_fault() -> ServerSandboxUnavailable | None:
     """Return why no sandbox can be made here, with what would help; None where one can. Blocks."""
     try:
         require()

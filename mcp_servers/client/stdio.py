@@ -36,7 +36,7 @@ from mcp_servers.client.errors import (
 )
 from mcp_servers.client.host import Host
 from mcp_servers.client.jsonrpc import McpRequest, encode
-from mcp_servers.client.package_installation import installed
+from mcp_servers.client.package_installation import install_package
 from mcp_servers.client.protocol_versions import (
     HandshakeResult,
     ask_who_it_is,
@@ -173,7 +173,7 @@ class StdioConnection:
             self.endpoint, self._send, self._host, self._crew, self._hear
         )
         self._child = child = await spawn(
-            await installed(self.endpoint),
+            await install_package(self.endpoint),
             peer.receive,
             lambda child: self._over(peer, child),
             self._tail,

@@ -64,7 +64,7 @@ def complete(preset: PresetTemplate, values: Mapping[str, str]) -> FilledPreset:
         if problem := _validate_value(parameter, value):
             problems.append(problem)
         texts[parameter["name"]] = str(value)
-    return FilledPreset(*_put(preset, texts), problems=tuple(problems))
+    return FilledPreset(*_place_parameters(preset, texts), problems=tuple(problems))
 
 
 def _validate_parameter_names(
@@ -125,7 +125,7 @@ def _explain_invalid_value(parameter: Mapping[str, Any], label: str, value: Any)
     return ""
 
 
-def _put(
+def _place_parameters(
     preset: PresetTemplate, texts: Mapping[str, str]
 ) -> tuple[dict[str, Any], dict[str, Any], tuple[SecretValue, ...]]:
     endpoint: dict[str, Any] = {}

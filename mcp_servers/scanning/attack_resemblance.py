@@ -28,7 +28,7 @@ from mcp_servers.scanning.letters_only import (
 )
 from mcp_servers.scanning.prompt_injection import find_instructions
 from mcp_servers.scanning.signals import IN_DEFINITIONS, SignalHit
-from mcp_servers.scanning.word_segmentation import respaced
+from mcp_servers.scanning.word_segmentation import insert_spaces
 
 RULE: Final = "resembles_an_attack"
 MODEL: Final = "definitions"
@@ -112,7 +112,7 @@ def _behind_layers(reading: Reading, model: Model, plainly: float) -> Iterator[S
 def _readings(text: str) -> Iterator[TextLayer]:
     """Yield other ways to read a text: decoded, and with its words put apart."""
     yield from extract_layers(text)
-    apart = respaced(text)
+    apart = insert_spaces(text)
     if apart is not None:
         yield TextLayer(MOVED, apart, 0, len(text))
 

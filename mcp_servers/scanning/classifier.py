@@ -144,7 +144,7 @@ def score(
     `marked`: of the windows in which the name of another tool stands. From the byte `aside` on,
     windows weigh less (`ASIDE`).
     """
-    values = _signed(model.weights)
+    values = _decode_weights(model.weights)
     best: Scored | None = None
     for window, buckets in features(letters, hits, model.size):
         if marked and MARK_BYTE not in letters.raw[window.start : window.end]:
@@ -209,5 +209,5 @@ def _heaviest(words: Sequence[tuple[int, int]], sums: Sequence[float]) -> list[t
 
 
 @lru_cache(maxsize=4)
-def _signed(weights: bytes) -> list[int]:
+def _decode_weights(weights: bytes) -> list[int]:
     return [one - 256 if one > 127 else one for one in weights]

@@ -39,7 +39,7 @@ def read_letters(folded: str) -> Letters:
     """Return the letters of a text that `fold` has folded. Some 0.1 ms for each KiB."""
     text = folded.translate(_LOOKALIKES)
     at = [index for index, character in enumerate(text) if character.isalpha()]
-    return _encoded("".join([text[index] for index in at]), at)
+    return _encode_letters("".join([text[index] for index in at]), at)
 
 
 def mark_names(letters: Letters, names: Any) -> Letters:
@@ -86,7 +86,7 @@ def position(letters: Letters, folded_at: int) -> int:
     return bisect_left(letters.at, folded_at)
 
 
-def _encoded(text: str, at: list[int]) -> Letters:
+def _encode_letters(text: str, at: list[int]) -> Letters:
     raw = text.encode(errors="replace")
     if len(raw) == len(text):
         return Letters(raw, at)

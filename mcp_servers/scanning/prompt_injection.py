@@ -166,10 +166,10 @@ def find_injections(text: str) -> list[InstructionMatch]:
 
     Takes under 60 ms for 16 KiB: keep longer texts off the loop.
     """
-    return by_rules(text) or _resembling(text)
+    return inspect_by_rules(text) or _find_resembling_part(text)
 
 
-def by_rules(text: str) -> list[InstructionMatch]:
+def inspect_by_rules(text: str) -> list[InstructionMatch]:
     """Return what the rules find, without the classifier's judgement."""
     return find_instructions(text, IN_RESULTS)
 
@@ -179,7 +179,7 @@ def count_injections(text: str) -> dict[str, int]:
     return dict(Counter(one.disguise or one.rule for one in find_injections(text)))
 
 
-def _resembling(text: str) -> list[InstructionMatch]:
+def _find_resembling_part(text: str) -> list[InstructionMatch]:
     """Return the part of a text that reads most like an order to a model, if any does enough."""
     text = SURROGATES.sub("?", text[:MOST])
     folded = fold(text)

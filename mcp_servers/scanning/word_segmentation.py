@@ -31,13 +31,13 @@ MUCH: Final = 0.2
 
 
 @cache
-def costs() -> dict[str, float]:
+def load_word_costs() -> dict[str, float]:
     """Return what each word costs, the frequent ones less."""
     text = files(__package__).joinpath("vocabulary.txt").read_text(encoding="utf-8")
     return {word: math.log(rank + 20) for rank, word in enumerate(text.split())}
 
 
-def respaced(text: str) -> str | None:
+def insert_spaces(text: str) -> str | None:
     """Return a text folded and with its words apart; None if they are apart already."""
     folded = fold(text)
     parts: list[str] = []
@@ -70,7 +70,7 @@ def _stretches(folded: str) -> list[tuple[int, int]]:
 
 
 def _is_strange(piece: str) -> bool:
-    return piece not in costs() or (len(piece) == 1 and piece != "a")
+    return piece not in load_word_costs() or (len(piece) == 1 and piece != "a")
 
 
 def _runs(folded: str) -> Iterator[tuple[int, int]]:
@@ -96,7 +96,7 @@ def _runs(folded: str) -> Iterator[tuple[int, int]]:
 
 def _split(letters: str) -> list[str] | None:
     """Return the likeliest words of a row of letters; None if too much of it is none."""
-    known = costs()
+    known = load_word_costs()
     best: list[tuple[float, int]] = [(0.0, 0)]
     for end in range(1, len(letters) + 1):
         least = (best[end - 1][0] + _UNKNOWN, end - 1)

@@ -2,12 +2,7 @@
 
 import pytest
 
-from agents.kill_switch import (
-    KillSwitchImpact,
-    halt_organization,
-    load_impact,
-    resume,
-)
+from agents.kill_switch import KillSwitchImpact, halt_organization, load_impact, resume
 from agents.model_endpoints import request_budget
 from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
 from agents.models import Approval, Session, Step

@@ -21,7 +21,7 @@ from agents.console.command_palette import search_palette
 from agents.console.dashboard import build_dashboard
 from agents.console.pending_counts import count_pending
 from bonobot.accounts.admin_base import ScopedAdmin
-from bonobot.accounts.admin_base.form_versions import versioned
+from bonobot.accounts.admin_base.form_versions import add_form_versions
 from bonobot.accounts.admin_base.responses import (
     View,
     build_permissions,
@@ -89,7 +89,7 @@ class BonobotAdminSite(AdminSite):
 
     def admin_view(self, view: View, cacheable: bool = False) -> View:
         """Wrap a view: signed in, of an organization, problems answered as people expect."""
-        return super().admin_view(handle_problems(versioned(view)), cacheable)
+        return super().admin_view(handle_problems(add_form_versions(view)), cacheable)
 
     @method_decorator((never_cache, login_not_required))
     def login(
@@ -268,9 +268,7 @@ def _build_oauth_urls(wrap: Callable[[View], View]) -> list[URLPattern]:
     """Return the addresses of the pages of programs that people let in, where they can."""
     if not settings.BONOBOT_OAUTH:
         return []
-    from bonobot.oauth_server import (
-        admin as oauth_server_admin,  # what it is built upon is there only then
-    )
+    from bonobot.oauth_server import admin as oauth_server_admin
 
     return [
         path("let-in/", wrap(oauth_server_admin.show_own_grants), name="let_in"),

@@ -79,15 +79,15 @@ def forms_of(html: str, path: str) -> list[Form]:
     """
     if "<html" not in html[:1000] and "<form" not in html:
         first = _TAG.search(html)
-        found = [_form_of(html, first.start())] if first else []
+        found = [_build_form(html, first.start())] if first else []
         return [form for form in found if form.controls]
     found = []
     seen: dict[str, int] = {}
     for match in _FORM.finditer(html):
-        attributes = _attributes(match[1])
-        if not _posts_here(attributes, path):
+        attributes = _parse_attributes(match[1])
+        if not _is_form_of_path(attributes, path):
             continue
-        form = _form_of(match[2], match.start(2))
+        form = _build_form(match[2], match.start(2))
         if "data-versioned" in attributes:
             form.key = ""  # what its hidden inputs say is compared where it is posted
         if form.controls:
@@ -97,12 +97,12 @@ def forms_of(html: str, path: str) -> list[Form]:
     return found
 
 
-def normalized(values: list[str]) -> list[str]:
+def normalize_values(values: list[str]) -> list[str]:
     """Return posted values as they are compared: browsers send line ends of their own."""
     return [value.replace("\r\n", "\n").replace("\r", "\n") for value in values]
 
 
-def _posts_here(attributes: Mapping[str, str], path: str) -> bool:
+def _is_form_of_path(attributes: Mapping[str, str], path: str) -> bool:
     action = urlsplit(attributes.get("action", "")).path
     return (
         attributes.get("method", "").lower() == "post"
@@ -112,12 +112,12 @@ def _posts_here(attributes: Mapping[str, str], path: str) -> bool:
     )
 
 
-def _form_of(html: str, at: int) -> Form:
+def _build_form(html: str, at: int) -> Form:
     hidden: list[tuple[str, str]] = []
     controls: dict[str, Control] = {}
     labels: dict[str, str] = {}
     named: dict[str, str] = {}
-    for tag, attributes, content in _tags(html):
+    for tag, attributes, content in _iterate_tags(html):
         name = attributes.get("name", "")
         kind = attributes.get("type", "text").lower() if tag == "input" else tag
         if tag == "label":
@@ -153,10 +153,10 @@ def _add(
             control.values.append(attributes.get("value", "on"))
     else:
         value = content if kind == "textarea" else attributes.get("value", "")
-        control.values += normalized([value])
+        control.values += normalize_values([value])
 
 
-def _tags(html: str) -> Iterator[tuple[str, dict[str, str], str]]:
+def _iterate_tags(html: str) -> Iterator[tuple[str, dict[str, str], str]]:
     """Yield the controls and labels of a form that aren't disabled, with what is in them.
 
     Of a select that is the values of its chosen options, with NUL between them.
@@ -165,7 +165,7 @@ def _tags(html: str) -> Iterator[tuple[str, dict[str, str], str]]:
     at = 0
     while match := _TAG.search(html, at):
         at = match.end()
-        closes, tag, attributes = match[1], match[2].lower(), _attributes(match[3])
+        closes, tag, attributes = match[1], match[2].lower(), _parse_attributes(match[3])
         if tag == "fieldset":
             if closes:
                 disabled = max(0, disabled - 1)
@@ -179,18 +179,18 @@ def _tags(html: str) -> Iterator[tuple[str, dict[str, str], str]]:
             end = html.find(f"</{tag}", at)
             end = len(html) if end < 0 else end
             inner, at = html[at:end], at if tag == "label" else end
-            content = _content(tag, inner, attributes)
+            content = _get_tag_content(tag, inner, attributes)
         if not disabled or tag == "label":
             yield tag, attributes, content
 
 
-def _content(tag: str, inner: str, attributes: Mapping[str, str]) -> str:
+def _get_tag_content(tag: str, inner: str, attributes: Mapping[str, str]) -> str:
     if tag == "textarea":
         return unescape(inner.removeprefix("\r\n").removeprefix("\n"))
     if tag == "label":
         return " ".join(unescape(_MARKUP.sub(" ", inner)).split())
     options = [
-        (_attributes(match[3]), inner[match.end() :].partition("<")[0])
+        (_parse_attributes(match[3]), inner[match.end() :].partition("<")[0])
         for match in _TAG.finditer(inner)
         if match[2].lower() == "option" and not match[1]
     ]
@@ -201,7 +201,7 @@ def _content(tag: str, inner: str, attributes: Mapping[str, str]) -> str:
     return "\0".join(values) if values else "\1"
 
 
-def _attributes(text: str) -> dict[str, str]:
+def _parse_attributes(text: str) -> dict[str, str]:
     return {
         match[1].lower(): unescape(match[2] or match[3] or match[4] or "")
         for match in _ATTRIBUTE.finditer(text)

@@ -30,7 +30,7 @@ from bonobot.accounts.admin_base.form_controls import (
     Form,
     element_part,
     forms_of,
-    normalized,
+    normalize_values,
 )
 from bonobot.accounts.current_organization import resolve_principal
 from bonobot.accounts.models import Organization
@@ -97,7 +97,7 @@ class Unheard(BaseStorage):
         return []
 
 
-def versioned(view: View) -> View:
+def add_form_versions(view: View) -> View:
     """Have the forms of a page carry versions, and compare those that are posted."""
 
     @wraps(view)
@@ -107,8 +107,8 @@ def versioned(view: View) -> View:
             return show()
         if request.method != "POST":
             shown_object = lambda: getattr(request, "shown_object", None)  # noqa: E731
-            return _with_versions(request, show(), shown_object)
-        read = list(_tokens(request))
+            return _insert_versions(request, show(), shown_object)
+        read = list(_iterate_version_tokens(request))
         # A form that is sent elsewhere, such as to preview it, isn't saved there.
         here = any(one.page.partition("?")[0] == request.path for one in read)
         return _save(request, show, read if here else [])
@@ -117,7 +117,7 @@ def versioned(view: View) -> View:
 
 
 def _save(request: HttpRequest, show: Callable[[], Any], read: list[Read]) -> HttpResponseBase:
-    found = list(_differences(request, read))
+    found = list(_find_differences(request, read))
     if not found:
         stale: list[VersionConflict] = []
         with preconditions.scope():
@@ -125,8 +125,8 @@ def _save(request: HttpRequest, show: Callable[[], Any], read: list[Read]) -> Ht
                 preconditions.require(partial(_compare_locked, request, read, stale))
             response = show()
         if not stale:
-            return _again(request, response)
-        found = list(_differences(request, read))
+            return _refresh_versions(request, response)
+        found = list(_find_differences(request, read))
     return _refuse(request, show, read, found)
 
 
@@ -134,9 +134,9 @@ def _refuse(
     request: HttpRequest, show: Callable[[], Any], read: list[Read], found: list[Difference]
 ) -> HttpResponseBase:
     """Show the form again, the person's changes over what is there now; nothing is written."""
-    text = _told(request, found)
+    text = _describe_differences(request, found)
     posted: Any = request.POST
-    request.POST = _merged(posted, request, read)  # type: ignore[assignment]  # it has a setter
+    request.POST = _merge_changes(posted, request, read)  # type: ignore[assignment]  # it has a setter
     heard: Any = getattr(request, "_messages", None)
     request._messages = Unheard(request)  # type: ignore[attr-defined]
     with preconditions.scope():
@@ -146,13 +146,13 @@ def _refuse(
         except VersionConflict:
             response = None
     if response is None or response.status_code not in (200, 400, 409):
-        reading = _reading(request, request.get_full_path())
-        response = _response(reading)
+        reading = _read_current_page(request, request.get_full_path())
+        response = _get_response(reading)
         reading._messages = heard
     request._messages = heard  # type: ignore[attr-defined]
     messages.error(request, text)
     response.status_code = VersionConflict.status
-    return _again(request, response)
+    return _refresh_versions(request, response)
 
 
 def _never() -> None:
@@ -166,7 +166,7 @@ def _compare_locked(request: HttpRequest, read: list[Read], stale: list[VersionC
         lock(Organization.objects.filter(pk=resolve_principal(request).organization_id))
     else:
         lock(type(row)._base_manager.filter(pk=row.pk))
-    if found := list(_differences(request, read)):
+    if found := list(_find_differences(request, read)):
         stale.append(VersionConflict({one.name: None for one in found}, ""))
         raise stale[0]
 
@@ -174,7 +174,7 @@ def _compare_locked(request: HttpRequest, read: list[Read], stale: list[VersionC
 # -- What is read, and what differs ----------------------------------------------------------------
 
 
-def _tokens(request: HttpRequest) -> Iterator[Read]:
+def _iterate_version_tokens(request: HttpRequest) -> Iterator[Read]:
     """Yield what the posted form says that was read; what we didn't sign says nothing."""
     for text in request.POST.getlist(FIELD)[:MOST_TOKENS]:
         try:
@@ -184,7 +184,7 @@ def _tokens(request: HttpRequest) -> Iterator[Read]:
         yield Read(page, key, version)
 
 
-def _differences(request: HttpRequest, read: list[Read]) -> Iterator[Difference]:
+def _find_differences(request: HttpRequest, read: list[Read]) -> Iterator[Difference]:
     """Yield what isn't as it was read; nothing of a page that can't be shown any more."""
     pages = {one.page: _page(request, one.page) for one in read}
     for one in read:
@@ -200,12 +200,12 @@ def _differences(request: HttpRequest, read: list[Read]) -> Iterator[Difference]
                 yield Difference(Control("secret", name.removeprefix(SECRET)), name)
         for name, control in form.controls.items():
             if has_part(name, one.version) and not is_same_part(name, control.values, one.version):
-                yours = normalized(request.POST.getlist(name))
+                yours = normalize_values(request.POST.getlist(name))
                 changed = not is_same_part(name, yours, one.version) and yours != control.values
                 yield Difference(control, name, yours if changed else None)
 
 
-def _merged(posted: Any, request: HttpRequest, read: list[Read]) -> QueryDict:
+def _merge_changes(posted: Any, request: HttpRequest, read: list[Read]) -> QueryDict:
     """Return the person's own changes over what is there now.
 
     Where both changed a list, what either added or took is added or taken; a text is the person's.
@@ -222,19 +222,19 @@ def _merged(posted: Any, request: HttpRequest, read: list[Read]) -> QueryDict:
             for name, control in form.controls.items()
             if not is_same_part(name, control.values, one.version)
         }
-        rows = {_row(name, form.controls[name]) for name in changed} - {""}
+        rows = {_get_row_prefix(name, form.controls[name]) for name in changed} - {""}
         for name, control in form.controls.items():
-            values = normalized(posted.getlist(name))
+            values = normalize_values(posted.getlist(name))
             own = not is_same_part(name, values, one.version)
             theirs = name in changed and control.kind in ("choice", "radio")
-            if not own or theirs or _row(name, control) in rows:
+            if not own or theirs or _get_row_prefix(name, control) in rows:
                 merged.setlist(name, control.values)
             elif name in changed and control.kind in ("set", "lines"):
-                merged.setlist(name, _united(control, name, values, one.version))
+                merged.setlist(name, _merge_choices(control, name, values, one.version))
     return merged
 
 
-def _united(control: Control, name: str, yours: list[str], version: str) -> list[str]:
+def _merge_choices(control: Control, name: str, yours: list[str], version: str) -> list[str]:
     """Return what is there now, with what the person added, and without what they took away."""
     now, posted = control.elements(control.values), control.elements(yours)
     if not now and not posted:
@@ -248,7 +248,7 @@ def _united(control: Control, name: str, yours: list[str], version: str) -> list
     return ["\n".join(kept + added)] if control.kind == "lines" else kept + added
 
 
-def _row(name: str, control: Control) -> str:
+def _get_row_prefix(name: str, control: Control) -> str:
     """Return what inputs of one row have in common, blank for a control that stands alone."""
     row, _dash, column = name.rpartition("-")
     several = control.inputs > 1 and control.kind in ("text", "choice", "lines")
@@ -259,7 +259,7 @@ def _row(name: str, control: Control) -> str:
 # -- Pages -----------------------------------------------------------------------------------------
 
 
-def _with_versions(
+def _insert_versions(
     request: HttpRequest, response: HttpResponseBase, shown_object: Callable[[], Any]
 ) -> HttpResponseBase:
     """Add to each form what was read, once the page is rendered."""
@@ -267,12 +267,12 @@ def _with_versions(
     def add(rendered: Any) -> None:
         html = rendered.content.decode()
         page = Page(forms_of(html, request.path), shown_object())
-        rendered.content = _inserted(html, page.forms, page, request.get_full_path())
+        rendered.content = _insert_inputs(html, page.forms, page, request.get_full_path())
 
-    return _rendered(response, add)
+    return _after_render(response, add)
 
 
-def _again(request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
+def _refresh_versions(request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
     """Give the forms of a page that a POST answers the versions of what is there now."""
 
     def add(rendered: Any) -> None:
@@ -281,12 +281,12 @@ def _again(request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase
             here = request.get_full_path()
             page = _page(request, here)
             if page.status == 200:
-                rendered.content = _inserted(html, forms, page, here)
+                rendered.content = _insert_inputs(html, forms, page, here)
 
-    return _rendered(response, add)
+    return _after_render(response, add)
 
 
-def _rendered(response: HttpResponseBase, add: Callable[[Any], None]) -> HttpResponseBase:
+def _after_render(response: HttpResponseBase, add: Callable[[Any], None]) -> HttpResponseBase:
     if response.streaming or not response.get("Content-Type", "").startswith("text/html"):
         return response
     if isinstance(response, SimpleTemplateResponse):
@@ -296,7 +296,7 @@ def _rendered(response: HttpResponseBase, add: Callable[[Any], None]) -> HttpRes
     return response
 
 
-def _inserted(html: str, forms: list[Form], page: Page, path: str) -> str:
+def _insert_inputs(html: str, forms: list[Form], page: Page, path: str) -> str:
     known = {form.key: form for form in page.forms}
     for form in reversed(forms):
         if (read := known.get(form.key)) is not None:
@@ -309,8 +309,8 @@ def _inserted(html: str, forms: list[Form], page: Page, path: str) -> str:
 
 def _page(request: HttpRequest, page: str) -> Page:
     """Read a page for the same person, as it is now."""
-    reading = _reading(request, page)
-    response = _response(reading)
+    reading = _read_current_page(request, page)
+    response = _get_response(reading)
     if isinstance(response, SimpleTemplateResponse) and not response.is_rendered:
         response.render()
     shown_object = getattr(reading, "shown_object", None)
@@ -319,7 +319,7 @@ def _page(request: HttpRequest, page: str) -> Page:
     return Page(forms_of(response.content.decode(), reading.path), shown_object)
 
 
-def _reading(request: HttpRequest, page: str) -> Any:
+def _read_current_page(request: HttpRequest, page: str) -> Any:
     reading: Any = copy.copy(request)
     reading.method, reading.reads_versions, reading.shown_object = "GET", True, None
     path, _mark, query = page.partition("?")
@@ -331,7 +331,7 @@ def _reading(request: HttpRequest, page: str) -> Any:
     return reading
 
 
-def _response(reading: Any) -> Any:
+def _get_response(reading: Any) -> Any:
     match = resolve(reading.path_info)
     reading.resolver_match = match
     return match.func(reading, *match.args, **match.kwargs)
@@ -340,9 +340,9 @@ def _response(reading: Any) -> Any:
 # -- What is told ----------------------------------------------------------------------------------
 
 
-def _told(request: HttpRequest, found: list[Difference]) -> str:
-    changes = "; ".join(_change(one) for one in found[:SHOWN]) or _t("the page")
-    if who := _who(request):
+def _describe_differences(request: HttpRequest, found: list[Difference]) -> str:
+    changes = "; ".join(_describe_difference(one) for one in found[:SHOWN]) or _t("the page")
+    if who := _find_last_editor(request):
         text = _t(
             "Not saved: %(who)s changed this in the meantime. Now: %(changes)s. Your other changes "
             "are in the form; check them and save again. (%(code)s)"
@@ -355,7 +355,7 @@ def _told(request: HttpRequest, found: list[Difference]) -> str:
     return text % {"who": who, "changes": changes, "code": VersionConflict.code}
 
 
-def _change(one: Difference) -> str:
+def _describe_difference(one: Difference) -> str:
     label = make_visible(one.control.label or one.name, VALUE_SHOWN)
     if one.control.kind == "secret":
         return f"{label}: {MASK}"
@@ -370,7 +370,7 @@ def _change(one: Difference) -> str:
     }
 
 
-def _who(request: HttpRequest) -> str:
+def _find_last_editor(request: HttpRequest) -> str:
     """Return who last changed what the page is of, blank where the audit doesn't say."""
     row = getattr(request, "shown_object", None)
     if row is None:

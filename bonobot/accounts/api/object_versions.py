@@ -62,22 +62,22 @@ def _check_locked(view: Any, check: Any) -> None:
 
 
 def _check(view: Any, header: str | None, member: str | int | None) -> None:
-    shown, parts = _current(view)
+    shown, parts = _load_current_object(view)
     if header is not None and header.strip() != ANY:
-        tags = _strong_tags(header)
+        tags = _parse_strong_tags(header)
         if parts is None or not any(is_current(parts, tag) for tag in tags):
-            raise _problem(PreconditionFailed, shown, parts, tags[0] if tags else "")
+            raise _build_version_problem(PreconditionFailed, shown, parts, tags[0] if tags else "")
     if isinstance(member, int) and member != shown.get(MEMBER):
-        raise VersionConflict({MEMBER: shown.get(MEMBER)}, _version(parts), field=MEMBER)
+        raise VersionConflict({MEMBER: shown.get(MEMBER)}, _compute_version(parts), field=MEMBER)
     if isinstance(member, str) and (parts is None or not is_current(parts, member)):
-        raise _problem(VersionConflict, shown, parts, member)
+        raise _build_version_problem(VersionConflict, shown, parts, member)
 
 
-def _version(parts: Mapping[str, Any] | None) -> str:
+def _compute_version(parts: Mapping[str, Any] | None) -> str:
     return "" if parts is None else compute_version(parts)
 
 
-def _current(view: Any) -> tuple[Mapping[str, Any], Mapping[str, Any] | None]:
+def _load_current_object(view: Any) -> tuple[Mapping[str, Any], Mapping[str, Any] | None]:
     """Return the object as it is read now, and what its version is of (None: it has none)."""
     read = getattr(view, "get", None)
     if read is None:
@@ -88,13 +88,13 @@ def _current(view: Any) -> tuple[Mapping[str, Any], Mapping[str, Any] | None]:
     return answer.data if isinstance(answer.data, Mapping) else {}, parts
 
 
-def _strong_tags(header: str) -> list[str]:
+def _parse_strong_tags(header: str) -> list[str]:
     """Return the tags of a list that can match; one that can't be read matches nothing."""
     found = [_TAG.fullmatch(one) for one in header.split(",")]
     return [one[2] for one in found if one is not None and not one[1]]
 
 
-def _problem(
+def _build_version_problem(
     kind: type[VersionConflict],
     shown: Mapping[str, Any],
     parts: Mapping[str, Any] | None,

@@ -3,9 +3,7 @@
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from bonobot.accounts.models.abstract_models import (
-    OrganizationModel,
-)
+from bonobot.accounts.models.abstract_models import OrganizationModel
 from bonobot.core.crypto.encrypted_fields import SealedTextField
 
 

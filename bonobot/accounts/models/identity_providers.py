@@ -5,10 +5,7 @@ from typing import ClassVar
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from bonobot.accounts.models.abstract_models import (
-    OrganizationModel,
-    ScopedQuerySet,
-)
+from bonobot.accounts.models.abstract_models import OrganizationModel, ScopedQuerySet
 from bonobot.accounts.role_labels import ROLE_CHOICES
 from bonobot.accounts.roles import Role
 from bonobot.core.crypto.encrypted_fields import SealedTextField

@@ -10,11 +10,7 @@ from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from bonobot.accounts.models.abstract_models import (
-    Governed,
-    GovernedModel,
-    GovernedQuerySet,
-)
+from bonobot.accounts.models.abstract_models import Governed, GovernedModel, GovernedQuerySet
 from bonobot.accounts.role_labels import ROLE_CHOICES
 from bonobot.accounts.roles import Role
 from bonobot.core.i18n import localization

@@ -7,16 +7,13 @@ from django.db.models.lookups import In
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
-from bonobot.accounts.models.abstract_models import (
-    GovernedModel,
-    GovernedQuerySet,
-)
+from bonobot.accounts.models.abstract_models import GovernedModel, GovernedQuerySet
 from bonobot.accounts.models.organizations import Membership, User
 from bonobot.accounts.role_labels import ROLE_CHOICES
 from bonobot.accounts.roles import Role, list_roles_within
 
 
-def _unexpired() -> models.Q:
+def _build_unexpired_filter() -> models.Q:
     return models.Q(expires_at__isnull=True) | models.Q(expires_at__gt=timezone.now())
 
 
@@ -30,7 +27,7 @@ class TokenQuerySet(GovernedQuerySet):
 
     def usable_issued(self) -> "TokenQuerySet":
         """Keep those of `usable` that were issued, not granted: a much cheaper query."""
-        return self.filter(_unexpired(), user=None, revoked_at=None)
+        return self.filter(_build_unexpired_filter(), user=None, revoked_at=None)
 
     def living(self) -> "TokenQuerySet":
         """Keep those neither revoked nor expired, and of grants those that their person may give.
@@ -38,7 +35,7 @@ class TokenQuerySet(GovernedQuerySet):
         That is while the person is active and has a role that the grant's is within, and the
         organization isn't halted.
         """
-        return self.filter(_unexpired(), self._given(), revoked_at__isnull=True)
+        return self.filter(_build_unexpired_filter(), self._given(), revoked_at__isnull=True)
 
     def _given(self) -> models.Q:
         """Return what holds of tokens that were issued, and of grants that their person backs."""

@@ -67,12 +67,12 @@ def add_browser_policy(get_response: Answer) -> Answer:
     if iscoroutinefunction(get_response):
 
         async def answer_async(request: HttpRequest) -> HttpResponseBase:
-            return _completed(await get_response(request))
+            return _add_default_headers(await get_response(request))
 
         return answer_async
 
     def answer(request: HttpRequest) -> HttpResponseBase:
-        return _completed(get_response(request))
+        return _add_default_headers(get_response(request))
 
     return answer
 
@@ -102,7 +102,7 @@ def raw_headers() -> tuple[tuple[bytes, bytes], ...]:
     return tuple((name.lower().encode(), value.encode()) for name, value in usual_headers().items())
 
 
-def _completed(response: HttpResponseBase) -> HttpResponseBase:
+def _add_default_headers(response: HttpResponseBase) -> HttpResponseBase:
     for name, value in usual_headers().items():
         response.headers.setdefault(name, value)
     return response

@@ -17,12 +17,7 @@ from bonobot.accounts.usage_reports import load_usage_report
 from bonobot.core.problems import Problem
 from bonobot.ledger.api.usage import as_file
 from bonobot.ledger.usage import query_rollups
-from bonobot.ledger.usage.report import (
-    TITLES,
-    UsageQuery,
-    UsageReport,
-    UsageReportEntry,
-)
+from bonobot.ledger.usage.report import TITLES, UsageQuery, UsageReport, UsageReportEntry
 
 SHOWN = 200  # lines; a table of all has its own way, and takes several times as long
 DAYS = ((1, _("today")), (7, _("7 days")), (30, _("30 days")), (90, _("90 days")))

@@ -9,12 +9,7 @@ from bonobot.accounts.usage_reports import load_usage_report
 from bonobot.core.cli.command_group import CommandContext, CommandVerb, build_table, parse_time
 from bonobot.core.problems import InvalidInput
 from bonobot.ledger.usage import build_rollups
-from bonobot.ledger.usage.report import (
-    GROUPS,
-    UsageQuery,
-    UsageReport,
-    UsageReportEntry,
-)
+from bonobot.ledger.usage.report import GROUPS, UsageQuery, UsageReport, UsageReportEntry
 
 EMPTY = "Nothing was called in this time, or nothing matches."
 

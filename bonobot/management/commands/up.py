@@ -152,12 +152,12 @@ class Command(BaseCommand):
 
 def protection() -> str:
     """Say in a line what protects this machine from the programs of stdio servers."""
-    from mcp_servers.client.sandbox import fault
+    from mcp_servers.client.sandbox import find_sandbox_fault
 
     kind = settings.BONOBOT_STDIO_CONFINEMENT
     if kind != "sandbox":
         return f"stdio servers run with the confinement `{kind}` (BONOBOT_STDIO_CONFINEMENT)"
-    if problem := fault():
+    if problem := find_sandbox_fault():
         return (
             f"stdio servers run as your user, with its files: {problem}. {problem.remedy} "
             "A second organization can't start any until then."

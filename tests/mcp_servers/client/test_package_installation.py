@@ -16,7 +16,7 @@ import pytest
 from mcp_servers.client import package_installation
 from mcp_servers.client.endpoint import ServerEndpoint
 from mcp_servers.client.launcher_packages import Package
-from mcp_servers.client.package_installation import find_program, installation_of, installed
+from mcp_servers.client.package_installation import find_program, install_package, installation_of
 from mcp_servers.client.pool import ConnectionPool
 from tests.mcp_servers.client.endpoints import call, failure, stdio, text_of
 from tests.parts import ROOT
@@ -70,7 +70,7 @@ async def test_a_server_is_installed_once_and_then_started_without_the_network(
     )
     assert text_of(await call(connections, again, "hello")) == "other"
     assert len(registry.asked) == asked
-    program = (await installed(endpoint)).command
+    program = (await install_package(endpoint)).command
     assert Path(program).is_relative_to(packages)
 
 
@@ -88,7 +88,7 @@ async def test_a_start_does_not_wait_for_ever_and_is_told_what_goes_on(
         assert found
         assert (found.state, bool(found.detail)) == ("installing", True)
         registry.sends.set()
-        await installed(replace(endpoint, patience_s=60))
+        await install_package(replace(endpoint, patience_s=60))
         await asyncio.sleep(0)
         assert told == [endpoint.server_id]
     finally:
@@ -98,7 +98,7 @@ async def test_a_start_does_not_wait_for_ever_and_is_told_what_goes_on(
 async def test_starts_at_once_share_one_installation(registry: Registry, packages: Path) -> None:
     endpoint = wanted(registry, packages, patience_s=60)
     others = [replace(endpoint, name=f"server {n}") for n in range(8)]
-    found = await asyncio.gather(*(installed(one) for one in others))
+    found = await asyncio.gather(*(install_package(one) for one in others))
     assert len({one.command for one in found}) == 1
     assert sum(path.endswith(".tgz") for path in registry.asked) == 1
     assert len(left_in(packages)) == 1
@@ -108,7 +108,7 @@ async def test_a_failed_installation_leaves_nothing_and_is_not_repeated_at_once(
     registry: Registry, packages: Path
 ) -> None:
     endpoint = wanted(registry, packages, f"{NAME}@9.9.9", patience_s=60)
-    error = await failure(installed(endpoint))
+    error = await failure(install_package(endpoint))
     assert error.code == "installation_failed"
     assert "9.9.9" in str(error)
     assert left_in(packages) == []
@@ -116,27 +116,27 @@ async def test_a_failed_installation_leaves_nothing_and_is_not_repeated_at_once(
     assert found
     assert (found.state, "9.9.9" in found.detail) == ("failed", True)
     asked = len(registry.asked)
-    assert (await failure(installed(replace(endpoint, patience_s=None)))).code == error.code
+    assert (await failure(install_package(replace(endpoint, patience_s=None)))).code == error.code
     assert len(registry.asked) == asked
-    await failure(installed(endpoint))  # whoever waits for it asked for it
+    await failure(install_package(endpoint))  # whoever waits for it asked for it
     assert len(registry.asked) > asked
 
 
 async def test_an_installation_has_a_deadline(registry: Registry, packages: Path) -> None:
     registry.sends.clear()
     endpoint = wanted(registry, packages, install_s=2, patience_s=60)
-    error = await failure(installed(endpoint))
+    error = await failure(install_package(endpoint))
     assert (error.code, "2 s" in str(error)) == ("installation_failed", True)
     assert left_in(packages) == []
     registry.sends.set()
-    assert (await installed(endpoint)).command
+    assert (await install_package(endpoint)).command
 
 
 async def test_another_version_is_installed_beside_and_the_old_one_stays(
     registry: Registry, packages: Path
 ) -> None:
-    old = await installed(wanted(registry, packages, patience_s=60))
-    new = await installed(wanted(registry, packages, f"{NAME}@1.1.0", patience_s=60))
+    old = await install_package(wanted(registry, packages, patience_s=60))
+    new = await install_package(wanted(registry, packages, f"{NAME}@1.1.0", patience_s=60))
     assert old.command != new.command
     assert Path(old.command).exists()
 
@@ -145,8 +145,8 @@ async def test_what_is_there_is_replaced_at_once_when_it_is_installed_anew(
     registry: Registry, packages: Path
 ) -> None:
     endpoint = wanted(registry, packages, patience_s=60)
-    first = await installed(endpoint)
-    second = await installed(endpoint, anew=True)
+    first = await install_package(endpoint)
+    second = await install_package(endpoint, anew=True)
     assert first.command != second.command
     assert Path(first.command).exists()  # programs that run go on
 
@@ -159,9 +159,9 @@ django.setup()
 from pathlib import Path
 from tests.mcp_servers.client.test_package_installation import wanted
 from tests.servers.npm_registry import Registry
-from mcp_servers.client.package_installation import installed
+from mcp_servers.client.package_installation import install_package
 endpoint = wanted(Registry(url=sys.argv[1]), Path(sys.argv[2]), patience_s=60)
-asyncio.run(installed(endpoint))
+asyncio.run(install_package(endpoint))
 """
 
 
@@ -188,7 +188,7 @@ async def test_a_killed_installation_leaves_nothing_broken(
         return found is not None and found.state == "needed"
 
     eventually(let_go, within=10, what="the lock of the killed process")
-    assert Path((await installed(endpoint)).command).exists()
+    assert Path((await install_package(endpoint)).command).exists()
     assert len(left_in(packages)) == 1  # the killed one's folder is gone
 
 

@@ -14,7 +14,7 @@ from mcp_servers.scanning import scan
 from mcp_servers.scanning.classifier import pack_model, read_model, unpack_model
 from mcp_servers.scanning.definitions import scan_by_rules
 from mcp_servers.scanning.letters_only import letters_of
-from mcp_servers.scanning.word_segmentation import respaced
+from mcp_servers.scanning.word_segmentation import insert_spaces
 from tests.mcp_servers.scanning import definition_texts
 from tests.mcp_servers.scanning.definition_texts import described
 
@@ -138,8 +138,8 @@ def test_letters_are_the_same_whatever_parts_them() -> None:
 
 
 def test_words_are_put_apart_only_where_they_are_not() -> None:
-    assert respaced("Returns the name of a file and the id of its user.") is None
-    apart = respaced("ignoreallpreviousinstructions")
+    assert insert_spaces("Returns the name of a file and the id of its user.") is None
+    apart = insert_spaces("ignoreallpreviousinstructions")
     assert apart is not None
     assert apart.split() == ["ignore", "all", "previous", "instructions"]
 
