@@ -171,7 +171,7 @@ if __name__ == "__main__":
     if sys.argv[1] == "stdio":
         asyncio.run(over_stdio(made(both=both)))
     else:
-        from modern import serve_http  # the script beside this one
+        from sdk_server import serve_http  # the script beside this one
 
         app = made(both=both).streamable_http_app()
         app = guarded(app) if "people" in sys.argv else app
