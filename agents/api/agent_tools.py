@@ -9,7 +9,7 @@ from rest_framework.response import Response
 from agents.api.agents import AgentView
 from agents.api.call_serializers import (
     LONGEST_CALL_S,
-    CallOutcomeSerializer,
+    CallResultSerializer,
     CallToolBody,
     EffectiveDefinitionSerializer,
     EffectiveToolSerializer,
@@ -147,7 +147,7 @@ class ReadResourceView(AgentDefinitionView):
     narrowed = ("POST",)
 
     @describe_operation(
-        "read_agent_resource", body=ReadResourceBody, answer=CallOutcomeSerializer, calls=True
+        "read_agent_resource", body=ReadResourceBody, answer=CallResultSerializer, calls=True
     )
     def post(self, request: object, agent_id: str) -> Response:
         """Read a resource as an agent, under its ticks, policy, budgets and limits.
@@ -167,7 +167,7 @@ class GetPromptView(AgentDefinitionView):
     narrowed = ("POST",)
 
     @describe_operation(
-        "get_agent_prompt", body=GetPromptBody, answer=CallOutcomeSerializer, calls=True
+        "get_agent_prompt", body=GetPromptBody, answer=CallResultSerializer, calls=True
     )
     def post(self, request: object, agent_id: str) -> Response:
         """Fill a prompt as an agent; its messages are in `result`, as text in `text`.
@@ -274,7 +274,7 @@ class CallToolView(AgentToolView):
     narrowed = ("POST",)
 
     @describe_operation(
-        "call_agent_tool", body=CallToolBody, answer=CallOutcomeSerializer, calls=True
+        "call_agent_tool", body=CallToolBody, answer=CallResultSerializer, calls=True
     )
     def post(self, request: object, agent_id: str, name: str) -> Response:
         """Call a tool as an agent, under its policy, budgets and limits.

@@ -136,7 +136,7 @@ class CallToolBody(StrictSerializer):
         )
     ]
 )
-class CallOutcomeSerializer(StrictSerializer):
+class CallResultSerializer(StrictSerializer):
     """What came of an admitted call; an upstream's failure is an outcome too."""
 
     call_id = serializers.UUIDField(allow_null=True, help_text="Its row in the audit.")

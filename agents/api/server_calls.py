@@ -8,7 +8,7 @@ from drf_spectacular.utils import OpenApiExample, extend_schema_serializer
 from rest_framework import serializers
 from rest_framework.response import Response
 
-from agents.api.call_serializers import LONGEST_CALL_S, CallOutcomeSerializer
+from agents.api.call_serializers import LONGEST_CALL_S, CallResultSerializer
 from agents.calls import pipeline
 from agents.calls.snapshots import get_snapshot_cache
 from bonobot.accounts.api.openapi_schema import describe_operation
@@ -94,7 +94,7 @@ class ExecuteServerRequestView(ServerView):
 
     rules = {"POST": Action.CALL_TOOLS}
 
-    @describe_operation("execute", body=ExecuteBody, answer=CallOutcomeSerializer, calls=True)
+    @describe_operation("execute", body=ExecuteBody, answer=CallResultSerializer, calls=True)
     def post(self, request: object, server_id: str) -> Response:
         """Ask a server without an agent, by MCP's own methods.
 

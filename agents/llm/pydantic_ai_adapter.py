@@ -246,7 +246,7 @@ async def _stream_text(
 
 
 def _build_settings(endpoint: ModelEndpointConfig, max_tokens: int | None) -> ModelSettings:
-    found = provider_registry.get_provider(endpoint.kind).settings(endpoint)
+    found = provider_registry.get_provider(endpoint.kind).build_settings(endpoint)
     if max_tokens is not None:
         found["max_tokens"] = max_tokens
     if endpoint.thinking:

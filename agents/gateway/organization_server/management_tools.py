@@ -187,7 +187,7 @@ OPERATIONS = (
         path="/api/mcp-servers",
         hints=OrganizationToolHints(destroys=False, reaches_out=True),
         title="Add a server to the pool",
-        body="NewServerRequest",
+        body="CreateServerRequest",
         about="A `stdio` command can be set by a platform administrator only; `add_preset_server` "
         "is for everyone who manages servers. `refresh_server` asks it what it offers then.",
         veiled=SECRETIVE,
@@ -201,7 +201,7 @@ OPERATIONS = (
         title="Add a server to the pool from a preset",
         about="`list_presets` tells which there are, what each has to be told, and whether it is "
         "enabled.",
-        body="NewPresetServerRequest",
+        body="PresetServerRequest",
         veiled=SECRETIVE,
     ),
     ManagementOperation(
@@ -224,7 +224,7 @@ OPERATIONS = (
         title="Give an agent a server of the pool",
         about="Sent again, it changes how much of the server the agent gets. Where `allowed_tools` "
         "is left out it gets everything.",
-        body="BindRequest",
+        body="AttachServerRequest",
     ),
     ManagementOperation(method="PATCH", path=f"{AGENT}/mcp-servers/{{server_id}}", hints=CHANGES),
     _build_read_operation(f"{AGENT}/notes"),

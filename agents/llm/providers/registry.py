@@ -33,7 +33,7 @@ class ModelProvider(Protocol):
         """Return a connection for `loop`; opens no socket yet. Runs in a thread."""
         ...
 
-    def settings(self, endpoint: ModelEndpointConfig) -> dict[str, Any]:
+    def build_settings(self, endpoint: ModelEndpointConfig) -> dict[str, Any]:
         """Return the library's settings of one request."""
         ...
 
