@@ -96,7 +96,7 @@ def reset_review(principal: Principal, definition: Definition) -> None:
 
 
 def set_definition_enabled(principal: Principal, definition: Definition, *, enabled: bool) -> None:
-    """Switch one definition on or off for everybody (FEATURES B7)."""
+    """Switch one definition on or off for everybody."""
     principal.require(Action.MANAGE_SERVERS)
     with record_change(
         organization_id=definition.organization_id,

@@ -268,7 +268,7 @@ _OURS_ENV = re.compile(r"(?i)BONOBOT_.*|DATABASE_URL|REDIS_URL")
 
 @dataclass(frozen=True, kw_only=True)
 class ServerSpec(ClientCapabilitySettings):
-    """What a person says about a server; the shapes are those of FEATURES A2 and A3.
+    """What a person says about a server; the shapes are those of REST.
 
     `confinement` and `network` that aren't said stay as they are. `env_exceptions` says why each
     dangerous variable is allowed, by its name; None keeps what is stored.
@@ -309,7 +309,7 @@ def check(
     """Return `spec` as it will be stored; raises a `Problem` that names the field.
 
     `by_preset` says that the command line comes from an approved preset, which an organization may
-    use; otherwise only a platform administrator may set one (DESIGN section 6).
+    use; otherwise only a platform administrator may set one.
     """
     transport = _clean_transport(spec.transport_type)
     document = None
@@ -377,7 +377,7 @@ def mask_endpoint_config(server: Server) -> dict[str, Any]:
 
 
 def mask_auth_config(server: Server) -> dict[str, Any]:
-    """Return `auth_config` as it may be read: `{"type": …, "configured": …}` (FEATURES A3)."""
+    """Return `auth_config` as it may be read: `{"type": …, "configured": …}`."""
     stored = any(secret.placement == Secret.Placement.AUTH for secret in server.secrets.all())
     # A login needs no secret of ours; whether somebody has signed in is the server's status.
     by_login = server.auth_config.get("grant") == "authorization_code"

@@ -80,7 +80,7 @@ def build_opening(
     consent: ApprovalGrant | None = None,
     asked: UUID | None = None,
 ) -> Opening:
-    """Return the audit's first half, in the shape of FEATURES A9.
+    """Return the audit's first half: who calls what, with which arguments.
 
     `asked` is the approval that the call waits for. Such a row has an id of its own: the call
     itself may still come under its own, and may be asked about again.
@@ -190,7 +190,7 @@ def _build_approval_details(
 def _build_shadow_details(
     request: CallRequest, snapshot: CallSnapshot, target: Target | None, decision: PolicyDecision
 ) -> dict[str, Any]:
-    """Return what the policies in the shadow would have decided otherwise (FEATURES X7)."""
+    """Return what the policies in the shadow would have decided otherwise."""
     if not isinstance(target, SnapshotTool):
         return {}
     others = snapshot.shadows(target, request.arguments, decision)

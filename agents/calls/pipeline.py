@@ -1,4 +1,4 @@
-"""The door: every governed call goes through `call`, whoever makes it (DESIGN section 2).
+"""`call`: every governed call goes through here, whoever makes it.
 
 The way of a call:
 1. `resolve`: which attached server, server and definition the name means.

@@ -2,8 +2,7 @@
 
 A snapshot carries the policy generation that it was read at (read first, so that a change during
 the reading makes it stale, never wrong). Admission compares the generation and refuses a stale one,
-so a cached snapshot needs no query on the way to a call and still holds on every host
-(DESIGN section 3).
+so a cached snapshot needs no query on the way to a call and still holds on every host.
 
 A name is made once, when a tool is first seen, and looked up from then on. Two processes that see
 a new tool at the same time meet at the unique constraint, and the later one reads what the first

@@ -46,7 +46,7 @@ Scope = dict[str, Any]
 
 
 class MissingToken(Problem):
-    """A request without a token: nobody is let in without one (FEATURES D7)."""
+    """A request without a token: nobody is let in without one."""
 
     code = "not_authenticated"
     status = 401

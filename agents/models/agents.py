@@ -4,7 +4,7 @@ Binding and ToolName: which servers an agent has, and what their tools are calle
 
 Given: the skills, callable agents and workflows that an agent has.
 
-Note: what an agent keeps for later sessions (FEATURES D6).
+Note: what an agent keeps for later sessions.
 """
 
 from contextlib import suppress
@@ -159,7 +159,7 @@ class Agent(GovernedModel):
 
 
 class Binding(GovernedModel):
-    """Agent × server: on or off, and how much of the server the agent gets (FEATURES D2).
+    """Agent × server: on or off, and how much of the server the agent gets.
 
     `allowed_tools` empty means all that the server offers; entries of both lists are globs over the
     server's own tool names, and a denied tool is denied whatever else says. Resources and prompts
@@ -204,7 +204,7 @@ class Binding(GovernedModel):
 
 
 class ToolName(GovernedModel):
-    """The name under which an agent knows a server's tool (DESIGN section 4).
+    """The name under which an agent knows a server's tool.
 
     Stored once and looked up, never parsed: renaming a server changes no tool's name.
     """
@@ -282,7 +282,7 @@ class Note(SavesChangedFields, OrganizationModel):
     """A note of one agent: its title is what it is found and replaced by.
 
     `labels` are those that its writer held when it was written, as the ledger has them: whoever
-    reads the note holds them too (FEATURES X9).
+    reads the note holds them too.
     """
 
     agent = models.ForeignKey("agents.Agent", on_delete=models.CASCADE, related_name="notes")

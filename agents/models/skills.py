@@ -1,4 +1,4 @@
-"""Skill and SkillVersion: named instructions (FEATURES D6)."""
+"""Skill and SkillVersion: named instructions."""
 
 from typing import Any, ClassVar
 

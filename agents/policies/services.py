@@ -1,7 +1,7 @@
 """Write and read policies as people name tools.
 
 People write the names that models see (`mcp_github_*`, `mcp_time_get_current_time`,
-`current_time`); stored is the server and a pattern over its own names (DESIGN section 4).
+`current_time`); stored is the server and a pattern over its own names.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

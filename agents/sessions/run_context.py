@@ -140,7 +140,7 @@ def _find_root(session: Session) -> RootSession | None:
 
 
 def _list_unavailable_servers(snapshot: CallSnapshot) -> list[str]:
-    """Name the agent's servers that don't answer now, and why (FEATURES A7)."""
+    """Name the agent's servers that don't answer now, and why."""
     bound = [UUID(one) for one in list_connected_servers(snapshot)]
     if not bound:
         return []

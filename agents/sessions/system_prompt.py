@@ -13,7 +13,7 @@ from agents.llm.messages import EXPLAINED
 NAMED_AT_MOST = 50
 # Of a server's own instructions, in characters.
 NOTE_LENGTH = 2_048
-# Of a tool's description, in characters (DESIGN section 5).
+# Of a tool's description, in characters.
 DESCRIPTION_SHOWN = 1_024
 
 
@@ -26,7 +26,7 @@ def build_instructions(
 ) -> str:
     """Return the agent's instructions with the section on tools.
 
-    `news` are lines on servers that came or went since the last turn (FEATURES D3); `shown` are the
+    `news` are lines on servers that came or went since the last turn; `shown` are the
     tools that the model is shown (default: all that it may call).
     """
     shown = snapshot.offered() if shown is None else shown

@@ -456,7 +456,7 @@ class ServerDetailSerializer(ServerSerializer):
 
     @extend_schema_field(ServerToolSerializer(many=True))
     def get_discovered_tools(self, server: Server) -> list[dict[str, Any]]:
-        """Return the tools as FEATURES A11 shows them."""
+        """Return the tools as REST shows them."""
         return [serialize_tool(row) for row in server.offered_tools]  # type: ignore[attr-defined]
 
     def get_stderr(self, server: Server) -> str:
@@ -523,7 +523,7 @@ class ServerRefreshSerializer(ServerTestSerializer):
 
 
 def serialize_tool(row: Definition) -> dict[str, Any]:
-    """Return a tool as FEATURES A11 shows it."""
+    """Return a tool as REST shows it."""
     return {"name": row.name, "description": row.description, "input_schema": row.input_schema}
 
 

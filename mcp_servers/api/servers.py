@@ -49,7 +49,7 @@ from mcp_servers.services import add, remove, set_server_enabled, update_server
 def discover_server(
     principal: Principal, server: Server, *, kind: str = Check.Kind.TEST
 ) -> dict[str, Any]:
-    """Discover the server and return the answer of FEATURES A11; a failure is an answer too."""
+    """Discover the server and return what it declares; a failure is an answer too."""
     try:
         found: DiscoveryResult = get_runtime().call(
             discover, server.pk, actor=principal.actor, kind=kind

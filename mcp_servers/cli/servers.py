@@ -1,6 +1,6 @@
-"""`bonobot mcp …`: registering, reading and approving MCP servers (FEATURES D8).
+"""`bonobot mcp …`: registering, reading and approving MCP servers.
 
-`bonobot mcp add --openapi`: a REST API as a server, its operations chosen (FEATURES X12).
+`bonobot mcp add --openapi`: a REST API as a server, its operations chosen.
 
 Prices and rate of a server as options; money is written in dollars.
 

@@ -88,7 +88,7 @@ def list_missing_labels(suggestion: Collection[str], labels: Collection[str] | N
 
 
 def _is_repeatable(payload: Mapping[str, Any], known: LabelContext) -> bool:
-    """Tell whether a second call does no more than the first (FEATURES X6).
+    """Tell whether a second call does no more than the first.
 
     A preset may say so. For operations of an API our own annotations do, which its method made;
     else the server must say that the tool only reads, and its name and arguments must look so.

@@ -144,7 +144,7 @@ def prune_unmonitored_periods(older_than: timedelta) -> int:
     return int(Unasked.objects.filter(ended_at__lt=timezone.now() - older_than).delete()[0])
 
 
-# What a call can find out about a server, and what its status is then (FEATURES A7).
+# What a call can find out about a server, and what its status is then.
 TROUBLES: dict[str, Server.Status] = {
     "needs_reauth": Server.Status.NEEDS_REAUTH,
     "server_unreachable": Server.Status.ERROR,
@@ -249,7 +249,7 @@ def record_trouble(server_id: Any, problem: Problem) -> None:
 
 
 def _record_event(server: Server, action: str, details: dict[str, Any], code: str = "") -> None:
-    """Write a turn in a server's connection into the audit (FEATURES D12); it governs nothing."""
+    """Write a turn in a server's connection into the audit; it governs nothing."""
     told = {name: str(value) for name, value in details.items() if value not in ("", None)}
     record(
         organization_id=server.organization_id,

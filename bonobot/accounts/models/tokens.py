@@ -54,7 +54,7 @@ class TokenQuerySet(GovernedQuerySet):
 
 
 class Token(GovernedModel):
-    """A key for programs: shown once, kept as a peppered HMAC (FEATURES D7).
+    """A key for programs: shown once, kept as a peppered HMAC.
 
     `agent_ids` narrow it to these agents, `scopes` to a part of what its role may do, `networks` to
     where it may be used from; empty lists are no bounds. The agents are copied ids, since agents
