@@ -19,7 +19,7 @@ ENGLISH = (
     *("bonobot.management", "agents.config_file", "bonobot.monitoring.health"),
     *("agents.cli", "agents.console.cli", "mcp_servers.cli", "bonobot.accounts.cli"),
     *("bonobot.ledger.cli", "bonobot.notifications.cli", "bonobot.maintenance.cli"),
-    *("bonobot.processes", "agents.organization_offboarding"),
+    *("bonobot.processes", "agents.organization_offboarding", "agents.row_gauges"),
     "agents.gateway",  # but for what it tells screens about programs: see `english`
 )
 ON_SCREENS = ("agents.gateway.client_config_snippets",)

@@ -53,7 +53,7 @@ def list_written_labels(server: Server) -> list[WrittenLabels]:
     """Return which calls left labels in a server's store, the latest first (2 queries)."""
     rows = list(StoreLabel.objects.filter(key=_key(server)).order_by("-created")[:SHOWN_AT_MOST])
     calls = AuditRow.objects.of(server.organization_id).in_bulk([row.call_id for row in rows])
-    return [_written(row, calls.get(row.call_id)) for row in rows]
+    return [_describe_written_labels(row, calls.get(row.call_id)) for row in rows]
 
 
 def clear_store_labels(principal: Principal, server: Server) -> Sequence[FlowLabel]:
@@ -82,20 +82,20 @@ def clear_store_labels(principal: Principal, server: Server) -> Sequence[FlowLab
     return labels
 
 
-def _written(row: StoreLabel, call: AuditRow | None) -> WrittenLabels:
+def _describe_written_labels(row: StoreLabel, call: AuditRow | None) -> WrittenLabels:
     return WrittenLabels(
         labels=decode_labels(row.labels),
         call_id=row.call_id,
         session_id=row.session_id,
         tool=call.tool_name if call else "",
         caller=call.actor_label if call else "",
-        created_at=_moment(row.created),
-        cleared_at=_moment(row.cleared) if row.cleared is not None else None,
+        created_at=_to_datetime(row.created),
+        cleared_at=_to_datetime(row.cleared) if row.cleared is not None else None,
         cleared_by=row.cleared_by,
     )
 
 
-def _moment(microseconds: int) -> datetime:
+def _to_datetime(microseconds: int) -> datetime:
     return datetime.fromtimestamp(microseconds / MICROSECONDS, UTC)
 
 

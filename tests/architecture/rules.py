@@ -21,7 +21,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("mcp_servers",),
     ("agents.models", "agents.llm"),
     (
-        *("agents.attachments", "agents.images", "agents.notes", "agents.assignments"),
+        *("agents.attachments", "agents.images", "agents.assignments"),
         *("agents.session_wakeups", "agents.saved_filters", "agents.callable_agents"),
         "agents.agent_metrics",
     ),
@@ -30,6 +30,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         *("agents.approvals", "agents.elicitations", "agents.policies", "agents.flow_labels"),
         "agents.skills",
     ),
+    ("agents.notes",),
     ("agents.builtin_tools",),
     ("agents.calls",),
     ("agents.model_endpoints",),

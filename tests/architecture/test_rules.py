@@ -19,7 +19,6 @@ def texts(found: object) -> list[str]:
         ("mcp_servers.discovery", 'Agent = apps.get_model("agents", "Agent")'),
         ("mcp_servers.discovery", 'Agent = get_model("agents.Agent")'),
         ("mcp_servers.models.servers", 'owner = models.ForeignKey("agents.Agent")'),
-        ("mcp_servers.tasks", 'app.send_task("agents.tasks.run")'),
         ("bonobot.accounts.models.organizations", "import mcp_servers.tool_names"),
         (
             "bonobot.ledger.writer.writer_thread",
@@ -54,6 +53,7 @@ def test_an_arrow_upward_is_found(module: str, text: str) -> None:
         ),
         ("bonobot.core.http.egress", "from bonobot import __version__"),
         ("bonobot.core.db.database_url", 'FILE = "bonobot.sqlite3"'),
+        ("mcp_servers.services", 'app.send_task("agents.tasks.run")'),
         ("mcp_servers.tool_names", 'EXAMPLE = "ask the agents. They know"'),
     ],
 )

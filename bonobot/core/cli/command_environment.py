@@ -6,7 +6,7 @@ from typing import Any
 from bonobot.core.extension_points import ExtensionPoint
 
 _build_principal: ExtensionPoint[Callable[[str | None], Any]] = ExtensionPoint(
-    "principal of the command line", registered_by="bonobot.accounts"
+    "principal of the command line", registered_by="tenancy"
 )
 _find_problem: ExtensionPoint[Callable[[], str]] = ExtensionPoint(
     "readiness check", registered_by="bonobot"

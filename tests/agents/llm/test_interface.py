@@ -73,9 +73,9 @@ def test_a_code_says_whether_asking_again_may_help(code: str, retryable: bool) -
 
 def test_a_process_that_only_knows_the_port_does_not_load_the_model_library() -> None:
     program = (
-        "import sys; from agents.llm import interface, interface, offline;"
-        "port.model_for(port.Endpoint('openai', 'http://x/v1', '', 'm'));"
-        "port.model_for(port.Endpoint('offline'));"
+        "import sys; from agents.llm import interface, offline;"
+        "interface.build_model(interface.ModelEndpointConfig('openai', 'http://x/v1', '', 'm'));"
+        "interface.build_model(interface.ModelEndpointConfig('offline'));"
         "heavy = {'pydantic_ai', 'openai', 'httpx2', 'genai_prices'};"
         "print(sorted(heavy & set(sys.modules)))"
     )

@@ -224,21 +224,21 @@ async def test_requests_share_a_connection_only_with_the_same_credential() -> No
     async with provider(*[Says("ok")] * 4) as fake:
         for key in ("one", "one", "two", "one"):
             await ask(fake, HI, api_key=key)
-        pool = wire.clients._pools[asyncio.get_running_loop()]
+        pool = wire._pools[asyncio.get_running_loop()]
         assert len(pool.kept) == 2
         await close_models()
-        assert asyncio.get_running_loop() not in wire.clients._pools
+        assert asyncio.get_running_loop() not in wire._pools
 
 
 async def test_idle_connections_of_old_credentials_are_let_go(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     wire = await llm_interface._get_adapter()
-    monkeypatch.setattr(wire.clients, "KEPT", 2)
+    monkeypatch.setattr(wire, "MAX_POOLS", 2)
     async with provider(*[Says("ok")] * 4) as fake:
         for key in ("one", "two", "three", "four"):
             await ask(fake, HI, api_key=key)
-        pool = wire.clients._pools[asyncio.get_running_loop()]
+        pool = wire._pools[asyncio.get_running_loop()]
         assert [key[4] for key in pool.kept] == ["three", "four"]
 
 
