@@ -66,10 +66,10 @@ def pass_labels(
         brought |= cells[store.key].labels if store.reads else 0
     for flow in flows:
         held |= compute_held_labels(cells[flow.key], flow, now)
-    after = {
-        flow.key: add(cells[flow.key], replace(flow, adds=flow.adds | brought), now)
-        for flow in flows
-    }
+    after = {}
+    for flow in flows:
+        adding = replace(flow, adds=flow.adds | brought) if brought else flow
+        after[flow.key] = add(cells[flow.key], adding, now)
     for store in stores:
         before = cells[store.key]
         if store.writes and held & ~before.labels:

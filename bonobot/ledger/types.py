@@ -145,8 +145,8 @@ class Admission:
     charges: tuple[RateCharge, ...] = ()
     generation: int | None = None
     flows: tuple[FlowLabelEffect, ...] = ()
-    stores: tuple[Store, ...] = ()
     permit: ApprovalReference | None = None
+    stores: tuple[Store, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from agents.calls.root_limits import RootSession
 from agents.calls.types import CallRequest, RelayOptions
 from agents.flow_labels.services import clear_agent, clear_token
 from agents.models import Agent, Session
+from agents.services import bind
 from bonobot.accounts.models import Organization, Token
 from bonobot.accounts.principals import Principal, build_token_principal
 from bonobot.accounts.roles import Role
@@ -113,7 +114,7 @@ class World:
         approve(self.boss, self.office)
         for name, (_description, _arguments, labels) in OFFICE.items():
             set_labels(self.boss, self.office, [*self.office.definitions.filter(name=name)], labels)
-        factories.bind(self.boss, self.helper, self.office)
+        bind(self.boss, self.helper, self.office)
 
     def store(self, name: str, *agents: Agent) -> Server:
         """Add a store of records and give it to agents: the helper, if nobody is named."""
@@ -138,14 +139,12 @@ class World:
     def give(self, server: Server, agent: Agent) -> None:
         """Give an agent all of a server."""
         ticked = ["note://all", "note://one/{name}"]
-        factories.bind(
-            self.boss, agent, server, allowed_resources=ticked, allowed_prompts=["recall"]
-        )
+        bind(self.boss, agent, server, allowed_resources=ticked, allowed_prompts=["recall"])
 
     def colleague(self) -> Agent:
         """Make another agent with the same servers."""
         agent = factories.agent(self.acme, f"agent{next(self.numbers)}")
-        factories.bind(self.boss, agent, self.office)
+        bind(self.boss, agent, self.office)
         self.give(self.records, agent)
         return agent
 

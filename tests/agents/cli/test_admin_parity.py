@@ -2,9 +2,10 @@
 
 import pytest
 
-from agents.models import SessionGrant
+from agents.models import Agent, SessionGrant
 from bonobot.accounts.models import Organization
-from bonobot.ledger.models import AuditRow
+from bonobot.ledger.models import AuditRow, FlowCell
+from mcp_servers.flow_labels.store_labels import server_store
 from mcp_servers.models import Launcher, Preset
 from mcp_servers.presets.services import load_presets
 from tests import factories
@@ -34,6 +35,22 @@ def test_what_is_held_is_told_and_let_go(bonobot, acme):
     assert bonobot("agents", "held", agent.slug, "--json").json == {"name": agent.slug, "held": []}
     assert bonobot("agents", "clear-held", agent.slug, "--json").status == 0
     assert "held_labels_cleared" in actions()
+
+
+def test_labels_of_stored_data_are_shown_and_cleared(bonobot, acme):
+    agent, server = factories.agent(acme), factories.http_server(acme, "http://127.0.0.1:9/mcp")
+    key = server_store(acme.pk, server.pk)
+    FlowCell.objects.create(pk=key, organization_id=acme.pk, labels=3)
+    Agent.objects.filter(pk=agent.pk).update(workspace_holds=1)
+    both = ["private_data", "untrusted_content"]
+    shown = bonobot("mcp", "store-labels", server.slug, "--json").json
+    assert shown == {"server": server.slug, "labels": both, "written": []}
+    assert bonobot("mcp", "clear-store-labels", server.slug).out.endswith("no labels.\n")
+    stores = bonobot("agents", "store-labels", agent.slug, "--json").json["stores"]
+    assert stores[0] == {"name": "workspace", "labels": ["private_data"]}
+    cleared = bonobot("agents", "clear-store-labels", agent.slug, "--json").json["stores"]
+    assert [one["labels"] for one in cleared] == [[], []]
+    assert "store_labels_cleared" in actions()
 
 
 def test_a_program_is_put_on_the_list_and_taken_off(bonobot, acme):

@@ -8,8 +8,9 @@ from bonobot.ledger.admission_rules import (
     add,
     compute_held_labels,
     is_barred,
+    pass_labels,
 )
-from bonobot.ledger.types import FlowLabelEffect
+from bonobot.ledger.types import FlowLabelEffect, Store
 
 DAY_S = 24 * 3600
 NOW = 1_000 * DAY_S * SECOND
@@ -65,3 +66,31 @@ def test_labels_are_never_lost_while_their_caller_is_active(
         expected = kept | adds
         held = add(held, flow, now)
         assert compute_held_labels(held, flow, now) == expected
+
+
+CALLER, PLACE = "flow:caller", "flow:place"
+LABELS = st.sampled_from([0, PRIVATE, UNTRUSTED, BOTH])
+
+
+@given(LABELS, LABELS, LABELS, st.booleans(), st.booleans())
+def test_what_was_held_goes_into_a_store_and_what_it_held_comes_out(
+    held: int, stored: int, adds: int, reads: bool, writes: bool
+) -> None:
+    cells = {CALLER: CallerFlowLabels(held, NOW), PLACE: CallerFlowLabels(stored, 0)}
+    store = Store(PLACE, reads=reads, writes=writes)
+    after = cells | pass_labels(cells, (FlowLabelEffect(CALLER, adds=adds),), (store,), NOW)
+    assert after[CALLER].labels == held | adds | (stored if reads else 0)
+    # What this very call brings wasn't known yet when its arguments were made.
+    assert after[PLACE].labels == stored | (held if writes else 0)
+
+
+@given(LABELS, st.booleans(), st.booleans())
+def test_what_nothing_is_passed_to_is_not_written(held: int, reads: bool, writes: bool) -> None:
+    cells = {CALLER: CallerFlowLabels(held, NOW), PLACE: CallerFlowLabels(held, NOW)}
+    assert pass_labels(cells, (FlowLabelEffect(CALLER),), (Store(PLACE, reads, writes),), NOW) == {}
+
+
+def test_labels_that_are_forgotten_are_not_left_in_a_store() -> None:
+    cells = {CALLER: CallerFlowLabels(BOTH, NOW), PLACE: CallerFlowLabels()}
+    flow, late = FlowLabelEffect(CALLER, idle_s=DAY_S), NOW + DAY_S * SECOND + 1
+    assert pass_labels(cells, (flow,), (Store(PLACE),), late) == {CALLER: CallerFlowLabels(0, late)}

@@ -19,6 +19,7 @@ from bonobot.ledger.types import (
     Opening,
     RateCharge,
     Settlement,
+    Store,
 )
 from bonobot.ledger.writer import committer, sql
 from bonobot.ledger.writer.batch_plan import BatchRowKeys, BatchState
@@ -65,6 +66,7 @@ def _admission(call: Opening, generation: int | None = None) -> Admission:
         charges=(RateCharge(f"rate:{organization_id}:agent:1", 100_000, 10_000),),
         generation=generation,
         flows=(FlowLabelEffect(f"flow:{organization_id}:agent:1", adds=1),),
+        stores=(Store(f"flow:{organization_id}:server:1"),),
     )
 
 

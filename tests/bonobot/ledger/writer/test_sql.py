@@ -12,7 +12,7 @@ from django.db import OperationalError
 from bonobot.ledger import queries as ledger_queries
 from bonobot.ledger.audit import admin_changes
 from bonobot.ledger.audit.verify_chain import verify
-from bonobot.ledger.models import AuditRow, BudgetCell, FlowCell, Head, RateCell
+from bonobot.ledger.models import AuditRow, BudgetCell, FlowCell, Head, RateCell, StoreLabel
 from bonobot.ledger.refusals import BudgetExhausted, StaleSnapshot
 from bonobot.ledger.types import (
     Admission,
@@ -21,6 +21,7 @@ from bonobot.ledger.types import (
     Opening,
     RateCharge,
     Settlement,
+    Store,
     build_rate_prefix,
 )
 from bonobot.ledger.writer import committer
@@ -92,6 +93,7 @@ def _admission(call: Opening, *, generation: int | None = None, limit: int = NEV
         charges=(RateCharge(f"{build_rate_prefix(organization_id)}agent:1", 100_000, 10_000),),
         generation=generation,
         flows=(FlowLabelEffect(f"flow:{organization_id}:agent:1", adds=1),),
+        stores=(Store(f"flow:{organization_id}:server:1"),),
     )
 
 
@@ -243,6 +245,18 @@ def test_an_answer_that_was_lost_is_not_written_twice(
     report = verify(organization_id)
     assert (report.ok, report.rows, report.seq) == (True, 2, 3)
     assert ledger_queries.load_balance(admission.reserves[0].key) == (1, 1)
+
+
+def test_a_store_is_labelled_at_once(
+    writer: LedgerWriter, organization_id: UUID, written: list[bool]
+) -> None:
+    place = f"flow:{organization_id}:server:1"
+    calls = [_call(writer, organization_id) for _ in range(3)]
+    assert FlowCell.objects.get(pk=place).labels == 1
+    # The first call holds nothing before it; the second, written at once, leaves what it holds.
+    assert True in written
+    (row,) = StoreLabel.objects.filter(key=place)
+    assert (row.call_id, row.labels) == (calls[1].opening.call_id, 1)
 
 
 def test_labels_are_kept_whose_cell_was_removed(

@@ -1,0 +1,215 @@
+"""Labels between sessions and programs: a message carries them in, whoever reads takes them along.
+
+The other ways to launder labels are in `tests/agents/test_flow_label_laundering.py`.
+"""
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from agents.api.sessions import stream_events
+from agents.flow_labels.services import list_session_labels
+from agents.gateway.organization_server.resources import build_uri
+from agents.models import Agent, Session, WorkflowRun
+from agents.sessions import services as sessions
+from agents.workflows.services import run_workflow
+from bonobot.accounts.models import Organization
+from bonobot.core.runtime import get_runtime
+from bonobot.ledger.models import AuditRow, FlowCell
+from tests import factories, rest
+from tests.agents.gateway.conftest import Wire
+from tests.agents.gateway.organization_server.conftest import PATH, Client
+from tests.agents.labeled_stores import ASKED, BOTH, Caller, World, world_of
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A world, a program with an owner's token, and the ways on which it comes in."""
+
+    world: World
+    program: Caller
+    rest: rest.Rest
+    client: Client
+    wire: Wire
+    text: str
+
+    def rested(self) -> Session:
+        """Return a session that was answered."""
+        return factories.rested_session(self.world.helper)
+
+    def caller(self, session: Session) -> Caller:
+        """Return who makes a session's calls."""
+        return Caller(self.world.boss, session.agent, session)
+
+
+@pytest.fixture
+def world(acme: Organization, helper: Agent) -> Iterator[World]:
+    with world_of(acme, helper) as one:
+        yield one
+
+
+@pytest.fixture
+def scene(world: World, wire: Wire) -> Scene:
+    program, text = world.bearer()
+    return Scene(world, program, rest.Rest(text), Client(wire, text), wire, text)
+
+
+def start(scene: Scene) -> Session:
+    return sessions.start(scene.program.principal, scene.world.helper, "x")
+
+
+def send(scene: Scene) -> Session:
+    session = scene.rested()
+    sessions.send(scene.program.principal, session, "x")
+    return session
+
+
+def send_again(scene: Scene) -> Session:
+    session = scene.rested()
+    sessions.send_again(scene.program.principal, session)
+    return session
+
+
+def start_by_rest(scene: Scene) -> Session:
+    answer = scene.rest.post("agents/helper/sessions", {"message": "x"})
+    return Session.objects.get(pk=answer.json["id"])
+
+
+def send_by_rest(scene: Scene) -> Session:
+    session = scene.rested()
+    assert scene.rest.post(f"sessions/{session.pk}/messages", {"message": "x"}).status == 202
+    return session
+
+
+def chat(scene: Scene) -> Session:
+    found = scene.client.use("helper_chat", message="x", wait_s=0)
+    return Session.objects.get(pk=found["session_id"])
+
+
+def chat_on(scene: Scene) -> Session:
+    session = scene.rested()
+    scene.client.use("helper_chat", message="x", session_id=str(session.pk), wait_s=0)
+    return session
+
+
+def start_a_workflow(scene: Scene) -> Session:
+    flow = factories.workflow(scene.world.helper)
+    return run_workflow(scene.program.principal, flow, {}).session
+
+
+def start_a_workflow_by_rest(scene: Scene) -> Session:
+    flow = factories.workflow(scene.world.helper)
+    answer = scene.rest.post(f"workflows/{flow.name}/runs", {"inputs": {}})
+    return WorkflowRun.objects.get(pk=answer.json["id"]).session
+
+
+WRITES: tuple[Callable[[Scene], Session], ...] = (
+    *(start, send, send_again, start_by_rest, send_by_rest, chat, chat_on),
+    *(start_a_workflow, start_a_workflow_by_rest),
+)
+
+
+@pytest.mark.parametrize("way", WRITES, ids=lambda way: way.__name__)
+def test_a_session_holds_what_the_program_holds_that_writes_to_it(
+    scene: Scene, way: Callable[[Scene], Session]
+) -> None:
+    scene.program.under_labels()
+    session = way(scene)
+    assert scene.caller(session).sends() == ASKED
+    assert [one.label for one in list_session_labels(session)] == [*BOTH]
+    row = AuditRow.objects.get(action="session_labelled")
+    assert (row.actor_id, row.resource_id) == (scene.program.principal.id, str(session.pk))
+
+
+@pytest.mark.parametrize("way", WRITES, ids=lambda way: way.__name__)
+def test_a_session_holds_nothing_from_a_program_that_has_seen_nothing(
+    scene: Scene, way: Callable[[Scene], Session]
+) -> None:
+    assert scene.caller(way(scene)).sends() == ""
+    assert not AuditRow.objects.filter(action="session_labelled").exists()
+
+
+def read_messages(scene: Scene, session: Session) -> None:
+    scene.client.use("session_messages", session_id=str(session.pk))
+
+
+def read_status(scene: Scene, session: Session) -> None:
+    scene.client.use("session_status", session_id=str(session.pk))
+
+
+def wait_for_rest(scene: Scene, session: Session) -> None:
+    scene.client.use("session_status", session_id=str(session.pk), wait_s=5)
+
+
+def read_resource(scene: Scene, session: Session) -> None:
+    asked = {"uri": build_uri("sessions", session.pk)}
+    assert scene.wire.modern(PATH, "resources/read", asked, token=scene.text).result["contents"]
+
+
+def read_by_rest(scene: Scene, session: Session) -> None:
+    assert scene.rest.get(f"sessions/{session.pk}").status == 200
+
+
+def export(scene: Scene, session: Session) -> None:
+    assert scene.rest.get(f"sessions/{session.pk}/export?as=json").status == 200
+
+
+def follow_events(scene: Scene, session: Session) -> None:
+    async def read(events: AsyncIterator[bytes]) -> list[bytes]:
+        return [one async for one in events]
+
+    assert get_runtime().call(read, stream_events(session.pk, 0, scene.program.principal))
+
+
+def read_a_run(scene: Scene, session: Session) -> None:
+    run = WorkflowRun.objects.get(session=session)
+    assert scene.rest.get(f"workflow-runs/{run.pk}").status == 200
+
+
+def list_runs(scene: Scene, session: Session) -> None:
+    run = WorkflowRun.objects.get(session=session)
+    assert scene.rest.get(f"workflows/{run.name}/runs").status == 200
+
+
+Read = Callable[[Scene, Session], None]
+READS: tuple[Read, ...] = (
+    *(read_messages, read_status, wait_for_rest, read_resource, read_by_rest, export),
+    *(follow_events, read_a_run, list_runs),
+)
+
+
+def labelled_session(scene: Scene, way: Read) -> Session:
+    """Return a session that rests: one that follows a workflow, where its run is read."""
+    if way in (read_a_run, list_runs):
+        flow = factories.workflow(scene.world.helper)
+        session = run_workflow(scene.world.boss, flow, {}).session
+        Session.objects.filter(pk=session.pk).update(status=Session.Status.DONE)
+        return session
+    return scene.rested()
+
+
+@pytest.mark.parametrize("way", READS, ids=lambda way: way.__name__)
+def test_a_program_holds_what_the_session_holds_that_it_reads(scene: Scene, way: Read) -> None:
+    session = labelled_session(scene, way)
+    way(scene, session)
+    assert scene.program.sends() == ""
+    scene.caller(session).under_labels()
+    way(scene, session)
+    assert scene.program.sends() == ASKED
+    way(scene, session)
+    assert AuditRow.objects.filter(action="session_labels_read").count() == 1
+    # What it writes next carries them on.
+    assert scene.caller(start(scene)).sends() == ASKED
+
+
+def test_who_reads_on_a_page_and_who_only_writes_hold_nothing(scene: Scene) -> None:
+    session = scene.rested()
+    scene.caller(session).under_labels()
+    assert rest.as_administrator().get(f"sessions/{session.pk}").status == 200
+    sessions.start(scene.world.boss, scene.world.helper, "x")
+    assert scene.rest.post(f"sessions/{session.pk}/messages", {"message": "x"}).status == 202
+    assert FlowCell.objects.exclude(labels=0).count() == 1
+    assert scene.program.sends() == ""

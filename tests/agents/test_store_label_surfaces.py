@@ -1,0 +1,62 @@
+"""Labels of stored data on every surface: seen by those who read, cleared by those who label."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from agents.models import Agent
+from bonobot.accounts.models import Organization
+from bonobot.accounts.roles import Role
+from bonobot.ledger.models import AuditRow
+from mcp_servers.flow_labels.store_labels import store_labels_of
+from tests import admin_client, rest
+from tests.agents.labeled_stores import BOTH, World, world_of
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+LABELS = [str(label) for label in BOTH]
+
+
+@pytest.fixture
+def world(acme: Organization, helper: Agent) -> Iterator[World]:
+    with world_of(acme, helper) as one:
+        writer = one.session().under_labels()
+        assert writer.use("mcp_records_create_record", {"text": "x"}) == ""
+        Agent.objects.filter(pk=helper.pk).update(workspace_holds=3)
+        yield one
+
+
+def test_rest_shows_and_clears_them(world: World) -> None:
+    server = f"mcp-servers/{world.records.pk}/store-labels"
+    agent = f"agents/{world.helper.slug}/store-labels"
+    reader, reviewer = (rest.as_role(world.acme, role) for role in (Role.AUDITOR, Role.REVIEWER))
+    found = reader.get(server).json
+    assert found["labels"] == LABELS
+    assert [one["tool"] for one in found["written"]] == ["create_record"]
+    stores = {one["name"]: one["labels"] for one in reader.get(agent).json["stores"]}
+    assert stores == {"workspace": LABELS, "notes": []}
+    for address in (server, agent):
+        assert rest.as_role(world.acme, Role.OPERATOR).delete(address).status == 403
+        assert reviewer.delete(address).status == 204
+    assert reader.get(server).json["labels"] == []
+    assert reader.get(server).json["written"][0]["cleared_by"]
+    assert [one["labels"] for one in reader.get(agent).json["stores"]] == [[], []]
+    assert AuditRow.objects.filter(action="store_labels_cleared").count() == 2
+
+
+def test_a_page_shows_and_clears_them(world: World) -> None:
+    reader, reviewer = (
+        admin_client.sit(world.acme, role) for role in (Role.AUDITOR, Role.REVIEWER)
+    )
+    server, agent = "mcp_servers_server", "agents_agent"
+    page = reader.get(f"{server}_data_labels", world.records.pk)
+    assert "create_record" in page
+    assert "Clear data labels" not in page
+    assert "Clear data labels" in reviewer.get(f"{server}_data_labels", world.records.pk)
+    assert "Clear data labels" in reviewer.get(f"{agent}_builtin", world.helper.pk)
+    reviewer.post(f"{server}_clear_data_labels", world.records.pk)
+    reviewer.post(f"{agent}_clear_data_labels", world.helper.pk)
+    assert store_labels_of(world.records) == ()
+    world.helper.refresh_from_db()
+    assert world.helper.workspace_holds == 0
+    assert "has no labels" in reviewer.get(f"{server}_data_labels", world.records.pk)
