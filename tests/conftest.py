@@ -15,6 +15,7 @@ import os
 import sys
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_django
@@ -24,6 +25,9 @@ from django.core.management import call_command
 from django.core.management.commands import flush
 from django.db import connections
 from django.db.backends.base.operations import BaseDatabaseOperations
+from django.dispatch import Signal
+from django.template import Context, RequestContext, Template
+from django.test import client as test_client
 from hypothesis import HealthCheck
 from hypothesis import settings as settings_of_hypothesis
 from playwright.sync_api import Browser, Page
@@ -98,6 +102,30 @@ def _no_static_files() -> Iterator[None]:
     settings.MIDDLEWARE = [name for name in before if not name.startswith("servestatic.")]
     yield
     settings.MIDDLEWARE = before
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _contexts_of_pages_alone() -> Iterator[None]:
+    """Keep Django's test client from copying the context of each widget and included template.
+
+    `response.context` is that of the page; copying all others takes a tenth of a page's time.
+    """
+    store = test_client.store_rendered_templates  # type: ignore[attr-defined]
+
+    def keep_page(
+        kept: dict[str, Any],
+        signal: Signal,
+        sender: Template,
+        template: Template,
+        context: Context,
+        **more: Any,
+    ) -> None:
+        if isinstance(context, RequestContext) and context.template is template:
+            store(kept, signal, sender, template, context, **more)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(test_client, "store_rendered_templates", keep_page)
+        yield
 
 
 @pytest.fixture(scope="session")
