@@ -353,8 +353,7 @@ def test_a_preview_compares_no_versions(seat: admin_client.Desk, helper: Agent) 
 def test_rules_of_rows_that_came_later_are_compared_too(
     seat: admin_client.Desk, helper: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("policy_groups", "policy"):
-        monkeypatch.setattr(f"agents.admin.{module}.SHOWN_AT_ONCE", 2)
+    monkeypatch.setattr("agents.admin.policies.SHOWN_AT_ONCE", 2)
     tab = Tab(seat, admin_client.url("agents_agent_policy", helper.pk))
     assert ruled(REMOVE) not in tab.fields
     group = helper.bindings.get().server_id

@@ -81,7 +81,7 @@ def test_a_python_client_is_generated_without_a_warning_and_works(
             "helper",
             "mcp_time_get_current_time",
             client=http,
-            body=of("models", "CallRequest").from_dict(arguments),
+            body=of("models", "CallToolRequest").from_dict(arguments),
         )
         assert (outcome.outcome.value, outcome.is_error) == ("ok", False)
         assert "UTC" in outcome.text

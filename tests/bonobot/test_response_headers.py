@@ -134,7 +134,7 @@ def test_what_fails_answers_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
     async def fail(_: Any) -> None:
         raise OSError("canary")
 
-    monkeypatch.setattr(asgi.health, "respond", fail)
+    monkeypatch.setattr(asgi.health, "respond_healthz", fail)
     sent: list[Any] = []
 
     async def send(message: Any) -> None:

@@ -53,7 +53,7 @@ def test_a_run_that_waits_goes_on_after_the_answer(
     def somebody(seconds: float) -> None:
         bonobot("approvals", "approve", str(Approval.objects.waiting().get().pk))
 
-    monkeypatch.setattr(cli_approvals.watching, "pause", somebody)
+    monkeypatch.setattr(cli_approvals.command_group, "pause", somebody)
     ran = bonobot("agents", "run", "helper", ASK, "--wait")
     assert ran.status == 0
     assert "bonobot approvals approve" in ran.out

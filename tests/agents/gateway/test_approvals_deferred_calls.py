@@ -383,7 +383,7 @@ def test_a_call_that_we_can_not_make_tells_why(
     number: str, wire: Wire, say: Say, effects: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     say("approve")
-    monkeypatch.setattr(mcp_tasks.calls, "call", away)
+    monkeypatch.setattr(mcp_tasks.pipeline, "call", away)
     assert code(over(wire, number)) == "audit_unavailable"
     assert not effects.read_text()
 
@@ -392,7 +392,7 @@ def test_a_fault_of_ours_is_told_as_one_where_the_tool_is_not_offered_any_more(
     number: str, wire: Wire, say: Say, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     say("approve")
-    monkeypatch.setattr(mcp_tasks.calls, "call", away)
+    monkeypatch.setattr(mcp_tasks.pipeline, "call", away)
     monkeypatch.setattr(mcp_tasks, "is_tool_listed", unlisted)
     ended = over(wire, number)
     assert (ended["status"], ended["error"]["code"]) == ("failed", -32603)

@@ -164,7 +164,7 @@ def test_many_watchers_of_a_busy_session_take_at_most_five_queries_a_second(
     with django_assert_num_queries(2):
         session_events._load_sessions([session.pk])
         session_events._load_steps(session.pk, 0)
-    for name in ("_sessions", "_steps"):
+    for name in ("_load_sessions", "_load_steps"):
         monkeypatch.setattr(session_events, name, counted(getattr(session_events, name)))
 
     async def watched():

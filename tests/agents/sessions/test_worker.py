@@ -63,7 +63,7 @@ def test_a_runner_that_left_takes_nothing(session, take, runner):
 def test_a_heart_goes_on_beating_after_a_database_that_was_away(runner, monkeypatch):
     monkeypatch.setattr(running, "WATCH_S", 0.01)
     monkeypatch.setattr(leases, "BEAT_S", 0.02)
-    left = failing(monkeypatch, leases, "beat", OperationalError("away"), times=2)
+    left = failing(monkeypatch, leases, "renew_runner_leases", OperationalError("away"), times=2)
     get_runtime().call(runner.begin)
     eventually(lambda: not left)
     now = timezone.now()

@@ -160,7 +160,7 @@ import os
 from bonobot.processes.supervisor import ProcessSupervisor, ProcessSpec
 import sys
 program = ProcessSpec("web", (sys.executable, "-c", {(STUBBORN + FOREVER)!r}))
-with Crew((program,), environment=dict(os.environ), write_line=print) as running:
+with ProcessSupervisor((program,), environment=dict(os.environ), write_line=print) as running:
     print("child", running._children[0].popen.pid, flush=True)
     while True:
         running.pump(1)

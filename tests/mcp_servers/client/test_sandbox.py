@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from bonobot.core.http import network_backend
 from mcp_servers.client import egress_proxy, sandbox
 from mcp_servers.client.endpoint import ServerEndpoint
 from mcp_servers.client.pool import ConnectionPool
@@ -257,11 +258,9 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, address: tuple[str, int], port: in
         assert (host, number) == address
         return await plain(self, "127.0.0.1", port, 5.0)
 
-    plain = egress_proxy.GuardedBackend.connect_tcp.__globals__["streams"].Backend.connect_tcp
+    plain = network_backend.AsyncioNetworkBackend.connect_tcp
     monkeypatch.setattr(egress_proxy, "resolve_host", resolve)
-    monkeypatch.setattr(
-        "bonobot.core.http.network_backend.AsyncioNetworkBackend.connect_tcp", connect
-    )
+    monkeypatch.setattr(network_backend.AsyncioNetworkBackend, "connect_tcp", connect)
 
 
 @pytest.mark.sandbox

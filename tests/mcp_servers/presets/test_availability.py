@@ -248,7 +248,7 @@ def test_the_command_line_refuses_whoever_is_no_platform_administrator(
 ) -> None:
     """Today it always works as one; the rule doesn't depend on that."""
     person = factories.person(acme, Role.OPERATOR)
-    monkeypatch.setattr(command_group, "build_cli_principal", lambda _: person)
+    monkeypatch.setattr(command_group, "build_command_principal", lambda _: person)
     cli = command_group.CommandContext(
         org="acme", as_json=True, stdout=StringIO(), stderr=StringIO()
     )

@@ -30,7 +30,7 @@ import os, sys, uuid
 import django
 django.setup()
 from bonobot.ledger.types import Admission
-from bonobot.ledger.writer.writer_thread.writer_thread import get_writer
+from bonobot.ledger.writer.writer_thread import get_writer
 from tests.bonobot.ledger.factories import opening_of
 
 organization = uuid.UUID(sys.argv[1])
@@ -63,7 +63,7 @@ def run(script: str, organization_id: UUID) -> subprocess.Popen[str]:
 def test_a_process_that_is_killed_leaves_the_opened_row(organization_id: UUID) -> None:
     script = """
 call = opening_of(organization)
-writer().admit(Admission(call)).result()
+get_writer().admit(Admission(call)).result()
 print(call.call_id, flush=True)
 sys.stdin.read()
 """
@@ -81,7 +81,7 @@ sys.stdin.read()
 def test_a_process_that_ends_writes_its_counts_first(organization_id: UUID) -> None:
     script = """
 for _ in range(10):
-    writer().refuse(opening_of(organization, decision="deny", code="denied"))
+    get_writer().refuse(opening_of(organization, decision="deny", code="denied"))
 """
     with run(script, organization_id) as process:
         process.communicate(timeout=WAIT_S)
@@ -93,14 +93,14 @@ for _ in range(10):
 @pytest.mark.django_db(transaction=True)
 def test_a_forked_process_has_a_writer_of_its_own(organization_id: UUID) -> None:
     script = """
-parent = writer()
+parent = get_writer()
 parent.admit(Admission(opening_of(organization))).result()
 if os.fork() == 0:
-    assert writer() is not parent
-    writer().admit(Admission(opening_of(organization))).result(20)
+    assert get_writer() is not parent
+    get_writer().admit(Admission(opening_of(organization))).result(20)
     sys.exit(0)
 assert os.wait()[1] == 0
-assert writer() is parent
+assert get_writer() is parent
 parent.admit(Admission(opening_of(organization))).result(20)
 """
     with run(script, organization_id) as process:
@@ -121,7 +121,7 @@ def test_two_processes_with_twenty_clients_pass_what_the_rate_allows_and_no_more
     """
     script = f"""
 import asyncio, json, time
-from agents.budgets.services.limits import charge
+from agents.budgets.limits import charge
 from bonobot.ledger.refusals import RateLimited
 
 rate = charge(organization, "organization", organization, {PER_MINUTE})
@@ -129,7 +129,7 @@ rate = charge(organization, "organization", organization, {PER_MINUTE})
 async def ask(told):
     began = time.time_ns() // 1000
     try:
-        await writer().admit_async(Admission(opening_of(organization), charges=(rate,)))
+        await get_writer().admit_async(Admission(opening_of(organization), charges=(rate,)))
     except RateLimited as refused:
         told.append((began, time.time_ns() // 1000, False))
         await asyncio.sleep(refused.retry_after)
