@@ -349,7 +349,7 @@ class CallSnapshot:
         return [tool for tool in self.offered() if tool.facts.source == "mcp"]
 
     def shown(self, found: Collection[str]) -> list[SnapshotTool]:
-        """Return the tools that a model is shown: all, or the built-in and the found ones (X11)."""
+        """Return the tools that a model is shown: all, or the built-in and the found ones."""
         search = self.tools.get(FIND_TOOLS)
         if search is None or not search.decision.offered:
             return self.offered()

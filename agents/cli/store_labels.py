@@ -1,4 +1,4 @@
-"""Labels of stored data: `bonobot mcp|agents store-labels` and `clear-store-labels` (X9)."""
+"""Labels of stored data: `bonobot mcp|agents store-labels` and `clear-store-labels`."""
 
 import argparse
 

@@ -1,7 +1,7 @@
 """Remember, search_notes, forget.
 
 A note keeps the labels that its writer held, and reading it brings them: a note of a session that
-saw untrusted content is untrusted content wherever it is read (X9).
+saw untrusted content is untrusted content wherever it is read.
 """
 
 from typing import Any
