@@ -41,7 +41,7 @@ def written(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """List for each group that was tried at once whether it was written, which it must be exactly
     where what it was decided on is stored."""
     seen: list[bool] = []
-    write = committer.at_once.write
+    write = committer.sql.write
 
     def watched(
         database: DedicatedLedgerDatabase, before: BatchState, plan: BatchPlan
@@ -52,7 +52,7 @@ def written(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         seen.append(same)
         return now
 
-    monkeypatch.setattr(committer.at_once, "write", watched)
+    monkeypatch.setattr(committer.sql, "write", watched)
     return seen
 
 
@@ -230,7 +230,7 @@ def test_an_answer_that_was_lost_is_not_written_twice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     writer.admit(_admission(opening())).result(WAIT_S)
-    write, lost = committer.at_once.write, [True]
+    write, lost = committer.sql.write, [True]
 
     def losing(*args: Any) -> int | None:
         now = write(*args)
@@ -238,7 +238,7 @@ def test_an_answer_that_was_lost_is_not_written_twice(
             raise OperationalError("the connection is gone")
         return now
 
-    monkeypatch.setattr(committer.at_once, "write", losing)
+    monkeypatch.setattr(committer.sql, "write", losing)
     admission = _admission(opening())
     assert writer.admit(admission).result(WAIT_S).seq == 2
     assert writer.settle(_settlement(admission)).result(WAIT_S) is True
@@ -265,14 +265,14 @@ def test_labels_are_kept_whose_cell_was_removed(
     """What is compared can be removed before it is written, if nobody has used it for long."""
     call = Admission(opening_of(organization_id), flows=(FlowLabelEffect("flow:x", adds=0),))
     writer.admit(call).result(WAIT_S)
-    move = committer.at_once._move
+    move = committer.sql._move
 
     def removing(database: DedicatedLedgerDatabase, *args: Any) -> Any:
         found = move(database, *args)
         database.execute("DELETE FROM ledger_flowcell")
         return found
 
-    monkeypatch.setattr(committer.at_once, "_move", removing)
+    monkeypatch.setattr(committer.sql, "_move", removing)
     call = Admission(opening_of(organization_id), flows=(FlowLabelEffect("flow:x", adds=4),))
     writer.admit(call).result(WAIT_S)
     assert FlowCell.objects.get(pk="flow:x").labels == 4
