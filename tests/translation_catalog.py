@@ -139,9 +139,10 @@ def _of_presets(presets: Iterable[Mapping[str, Any]]) -> Iterator[Message]:
 
 
 def _says(call: ast.Call) -> bool:
-    """Tell whether a call is of `say`, or makes one; a method of that name prints something."""
-    made = ast.unparse(call.func) == "partial" and ast.unparse(call.args[0]) == "say"
-    return made or (isinstance(call.func, ast.Name) and call.func.id == "say")
+    """Tell whether a call is of `format_message`, or makes one; a method of that name prints something."""
+    partial = ast.unparse(call.func) == "partial"
+    made = partial and ast.unparse(call.args[0]) == "format_message"
+    return made or (isinstance(call.func, ast.Name) and call.func.id == "format_message")
 
 
 def _in_template(source: str) -> Iterator[Message]:

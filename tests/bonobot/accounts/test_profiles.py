@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from django.core import mail
-from django.core.cache import cache
 from django.core.management import call_command
 from django.test import Client
 from django.urls import reverse
@@ -21,6 +20,7 @@ from bonobot.accounts.tokens.services import issue
 from bonobot.core.i18n import localization
 from bonobot.ledger.models import AuditRow
 from tests import factories, rest
+from tests.own_cache import clear_cache
 
 pytestmark = pytest.mark.django_db
 
@@ -32,9 +32,9 @@ EMAIL = "anna@new.example.com"
 def _mail(settings: object) -> Iterator[None]:
     """Have a mail server, and forget tries."""
     settings.BONOBOT_EMAIL_URL = "smtp://localhost"  # type: ignore[attr-defined]
-    cache.clear()
+    clear_cache()
     yield
-    cache.clear()
+    clear_cache()
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import pytest
 from allauth.mfa.models import Authenticator
 from allauth.mfa.totp.internal.auth import format_hotp_value, hotp_value
-from django.core.cache import cache
 from django.test import Client, TestCase
 from django.urls import reverse
 
@@ -19,6 +18,7 @@ from bonobot.core.crypto.encrypted_fields import list_sealed_fields
 from bonobot.core.problems import Forbidden
 from bonobot.ledger.models import AuditRow
 from tests import factories, rest
+from tests.own_cache import clear_cache
 
 pytestmark = pytest.mark.django_db
 
@@ -28,9 +28,9 @@ PASSWORD = "pw-for-tests"  # as the cast has it
 @pytest.fixture(autouse=True)
 def _nothing_used() -> Iterator[None]:
     """Forget codes that were used, and tries: the cache outlives a test's rows."""
-    cache.clear()
+    clear_cache()
     yield
-    cache.clear()
+    clear_cache()
 
 
 @pytest.fixture

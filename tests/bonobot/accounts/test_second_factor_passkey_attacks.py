@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from allauth.mfa.models import Authenticator
-from django.core.cache import cache
 from django.test import Client
 from django.urls import reverse
 
@@ -18,6 +17,7 @@ from bonobot.accounts.second_factor import has_second_factor
 from tests import factories
 from tests.bonobot.accounts.software_passkey import SecurityKey
 from tests.bonobot.accounts.test_second_factor import PASSWORD
+from tests.own_cache import clear_cache
 
 pytestmark = pytest.mark.django_db
 ADD, ASK = "mfa_add_webauthn", "mfa_authenticate"
@@ -27,9 +27,9 @@ ADD, ASK = "mfa_add_webauthn", "mfa_authenticate"
 def _over_tls(settings: Any) -> Iterator[None]:
     """Be asked over TLS, where the page's origin is looked at; forget tries."""
     settings.MFA_WEBAUTHN_ALLOW_INSECURE_ORIGIN = False
-    cache.clear()
+    clear_cache()
     yield
-    cache.clear()
+    clear_cache()
 
 
 @pytest.fixture

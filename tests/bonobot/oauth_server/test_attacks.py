@@ -254,9 +254,8 @@ def test_a_false_document_lets_nobody_in(site: Site, olga: User, helper: Agent, 
 def test_what_is_no_object_is_no_document(
     olga: User, helper: Agent, monkeypatch: pytest.MonkeyPatch, body: str
 ) -> None:
-    from django.core.cache import cache
 
-    cache.clear()
+    clear_cache()
 
     def answer(_: httpx2.Request) -> httpx2.Response:
         kind = {"Content-Type": "application/json"}
@@ -269,7 +268,7 @@ def test_what_is_no_object_is_no_document(
     program = Program(olga)
     program.id = ID
     assert program.asked().status_code == 400
-    cache.clear()
+    clear_cache()
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308, 204, 206, 500])
@@ -286,9 +285,8 @@ def test_a_document_is_read_where_it_is_named_and_nowhere_else(
 def test_the_reader_takes_so_much_from_public_addresses(
     olga: User, helper: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from django.core.cache import cache
 
-    cache.clear()
+    clear_cache()
     asked: list[dict[str, Any]] = []
 
     def client(**said: Any) -> Any:
@@ -302,7 +300,7 @@ def test_the_reader_takes_so_much_from_public_addresses(
     (said,) = asked
     assert (said["allow_private"], said["max_body"]) == (False, MAX_BODY)
     assert MAX_BODY <= 64 * 1024
-    cache.clear()
+    clear_cache()
 
 
 def test_a_document_that_changes_changes_nothing_that_was_begun(

@@ -44,9 +44,8 @@ class Site:
 
 @pytest.fixture
 def site(monkeypatch: pytest.MonkeyPatch, settings: Any) -> Iterator[Site]:
-    from django.core.cache import cache
 
-    cache.clear()
+    clear_cache()
     site = Site()
 
     def client(**_: Any) -> httpx2.AsyncClient:
@@ -54,7 +53,7 @@ def site(monkeypatch: pytest.MonkeyPatch, settings: Any) -> Iterator[Site]:
 
     monkeypatch.setattr(client_registration, "build_guarded_client", client)
     yield site
-    cache.clear()
+    clear_cache()
 
 
 def test_a_program_with_a_document_is_let_in_under_its_host(

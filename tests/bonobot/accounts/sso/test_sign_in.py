@@ -7,7 +7,6 @@ from typing import Any
 import httpx
 import pytest
 from allauth.mfa.models import Authenticator
-from django.core.cache import cache
 from django.core.management import call_command
 from django.test import Client
 from django.urls import reverse
@@ -33,6 +32,7 @@ from tests.bonobot.accounts.sso.provider_process import (
     to_link,
     trust,
 )
+from tests.own_cache import clear_cache
 
 pytestmark = pytest.mark.django_db
 
@@ -45,10 +45,10 @@ def url() -> Iterator[str]:
 
 @pytest.fixture(autouse=True)
 def _nothing_tried(url: str) -> Iterator[None]:
-    cache.clear()
+    clear_cache()
     httpx.post(f"{url}/say", json={})
     yield
-    cache.clear()
+    clear_cache()
 
 
 @pytest.fixture

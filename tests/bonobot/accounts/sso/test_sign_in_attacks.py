@@ -7,7 +7,6 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 import httpx
 import pytest
 from django.conf import settings
-from django.core.cache import cache
 from django.test import Client
 from django.urls import reverse
 
@@ -27,6 +26,7 @@ from tests.bonobot.accounts.sso.provider_process import (
     to_link,
     trust,
 )
+from tests.own_cache import clear_cache
 
 pytestmark = pytest.mark.django_db
 
@@ -39,10 +39,10 @@ def url() -> Iterator[str]:
 
 @pytest.fixture(autouse=True)
 def _nothing_tried(url: str) -> Iterator[None]:
-    cache.clear()
+    clear_cache()
     httpx.post(f"{url}/say", json={})
     yield
-    cache.clear()
+    clear_cache()
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 
 import pytest
-from django.core.cache import cache
 from django.http.response import HttpResponseBase
 from django.test import Client
 from django.urls import reverse
@@ -13,6 +12,7 @@ from bonobot.accounts.models import Organization, User
 from bonobot.accounts.roles import Role
 from tests import factories
 from tests.bonobot.accounts.test_second_factor import PASSWORD, code, set_up, signed_in
+from tests.own_cache import clear_cache
 
 pytestmark = pytest.mark.django_db
 
@@ -22,9 +22,9 @@ DEVICE = "bonobot_device"
 @pytest.fixture(autouse=True)
 def _nothing_used() -> Iterator[None]:
     """Forget tries: the cache outlives a test's rows."""
-    cache.clear()
+    clear_cache()
     yield
-    cache.clear()
+    clear_cache()
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ from typing import Any
 
 import httpx
 import pytest
-from django.core.cache import cache
 from django.test import Client
 from django.urls import reverse
 
@@ -22,6 +21,7 @@ from tests.bonobot.accounts.sso.provider_process import (
     sign_in,
     trust,
 )
+from tests.own_cache import clear_cache
 
 pytestmark = pytest.mark.django_db
 
@@ -39,10 +39,10 @@ def acme() -> Organization:
 
 @pytest.fixture
 def login(acme: Organization, url: str) -> Iterator[Provider]:
-    cache.clear()
+    clear_cache()
     httpx.post(f"{url}/say", json={})
     yield trust(acme, url, creates=True)
-    cache.clear()
+    clear_cache()
 
 
 def signed_out(client: Client) -> str:
