@@ -139,7 +139,7 @@ def _of_presets(presets: Iterable[Mapping[str, Any]]) -> Iterator[Message]:
 
 
 def _says(call: ast.Call) -> bool:
-    """Tell whether a call is of `format_message`, or makes one; a method of that name prints something."""
+    """Tell whether a call is of `format_message`, or makes one."""
     partial = ast.unparse(call.func) == "partial"
     made = partial and ast.unparse(call.args[0]) == "format_message"
     return made or (isinstance(call.func, ast.Name) and call.func.id == "format_message")

@@ -35,6 +35,7 @@ from tests.bonobot.oauth_server.test_client_registration_metadata_documents impo
     site,
 )
 from tests.bonobot.oauth_server.test_refusals import ORIGIN
+from tests.own_cache import clear_cache
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

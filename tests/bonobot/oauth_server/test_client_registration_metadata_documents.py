@@ -13,6 +13,7 @@ from agents.models import Agent
 from bonobot.accounts.models import Token, User
 from bonobot.oauth_server import client_registration
 from tests.bonobot.oauth_server.oauth_client import REDIRECT, Program, error
+from tests.own_cache import clear_cache
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
