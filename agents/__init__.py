@@ -1,1 +1,1 @@
-"""Agents: who may do what, and what happened."""
+"""Agents with their tools, policies, sessions and approvals."""

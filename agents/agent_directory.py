@@ -1,4 +1,4 @@
-"""What packages below ask about agents: who there is, and which have a server attached."""
+"""Implement the agent lookups that `bonobot.accounts` and `mcp_servers` declare."""
 
 from collections.abc import Iterable
 from uuid import UUID
@@ -12,39 +12,39 @@ from mcp_servers.models import Server
 
 
 class ModelAgentDirectory:
-    """The directory of agents that `bonobot.accounts.agent_directory` declares."""
+    """Implement the agent directory of `bonobot.accounts.agent_directory`."""
 
     def find_visible_id(self, principal: Principal, name: str) -> UUID:
-        """Return the id of the agent with this id or slug; raises `NotFound` for unseen ones."""
+        """Return the id of the visible agent with this id or slug; raises `NotFound`."""
         return Agent.objects.named(principal, name).pk
 
     def find_id_by_slug(self, organization_id: UUID, slug: str) -> UUID:
-        """Return the id of an organization's agent; raises `NotFound`."""
+        """Return the id of the organization's agent with this slug; raises `NotFound`."""
         agent: Agent = Agent.objects.get_or_404(organization_id, slug=slug)
         return agent.pk
 
     def list_choices(self, organization_id: UUID) -> list[tuple[str, str]]:
-        """Return an organization's agents."""
+        """Return an organization's agents as (id, name)."""
         return _list_choices(Agent.objects.for_organization(organization_id))
 
     def list_enabled_choices_of_user(
         self, organization_id: UUID, user_id: UUID, *, most: int
     ) -> list[tuple[str, str]]:
-        """Return at most so many enabled agents of an organization that a user may use."""
+        """Return at most `most` enabled agents of an organization that a user may use."""
         return _list_choices(_filter_enabled_for_user(organization_id, user_id), most)
 
     def is_enabled_for_user(self, organization_id: UUID, user_id: UUID, agent_id: UUID) -> bool:
-        """Tell whether an organization's agent is enabled, and one that a user may use."""
+        """Return whether an organization's agent is enabled and a user may use it."""
         return _filter_enabled_for_user(organization_id, user_id).filter(pk=agent_id).exists()
 
     def load_names(self, agent_ids: Iterable[UUID | str]) -> dict[str, str]:
-        """Return the names of agents by id; those that are gone are missing."""
+        """Return the names of agents by id, without deleted ones."""
         rows = Agent.objects.filter(pk__in={str(pk) for pk in agent_ids})
         return {str(pk): name for pk, name in rows.values_list("pk", "name")}
 
 
 class ModelAttachedAgents:
-    """The agents that have a server, as `mcp_servers.attached_agents` declares them."""
+    """Implement `mcp_servers.attached_agents`: the agents that have a server."""
 
     def attach(self, principal: Principal, agent_id: UUID, server: Server) -> None:
         """Attach a server to an agent; raises `NotFound` and `Forbidden`."""

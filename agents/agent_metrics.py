@@ -1,7 +1,6 @@
-"""An agent's calls, errors, durations, spend.
+"""Calls, errors, durations and cost of an agent.
 
-Read from the rollups of the audit and from what ended since they were written: a fixed number of
-queries (at most 8), whatever the agent did.
+Read from the audit rollups and the entries that are not rolled up yet, in at most 8 queries.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -37,7 +36,7 @@ SUMS = ("calls", "duration_ms", "input_tokens", "output_tokens", "cost_microusd"
 
 @dataclass(frozen=True)
 class MetricsWindow:
-    """A time back from now, and the steps that it is shown in."""
+    """A period that ends now, and the length of its buckets."""
 
     slug: str
     length: timedelta
@@ -45,7 +44,7 @@ class MetricsWindow:
 
     @property
     def step(self) -> timedelta:
-        """Return how long one step is."""
+        """Return the length of one bucket."""
         return timedelta(hours=1) if self.grain == "hour" else timedelta(days=1)
 
 
@@ -59,7 +58,7 @@ WINDOWS = (
 
 @dataclass
 class CallCounts:
-    """What rows come to. Durations are of what was called, in milliseconds."""
+    """Sums over audit rows. Durations are of admitted calls, in milliseconds."""
 
     calls: int = 0
     failed: int = 0
@@ -71,16 +70,16 @@ class CallCounts:
 
     @property
     def made(self) -> int:
-        """Return the calls that were let through."""
+        """Return the number of calls that were not refused."""
         return self.calls - self.refused
 
     @property
     def mean_ms(self) -> float | None:
-        """Return how long a call took on the average."""
+        """Return the mean duration of a call in milliseconds."""
         return self.duration_ms / self.made if self.made else None
 
     def add(self, kind: RollupKind, total: Total) -> None:
-        """Add what one kind of rows comes to."""
+        """Add the total of one kind of rows."""
         self.tokens += total.input_tokens + total.output_tokens
         self.cost_microusd += total.cost_microusd
         if kind.event_type == "model":
@@ -94,7 +93,7 @@ class CallCounts:
 
 @dataclass
 class MetricsBucket(CallCounts):
-    """One hour or day; its height is in percent of the busiest."""
+    """One hour or day; `height` is in percent of the busiest one."""
 
     begins: datetime = datetime.min
     height: int = 0
@@ -102,14 +101,14 @@ class MetricsBucket(CallCounts):
 
 @dataclass
 class ServerUsage(CallCounts):
-    """What an agent did with one server."""
+    """Calls of one agent to one server."""
 
     last: datetime | None = None
 
 
 @dataclass
 class AgentMetrics:
-    """What a page shows of a time."""
+    """The numbers of one window, as the page shows them."""
 
     window: MetricsWindow
     since: datetime
@@ -122,7 +121,7 @@ class AgentMetrics:
 
 
 def load_metrics(agent: Agent, window: MetricsWindow) -> AgentMetrics:
-    """Return what the agent did in the window (at most 8 queries)."""
+    """Return the agent's metrics of the window (at most 8 queries)."""
     since = truncate_time(timezone.now() - window.length, window.grain) + window.step
     counted, fresh = _load_counts(agent, since, window.grain)
     found = AgentMetrics(window, since)
@@ -135,7 +134,7 @@ def load_metrics(agent: Agent, window: MetricsWindow) -> AgentMetrics:
 
 
 def load_usage_by_server(agent: Agent, length: timedelta) -> dict[UUID | None, ServerUsage]:
-    """Return what the agent called of each server, by whole days up to now (3 queries)."""
+    """Return the agent's usage of each server, by whole days up to now (3 queries)."""
     counted, fresh = _load_counts(agent, truncate_time(timezone.now() - length, "day") + DAY, "day")
     found: dict[UUID | None, ServerUsage] = {}
     calls = counted.filter(event_type="call")
@@ -150,7 +149,7 @@ def load_usage_by_server(agent: Agent, length: timedelta) -> dict[UUID | None, S
 def _load_counts(
     agent: Agent, since: datetime, grain: Grain
 ) -> tuple[QuerySet[Rollup], dict[RollupKey, Total]]:
-    """Return what is counted of the agent, and what isn't yet (2 queries when it is read)."""
+    """Return the agent's rollups, and totals of entries not rolled up yet (2 queries)."""
     counted = Rollup.objects.filter(
         organization_id=agent.organization_id,
         agent_id=agent.pk,
@@ -222,7 +221,7 @@ def _sum_durations(counted: QuerySet[Rollup], fresh: Mapping[RollupKey, Total]) 
 def _group_totals(
     counted: Any, fresh: Mapping[RollupKey, Total], *columns: str
 ) -> Iterable[tuple[RollupKind, datetime, Total]]:
-    """Yield what is counted by these columns, then what isn't counted yet."""
+    """Yield the rollups grouped by these columns, then the uncounted totals."""
     last = Max(Coalesce("last_at", "begins"))
     sums = {f"all_{name}": Sum(name) for name in SUMS}
     rows = counted.values(*columns).annotate(**sums, all_last=last)

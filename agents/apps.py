@@ -1,18 +1,18 @@
-"""Django's entry for agents."""
+"""Django app configuration of agents."""
 
 from django.apps import AppConfig
 from django.utils.translation import gettext_lazy as _
 
 
 class AgentsConfig(AppConfig):
-    """Who may do what, and what happened."""
+    """Agents with their tools, policies, sessions and approvals."""
 
     name = "agents"
     verbose_name = _("Work")
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Register what packages below call: who agents are, their gauges, tools, panels."""
+        """Register the hooks of lower packages: directories, gauges, tools and panels."""
         from agents.agent_directory import ModelAgentDirectory, ModelAttachedAgents
         from agents.builtin_tools.registry import register_tool_source
         from agents.services import grant_invited_agents

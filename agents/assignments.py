@@ -1,4 +1,4 @@
-"""Which agents have a skill or workflow; slugs taken."""
+"""Assignment of skills and workflows to agents."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -16,7 +16,7 @@ Named = Skill | Trigger | Workflow
 
 
 def get_agents_by_slug(principal: Principal, slugs: Sequence[str], field: str) -> list[Agent]:
-    """Return the agents of these slugs; raises `NotFound` at `field` for one that isn't here."""
+    """Return the agents of these slugs; raises `NotFound` at `field` for unknown ones."""
     rows = Agent.objects.visible_to(principal).filter(slug__in=list(slugs))
     found = {row.slug: row for row in rows}
     if strange := sorted(set(slugs) - found.keys()):
@@ -34,7 +34,7 @@ def list_agent_slugs(row: Skill | Workflow) -> list[str]:
 
 
 def set_agents(row: Skill | Workflow, agents: Sequence[Agent]) -> list[str]:
-    """Let exactly these agents have a skill or workflow; return their slugs."""
+    """Attach a skill or workflow to exactly these agents; return their slugs."""
     given: Any = row.given
     given.exclude(agent__in=agents).delete()
     there = set(given.values_list("agent_id", flat=True))
@@ -45,7 +45,7 @@ def set_agents(row: Skill | Workflow, agents: Sequence[Agent]) -> list[str]:
 
 
 def store(row: Named) -> None:
-    """Save a row; raises `Conflict` where another one has its name."""
+    """Save a row; raises `Conflict` if its name is taken."""
     try:
         with transaction.atomic():
             row.save()
@@ -68,7 +68,7 @@ def record_assignment_change(
     *,
     governed: bool = True,
 ) -> AbstractContextManager[Any]:
-    """Record what is done to a row inside the block; `governed` raises the generation."""
+    """Record the change made inside the block; `governed` raises the generation."""
     return record_change(
         organization_id=row.organization_id,
         actor=principal.actor,

@@ -1,7 +1,7 @@
-"""Attachments: images and text files that people send with a message, kept beside the steps.
+"""Attachments: images and text files that people send with a message.
 
-What a file is, its bytes say: an image that models take, or text in UTF-8. A model gets a text
-between two lines with a mark that nothing in it can know; an image, where it sees any.
+The type is detected from the bytes: an image that models accept, or UTF-8 text. A model gets a text
+between two lines with a random mark that its content can't forge; an image, if it supports them.
 """
 
 import base64
@@ -31,17 +31,17 @@ TEXT = "text/plain"
 
 @dataclass(frozen=True)
 class Attachment:
-    """A file as it was sent; what it is called says nothing of what it is."""
+    """A file as it was sent; its name says nothing about its type."""
 
     name: str
     data: bytes = field(repr=False)
 
 
 def store_attachments(organization_id: UUID, given: Sequence[Attachment]) -> dict[str, Any]:
-    """Keep files and return how a message names them: `images` and `files`.
+    """Store files and return their references for a message: `images` and `files`.
 
-    Stored secrets of the organization are masked in texts. Raises `Invalid` (field `attachments`)
-    before anything is kept.
+    Stored secrets of the organization are masked in texts. Raises `InvalidInput` (field
+    `attachments`) before anything is stored.
     """
     if len(given) > MOST or sum(len(one.data) for one in given) > LARGEST_TOGETHER:
         raise _build_error(
@@ -69,19 +69,19 @@ def store_attachments(organization_id: UUID, given: Sequence[Attachment]) -> dic
 
 
 def from_base64(given: Sequence[Mapping[str, str]]) -> list[Attachment]:
-    """Return files as JSON carries them (`name`, `content` in base64); raises `Invalid`."""
+    """Return files decoded from JSON (`name`, `content` in base64); raises `InvalidInput`."""
     return [Attachment(one["name"], _decode_content(one)) for one in given]
 
 
 def build_model_messages(
     organization_id: UUID, messages: Sequence[Message], *, sees: bool
 ) -> list[Message]:
-    """Return the conversation with what its messages name: texts, and images if they are seen."""
+    """Return the messages with their attached texts, and images if the model sees them."""
     return load_message_images(organization_id, expand_files(organization_id, messages), sees=sees)
 
 
 def expand_files(organization_id: UUID, messages: Sequence[Message]) -> list[Message]:
-    """Return the conversation with the texts of its files, each where it was attached."""
+    """Return the messages with the text of each attached file inserted."""
     wanted = {one["sha256"] for message in messages for one in message.get("files", ())}
     rows = Blob.objects.for_organization(organization_id).filter(sha256__in=wanted)
     texts = {row.sha256: bytes(row.data).decode() for row in rows} if wanted else {}
@@ -109,7 +109,7 @@ def _store_text(organization_id: UUID, name: str, data: bytes) -> dict[str, Any]
 
 
 def _detect_type(one: Attachment) -> str:
-    """Return the type by the bytes; raises `Invalid` for what no model takes."""
+    """Return the type by the bytes; raises `InvalidInput` for unsupported ones."""
     if kind := detect_media_type(one.data):
         if len(one.data) > LARGEST:
             raise _build_error(

@@ -1,4 +1,4 @@
-"""Which agents an agent may call."""
+"""Agents that an agent may call."""
 
 from collections.abc import Sequence
 
@@ -12,15 +12,15 @@ from bonobot.ledger.audit.admin_changes import record_change
 
 
 def list_callable_agents(agent: Agent) -> list[str]:
-    """Return the slugs of the agents that an agent may ask (a query)."""
+    """Return the slugs of the agents that an agent may call (one query)."""
     given = agent.given.filter(callee__isnull=False)
     return list(given.order_by("callee__slug").values_list("callee__slug", flat=True))
 
 
 def set_callees(principal: Principal, agent: Agent, slugs: Sequence[str]) -> None:
-    """Say which agents an agent may ask; raises `NotFound` for a strange one.
+    """Set which agents an agent may call; raises `NotFound` for an unknown one.
 
-    Its policy still decides about the tools that it gets by it.
+    The agent's policy still decides about the resulting tools.
     """
     principal.require(Action.MANAGE_AGENTS)
     rows = Agent.objects.for_organization(agent.organization_id).filter(slug__in=list(slugs))

@@ -1,7 +1,7 @@
-"""Images of tools and models, kept once, shown to models.
+"""Images in tool results and messages, stored once by their digest.
 
-Their bytes stand in a table of their own by their digest, never in a step. What a model gets of a
-result's images is bounded; where it sees none, the words that stand for them in the text are all.
+Steps only refer to them. The number of images that a model gets is limited; a model that doesn't
+support images gets their placeholders in the text.
 """
 
 import base64
@@ -19,8 +19,8 @@ from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import NotFound
 
 MOST_IN_A_RESULT = 8
-LARGEST = 4 * 1024 * 1024  # bytes; what providers take is less than 5 MiB
-# The latest images of a conversation go to the model; older ones are words.
+LARGEST = 4 * 1024 * 1024  # bytes; providers accept less than 5 MiB
+# The latest images of a conversation go to the model; older ones are left out.
 MOST_SHOWN = 10
 
 _BEGINNINGS = (
@@ -32,14 +32,14 @@ _BEGINNINGS = (
 
 
 def detect_media_type(data: bytes) -> str:
-    """Return the type of an image by its first bytes; "" where it is none that models take."""
+    """Return the type of an image by its first bytes; "" if it is not supported."""
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
         return "image/webp"
     return next((kind for begins, kind in _BEGINNINGS if data.startswith(begins)), "")
 
 
 def extract_images(result: dict[str, Any]) -> tuple[ImageData, ...]:
-    """Return the images of a tool's content; what a server says of their type doesn't count."""
+    """Return the images of a tool's content; the type that the server declares is ignored."""
     content = result.get("content")
     parts = content if isinstance(content, list) else []
     found = (_decode_image(part) for part in parts if isinstance(part, dict))
@@ -47,7 +47,7 @@ def extract_images(result: dict[str, Any]) -> tuple[ImageData, ...]:
 
 
 def keep(organization_id: UUID, pictures: Iterable[ImageData]) -> list[dict[str, Any]]:
-    """Store images, each once, and return how a step names them."""
+    """Store images, each once, and return their references for a step."""
     named = []
     for one in pictures:
         if not (kind := detect_media_type(one.data)) or len(one.data) > LARGEST:
@@ -57,7 +57,7 @@ def keep(organization_id: UUID, pictures: Iterable[ImageData]) -> list[dict[str,
 
 
 def keep_bytes(organization_id: UUID, media_type: str, data: bytes) -> dict[str, Any]:
-    """Store bytes, once, and return how a step names them."""
+    """Store bytes, once, and return their reference for a step."""
     digest = hashlib.sha256(data).hexdigest()
     Blob.objects.get_or_create(
         organization_id=organization_id,
@@ -70,7 +70,7 @@ def keep_bytes(organization_id: UUID, media_type: str, data: bytes) -> dict[str,
 def load_message_images(
     organization_id: UUID, messages: Sequence[Message], *, sees: bool
 ) -> list[Message]:
-    """Return the conversation with the bytes of its latest images, or without any."""
+    """Return the messages with the bytes of their latest images, or without images."""
     wanted = [one["sha256"] for m in messages for one in m.get("images", ())] if sees else []
     rows = Blob.objects.for_organization(organization_id).filter(sha256__in=wanted[-MOST_SHOWN:])
     data = {row.sha256: (row.media_type, bytes(row.data)) for row in rows} if wanted else {}
@@ -86,7 +86,7 @@ def load_message_images(
 
 
 def get_session_blob(session: Session, sha256: str, *, what: str = "images") -> Blob:
-    """Return what a step of the session names; raises `NotFound` for anything else.
+    """Return a blob that a step of the session refers to; raises `NotFound` otherwise.
 
     `what`: `images`, or the `files` of people's messages.
     """
@@ -103,7 +103,7 @@ def get_session_blob(session: Session, sha256: str, *, what: str = "images") -> 
 
 
 def as_answer(blob: Blob) -> HttpResponse:
-    """Return an image or a text for a browser, which may do nothing with it but show it."""
+    """Return an image or text as a response whose content can't run scripts."""
     charset = "; charset=utf-8" if blob.media_type.startswith("text/") else ""
     answer = HttpResponse(bytes(blob.data), content_type=f"{blob.media_type}{charset}")
     answer["X-Content-Type-Options"] = "nosniff"

@@ -1,7 +1,7 @@
-"""Stop an organization, agent or server.
+"""The kill switch of organizations, agents and servers.
 
-Refusing comes first: once the switch is written, no call and no model turn is admitted on any host.
-Then what runs is ended: sessions through their inbox, children and connections by their holders.
+Once the switch is stored, no call and no model turn is admitted on any host. Then running sessions
+are ended through their inbox, and child processes and connections are closed by their owners.
 """
 
 from dataclasses import dataclass
@@ -23,9 +23,9 @@ REASON_LENGTH = 500
 
 @dataclass(frozen=True)
 class KillSwitchImpact:
-    """What a kill switch stops: sessions that run (or are about to) and that wait; what it holds.
+    """What a kill switch stops: running (or queued) and waiting sessions, agents and servers.
 
-    `agents` and `servers` are those that are switched on.
+    `agents` and `servers` count the enabled ones.
     """
 
     running: int = 0
@@ -35,11 +35,11 @@ class KillSwitchImpact:
 
     @property
     def sessions(self) -> int:
-        """The sessions that don't rest."""
+        """The number of unfinished sessions."""
         return self.running + self.waiting
 
     def as_dict(self) -> dict[str, int]:
-        """Return it as programs read it."""
+        """Return the impact as the audit stores it."""
         return {
             "running_sessions": self.running,
             "waiting_sessions": self.waiting,
@@ -49,7 +49,7 @@ class KillSwitchImpact:
 
 
 def load_impact(what: Organization | Agent | Server) -> KillSwitchImpact:
-    """Return what switching this off would stop (queries)."""
+    """Return what disabling this would stop (4 queries)."""
     if isinstance(what, Organization):
         agents = Agent.objects.for_organization(what.pk)
         servers = Server.objects.for_organization(what.pk)
@@ -69,10 +69,10 @@ def load_impact(what: Organization | Agent | Server) -> KillSwitchImpact:
 
 
 def halt_organization(principal: Principal, reason: str = "") -> Organization:
-    """Halt the principal's organization; again is harmless.
+    """Halt the principal's organization; idempotent.
 
-    From here on every call and turn is refused with `organization_halted` and no session starts;
-    sessions that run or wait are cancelled, children and connections closed.
+    Every call and turn is refused with `organization_halted` and no session starts; running and
+    waiting sessions are canceled, child processes and connections closed.
     """
     principal.require(Action.MANAGE_ORGANIZATION)
     organization = Organization.objects.get(pk=principal.organization_id)
@@ -85,14 +85,14 @@ def halt_organization(principal: Principal, reason: str = "") -> Organization:
             organization.halted_at = timezone.now()
             organization.save(update_fields=["halted_at"])
             close_stopped()
-    # Also the second time: whoever halts again may be waiting for what the first left behind.
+    # Also when it was halted before: a first attempt may have left sessions running.
     said = f"The organization was halted. {reason}".strip()
     end_sessions(principal, Session.objects.for_organization(organization.pk), said)
     return organization
 
 
 def resume(principal: Principal) -> Organization:
-    """Let the organization go on; what was cancelled stays so. Again is harmless."""
+    """Resume the organization; canceled sessions stay canceled. Idempotent."""
     principal.require(Action.MANAGE_ORGANIZATION)
     organization = Organization.objects.get(pk=principal.organization_id)
     if organization.halted_at is not None:

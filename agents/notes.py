@@ -1,7 +1,7 @@
-"""Notes: what an agent keeps for later sessions, and what people see and change of it.
+"""Notes that agents keep for later sessions, and that people can edit.
 
-An agent writes by its tools, through the door, whose audit row is the record; people write by the
-operations here, which are audited as changes.
+An agent writes through its tools, where the call is audited; people write through the functions
+here, which are audited as changes.
 """
 
 import re
@@ -27,15 +27,15 @@ from bonobot.ledger.audit.admin_changes import record_change
 from mcp_servers.flow_labels import FlowLabel, decode_labels, encode_labels
 
 _WORD = re.compile(r"\w+")
-# A word in the title says more about a note than one in its text.
+# Weights of a match in the title and in the text.
 IN_TITLE, IN_TEXT = 3, 1
-# What a note may bring: a way out is no property of a text.
+# Labels that a note may carry; external effect is not a property of a text.
 KEPT_LABELS = (FlowLabel.PRIVATE_DATA, FlowLabel.UNTRUSTED_CONTENT)
 
 
 @dataclass(frozen=True)
 class NoteSpec:
-    """A note as a person writes it; `labels` are what reading it brings."""
+    """A note as a person writes it; reading it adds `labels`."""
 
     title: str
     text: str
@@ -43,7 +43,7 @@ class NoteSpec:
 
 
 def search(agent_id: UUID, query: str, *, limit: int) -> list[Note]:
-    """Return an agent's notes about `query`, the best first; without words, the newest."""
+    """Return an agent's notes that match `query`, best first; without words, the newest."""
     rows = Note.objects.filter(agent=agent_id)
     if not split_words(query):
         return list(rows[:limit])
@@ -51,15 +51,15 @@ def search(agent_id: UUID, query: str, *, limit: int) -> list[Note]:
 
 
 def rank_notes(notes: Iterable[Note], query: str) -> list[Note]:
-    """Return those notes that hold a word of the query, by how much they say of it."""
+    """Return the notes that contain a word of the query, best match first."""
     wanted = split_words(query)
     scored = [(_calculate_score(note, wanted), note) for note in notes]
-    # Sorting is stable: of equals, the newer one stays first.
+    # Sorting is stable: among equal scores, newer notes stay first.
     return [note for score, note in sorted(scored, key=lambda one: -one[0]) if score]
 
 
 def split_words(text: str) -> frozenset[str]:
-    """Return the words of a text as they are compared."""
+    """Return the case-folded words of a text."""
     return frozenset(word.casefold() for word in _WORD.findall(text))
 
 
@@ -79,9 +79,9 @@ def keep(
     by: str,
     session_id: UUID | None,
 ) -> tuple[Note, bool]:
-    """Keep an agent's own note, replacing the one of this title; tell whether it is a new one.
+    """Save an agent's note, replacing the one with this title; return it and whether it is new.
 
-    Raises `Invalid` (empty), `Conflict` (code `notes_full`).
+    Raises `InvalidInput` (empty), `Conflict` (code `notes_full`).
     """
     title, text = _clean_note(title, text, organization_id)
     values = {"text": text, "labels": labels, "written_by": by, "session_id": session_id}
@@ -96,15 +96,14 @@ def keep(
 
 
 def forget(agent_id: UUID, title: str) -> bool:
-    """Remove an agent's note by its title; tell whether there was one."""
+    """Delete an agent's note by its title; return whether there was one."""
     return bool(Note.objects.filter(agent=agent_id, title=title).delete()[0])
 
 
 def save_note(principal: Principal, agent: Agent, spec: NoteSpec, note: Note | None = None) -> Note:
-    """Write or change a note by hand; raises `Invalid`, `Conflict` (`name_taken`, `notes_full`).
+    """Create or update a note; raises `InvalidInput`, `Conflict` (`name_taken`, `notes_full`).
 
-    Whoever changes a note says what reading it brings from then on; of what a token holds, it can
-    take nothing away.
+    A person sets the labels freely; the labels that a token currently carries are always added.
     """
     principal.require(Action.MANAGE_AGENTS)
     title, text = _clean_note(spec.title, spec.text, agent.organization_id)
@@ -137,21 +136,21 @@ def save_note(principal: Principal, agent: Agent, spec: NoteSpec, note: Note | N
 
 
 def _held_by_writer(principal: Principal, agent: Agent) -> int:
-    """Return the labels that a token leaves in what it writes; people have read what they write."""
+    """Return the labels that a token's writes get; people's writes get none."""
     if principal.kind != "token":
         return 0
     return encode_labels(list_current_labels(principal, session_id=None, agent_id=agent.pk))
 
 
 def remove_note(principal: Principal, note: Note) -> None:
-    """Remove a note; the audit keeps that it was there."""
+    """Delete a note; the deletion is audited."""
     principal.require(Action.MANAGE_AGENTS)
     with _record_change(principal, note, "note_removed"):
         note.delete()
 
 
 def clear_notes(principal: Principal, agent: Agent) -> int:
-    """Remove all notes of an agent and return how many there were."""
+    """Delete all notes of an agent and return how many there were."""
     principal.require(Action.MANAGE_AGENTS)
     details = {"removed": 0}
     with record_change(
@@ -193,7 +192,7 @@ def _record_change(
 
 
 def _clean_note(title: str, text: str, organization_id: UUID) -> tuple[str, str]:
-    """Return both as they are kept: without stored secrets, in bounds; raises `Invalid`."""
+    """Return title and text without stored secrets; raises `InvalidInput` if empty or too long."""
     title = " ".join(str(make_storable(mask_organization_secrets(title, organization_id))).split())
     text = str(make_storable(mask_organization_secrets(text, organization_id))).strip()
     for field, said, longest in (("title", title, LONGEST_TITLE), ("text", text, LONGEST_NOTE)):

@@ -1,7 +1,7 @@
-"""Export everything of an organization to a folder; delete it.
+"""Export and deletion of an organization.
 
-The folder is for people and programs: the configuration that `apply` takes, the audit in a form
-that is verified elsewhere, every row as JSON Lines, the workspaces. Sealed values are never in it.
+An export folder has the configuration for `apply`, the audit log in a verifiable form, every row
+as JSON Lines, and the workspaces. It never contains secrets.
 """
 
 import json
@@ -33,14 +33,14 @@ from mcp_servers.build_endpoint import sandboxes
 from mcp_servers.models import Server
 from mcp_servers.services import lock_whole
 
-# Rows that name no organization themselves: through which column they belong to one.
+# Lookups of models without an `organization` column.
 THROUGH = {"agents.Step": "session__organization", "agents.Inbox": "session__organization"}
 AT_ONCE = 500
 
 
 @dataclass(frozen=True)
 class OrganizationCounts:
-    """What belongs to an organization, in numbers."""
+    """Row counts of an organization."""
 
     organization: str
     rows: int
@@ -49,7 +49,7 @@ class OrganizationCounts:
 
 
 def measure(organization: Organization) -> OrganizationCounts:
-    """Count what would be written, or removed."""
+    """Count the rows that would be exported or deleted."""
     rows = sum(found.count() for _, found in list_organization_tables(organization))
     audit = AuditRow.objects.of(organization.pk).count()
     people = Membership.objects.filter(organization=organization).count()
@@ -59,10 +59,10 @@ def measure(organization: Organization) -> OrganizationCounts:
 def list_organization_tables(
     organization: Organization,
 ) -> Iterator[tuple[type[Model], QuerySet[Any]]]:
-    """Yield the models that hold something of an organization, with its rows."""
+    """Yield each model that has rows of an organization, with those rows."""
     for model in apps.get_models():
         if model._meta.app_label == "ledger":
-            continue  # the audit is written in a form of its own
+            continue  # the audit log is exported separately
         column = THROUGH.get(model._meta.label)
         if column is None and any(f.name == "organization" for f in model._meta.local_fields):
             column = "organization"
@@ -71,7 +71,7 @@ def list_organization_tables(
 
 
 def export(principal: Principal, organization: Organization, folder: Path) -> OrganizationCounts:
-    """Write everything into a new or empty folder, audited; raises `Conflict`, `Forbidden`."""
+    """Export everything to a new or empty folder, audited; raises `Conflict`, `Forbidden`."""
     _require_platform(principal)
     with record_change(
         **_build_audit_fields(principal, organization, "organization_exported"), governed=False
@@ -84,10 +84,10 @@ def export(principal: Principal, organization: Organization, folder: Path) -> Or
 def delete(
     principal: Principal, organization: Organization, folder: Path | None
 ) -> OrganizationCounts:
-    """Halt an organization, write everything into a folder (unless it is None), and remove it.
+    """Halt an organization, export it to a folder (unless it is None), and delete it.
 
-    The deletion is the last row of its audit, which then is in the folder alone. Accounts of people
-    stay: they may belong to others. Raises `Conflict`, `Forbidden`.
+    The deletion is the last entry of its audit log, which then only the folder has. User accounts
+    stay: they may be members elsewhere. Raises `Conflict`, `Forbidden`.
     """
     _require_platform(principal)
     if folder is not None:
@@ -107,7 +107,7 @@ def delete(
     )
     with transaction.atomic():
         lock_whole(Server.objects.for_organization(organization.pk))
-        # These protect each other: the agents go first, then what they stood on.
+        # Foreign keys protect endpoints and servers while agents use them: delete the agents first.
         Agent.objects.for_organization(organization.pk).delete()
         ModelEndpoint.objects.for_organization(organization.pk).update(fallback=None)
         organization.delete()
@@ -140,7 +140,7 @@ def _write(principal: Principal, organization: Organization, folder: Path) -> No
 
 
 def _list_workspace_folders(organization: Organization) -> list[Path]:
-    """Return the folders that are there: of its agents, and of its servers."""
+    """Return the existing workspace folders of its agents and servers."""
     above = Path(settings.BONOBOT_VAR) / "workspaces"
     names = (str(organization.pk), organization.slug)
     return [above / name for name in names if (above / name).is_dir()]

@@ -1,4 +1,4 @@
-"""What monitoring knows of agents: gauges that beat reads from rows, and live workers."""
+"""Monitoring gauges of sessions, workers and budgets, read from the database."""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -26,7 +26,7 @@ BUDGETS = GaugeFamily(
 )
 UNFINISHED = ("queued", "running", "waiting")
 STATES_BY_TONE = {"good": "below", "warn": "warned", "bad": "spent"}
-BATCH = 500  # budgets whose use is read at once
+BATCH = 500  # budgets per query
 
 
 def build_row_gauges() -> RowGauges:
@@ -35,7 +35,7 @@ def build_row_gauges() -> RowGauges:
 
 
 def probe_workers() -> ReadinessPart:
-    """Return whether any worker is alive."""
+    """Return the readiness of the workers: ok if any is alive."""
     alive = Runner.objects.filter(
         stopped_at=None, beat_at__gt=leases.get_heartbeat_deadline()
     ).count()

@@ -1,4 +1,4 @@
-"""Save, list and remove ways of looking at the audit; each person's own, or shared by choice."""
+"""Saved filters of the audit log, personal or shared with the organization."""
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -17,18 +17,18 @@ from bonobot.core.problems import Conflict, Forbidden, InvalidInput
 from bonobot.ledger.audit.admin_changes import record_change
 
 MOST = 50
-# Of an address: which page, which form of a file, Django's own marks.
+# Query parameters that are not part of a filter: page, export format, Django admin flags.
 NOT_KEPT = frozenset({"p", "form", "e", "all", "_changelist_filters"})
 
 
 def normalize_query(query: str) -> str:
-    """Return what of an address is a way of looking: filters, search and order, sorted."""
+    """Return the filters, search and order of a query string, sorted by name."""
     pairs = parse_qsl(query, max_num_fields=100)
     return urlencode(sorted(pair for pair in pairs if pair[0] not in NOT_KEPT))
 
 
 def list_filters(principal: Principal) -> QuerySet[SavedFilter]:
-    """Return a person's own filters, and those that others share with the organization."""
+    """Return a person's own filters and those shared with the organization."""
     rows: Any = SavedFilter.objects.for_organization(principal.organization_id)
     if principal.kind != "user":
         found: QuerySet[SavedFilter] = rows.none()
@@ -38,9 +38,9 @@ def list_filters(principal: Principal) -> QuerySet[SavedFilter]:
 
 
 def save_filter(principal: Principal, name: str, query: str, *, shared: bool) -> SavedFilter:
-    """Keep a way of looking under a name; one's own of that name is replaced.
+    """Save a filter under a name, replacing one's own filter of that name.
 
-    Raises `Invalid` naming the field, `Conflict` (`too_many_filters`), `Forbidden` for programs.
+    Raises `InvalidInput`, `Conflict` (`too_many_filters`), and `Forbidden` for tokens.
     """
     principal.require(Action.VIEW_AUDIT)
     if principal.kind != "user":
@@ -76,7 +76,7 @@ def save_filter(principal: Principal, name: str, query: str, *, shared: bool) ->
 
 
 def remove_filter(principal: Principal, row: SavedFilter) -> None:
-    """Remove one's own filter, or one that is shared by those who manage the organization."""
+    """Delete one's own filter, or a shared one as a manager of the organization."""
     if str(row.owner_id) != principal.id:
         principal.require(Action.MANAGE_ORGANIZATION)
     with _record_change(
@@ -86,7 +86,7 @@ def remove_filter(principal: Principal, row: SavedFilter) -> None:
 
 
 def may_remove(principal: Principal, row: SavedFilter) -> bool:
-    """Tell whether it may be removed by this person."""
+    """Return whether the principal may delete the filter."""
     return str(row.owner_id) == principal.id or principal.may(Action.MANAGE_ORGANIZATION)
 
 
@@ -111,7 +111,7 @@ def _clean_query(query: str) -> str:
 def _record_change(
     principal: Principal, row: SavedFilter, action: str, details: Mapping[str, Any], *, told: bool
 ) -> AbstractContextManager[Any]:
-    """Record what others see; what a person keeps for themselves is nobody's business."""
+    """Record changes of shared filters; personal ones are not audited."""
     if not told:
         return nullcontext()
     return record_change(

@@ -1,7 +1,7 @@
 """Import servers from text and attach them.
 
-The same for every surface: plan, show, then add what holds as the person chose. Each server is
-added whole or not at all, and so is each agent's share of it.
+The same for every surface: plan, preview, then create the valid and chosen entries. Each server is
+created completely or not at all, and so is each attachment to an agent.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -29,7 +29,7 @@ from mcp_servers.services import add
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedAttachment:
-    """What would become of one server at one agent."""
+    """The planned change of one server of one agent."""
 
     agent: str
     share: AgentServerOverride
@@ -37,7 +37,7 @@ class PlannedAttachment:
     problem: Problem | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the preview."""
+        """Return the preview for JSON."""
         return {
             "agent": self.agent,
             "server": self.share.server,
@@ -52,7 +52,7 @@ class PlannedAttachment:
 def plan_overrides(
     principal: Principal, overrides: Sequence[AgentOverride], coming: Collection[str]
 ) -> tuple[PlannedAttachment, ...]:
-    """Return what would become of `bot_overrides`; `coming` names servers of the same import."""
+    """Return the plan of `bot_overrides`; `coming` names servers of the same import."""
     return tuple(
         one for override in overrides for one in _plan_attachments(principal, override, coming)
     )
@@ -61,7 +61,7 @@ def plan_overrides(
 def carry_out_overrides(
     principal: Principal, planned: Sequence[PlannedAttachment]
 ) -> tuple[PlannedAttachment, ...]:
-    """Do what is planned, after the servers were added; return what came of each share."""
+    """Apply the plan after the servers were created; return the result of each attachment."""
     return tuple(_apply_attachment(principal, one) for one in planned)
 
 
@@ -69,7 +69,7 @@ def _apply_attachment(principal: Principal, one: PlannedAttachment) -> PlannedAt
     agent, server = _find_agent(principal, one.agent), _find_server(principal, one.share.server)
     if one.action not in ("give", "take") or agent is None:
         return one
-    if server is None:  # it was to come with this import, and didn't
+    if server is None:  # this import should have created it, but failed to
         missing = _build_missing_error(
             "server", one.share.server, f"bot_overrides.{one.agent}", "mcp add"
         )
@@ -151,7 +151,7 @@ def _find_server(principal: Principal, name: str) -> Server | None:
 
 @dataclass(kw_only=True)
 class ServerImport:
-    """An import from its reading to its end."""
+    """A server import: its plan and, once applied, its results."""
 
     planned: Sequence[PlannedServer]
     wishes: ImportOverrides = field(default_factory=ImportOverrides)
@@ -162,17 +162,17 @@ class ServerImport:
 
     @property
     def problems(self) -> bool:
-        """Tell whether anything of it is refused."""
+        """Return whether anything in it is refused."""
         refused = any(one.problems and one.chosen for one in self.planned)
         return bool(refused or self.wishes.problems or any(s.problem for s in self.shares))
 
     @property
     def ready(self) -> list[PlannedServer]:
-        """The entries that would be added."""
+        """The entries that would be created."""
         return [one for one in self.planned if one.ready]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return everything that programs want to know of it."""
+        """Return the import for JSON."""
         return {
             "applied": self.applied,
             "entries": [self.entry(one) for one in self.planned],
@@ -182,7 +182,7 @@ class ServerImport:
         }
 
     def entry(self, one: PlannedServer) -> dict[str, Any]:
-        """Return one entry: what would become, or became, of it."""
+        """Return one entry with its planned or actual outcome."""
         name = one.entry.name
         shown = one.as_dict() | {
             "allowed_tools": list(self.wishes.only_tools.get(name, ())),
@@ -195,16 +195,16 @@ class ServerImport:
         return shown
 
     def became(self, one: PlannedServer) -> Server | None:
-        """Return the server that an entry became; another entry of its name became none."""
+        """Return the server that was created from an entry, or None."""
         return self.added.get(one.entry.name) if one.ready else None
 
 
 def plan_import(principal: Principal, text: str, choices: ImportChoices) -> ServerImport:
-    """Return what would become of a text; raises `Problem` when it can't be read at all."""
+    """Return the plan of an import; raises `Problem` if the text can't be parsed."""
     said = parse_overrides(text)
     choices = replace(choices, taken_over=TAKEN_OVER, only_tools=said.only_tools)
     planned = plan(principal, text, choices)
-    if choices.scope_id is not None:  # one agent's own servers: the file's bots are others
+    if choices.scope_id is not None:  # a private server: overrides don't apply
         return ServerImport(planned=planned, wishes=said)
     coming = {one.entry.name for one in planned if one.ready}
     return ServerImport(
@@ -218,16 +218,16 @@ def carry_out(
     *,
     adding: Callable[[Principal, ServerSpec], Server] = add,
 ) -> None:
-    """Add what is ready (to the pool, or as `adding` does), then give agents their shares.
+    """Create the ready servers (with `adding`), then attach them to agents.
 
-    What fails is told in `refused` and in the shares; the rest is done all the same.
+    Failures are collected in `refused` and in the attachments; the rest is still applied.
     """
     for one in found.ready:
         if one.spec is None:
             continue
         try:
             found.added[one.entry.name] = adding(principal, one.spec)
-        except Problem as problem:  # somebody took the name since the plan was made
+        except Problem as problem:  # the name was taken since the plan was made
             found.refused[one.entry.name] = problem
     found.shares = carry_out_overrides(principal, found.shares)
     found.applied = True

@@ -1,9 +1,4 @@
-"""Make, change and remove agents: the one way for every surface, audited.
-
-Give servers to agents and take them away: the one way for every surface, audited.
-
-Welcoming: whoever joins as a member gets the agents that their invitation names.
-"""
+"""Create, update and delete agents and attach servers to them, audited; used by every surface."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
@@ -42,7 +37,7 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True)
 class AgentSpec:
-    """What a person says about an agent; what is None stays as it is (or at its default)."""
+    """Values of an agent; None leaves a value unchanged (or at its default)."""
 
     name: str
     slug: str | None = None
@@ -62,7 +57,7 @@ class AgentSpec:
 
 
 def add_agent(principal: Principal, spec: AgentSpec) -> Agent:
-    """Make an agent with the policy mode `none`; raises `Conflict` (`name_taken`), `Invalid`."""
+    """Create an agent with the policy mode `none`; raises `Conflict`, `InvalidInput`."""
     principal.require(Action.MANAGE_AGENTS)
     agent = Agent(organization_id=principal.organization_id)
     agent.max_turns = settings.BONOBOT_TURNS_PER_MESSAGE
@@ -80,9 +75,9 @@ def add_agent(principal: Principal, spec: AgentSpec) -> Agent:
 
 
 def update_agent(principal: Principal, agent: Agent, spec: AgentSpec) -> Agent:
-    """Change an agent; it holds on the very next call and turn.
+    """Update an agent; effective on the next call and turn.
 
-    Switching it off ends its sessions.
+    Disabling it ends its sessions.
     """
     principal.require(Action.MANAGE_AGENTS)
     changed = _apply_agent_spec(agent, check_builtin_tools(principal, agent, spec))
@@ -96,7 +91,7 @@ def update_agent(principal: Principal, agent: Agent, spec: AgentSpec) -> Agent:
 
 
 def set_agent_members(principal: Principal, agent: Agent, usernames: Collection[str]) -> None:
-    """Say which members of the organization may run the agent; raises `Invalid` for strangers."""
+    """Set which members may run the agent; raises `InvalidInput` for non-members."""
     principal.require(Action.MANAGE_AGENTS)
     people = User.objects.filter(
         memberships__organization=agent.organization_id, username__in=usernames
@@ -118,9 +113,9 @@ def set_agent_members(principal: Principal, agent: Agent, usernames: Collection[
 
 
 def remove_agent(principal: Principal, agent: Agent) -> None:
-    """Delete an agent with its sessions, bindings, private servers and its own workspace.
+    """Delete an agent with its sessions, private servers and own workspace.
 
-    The audit stays.
+    Its audit entries stay.
     """
     principal.require(Action.MANAGE_AGENTS)
     forget = partial(remove_own_folder, agent.organization_id, agent.pk)
@@ -133,10 +128,9 @@ def remove_agent(principal: Principal, agent: Agent) -> None:
 
 
 def _lock_sessions(agent: Agent) -> None:
-    """Have those wait who write what is deleted with an agent's sessions, in their order.
+    """Lock the rows that are deleted with an agent's sessions.
 
-    That is: who answers locks the question and then the session, its holder the session and then
-    what belongs to it (3 queries).
+    Uses the lock order of other writers, requests before sessions, to avoid deadlocks (3 queries).
     """
     lock(Approval.objects.filter(agent=agent))
     lock(Question.objects.filter(agent=agent))
@@ -144,7 +138,7 @@ def _lock_sessions(agent: Agent) -> None:
 
 
 def _apply_agent_spec(agent: Agent, spec: AgentSpec) -> list[str]:
-    """Set what the specification says; return the names of the fields that changed."""
+    """Apply the specification; return the names of the fields that changed."""
     said = {f.name: getattr(spec, f.name) for f in fields(spec)}
     changed = []
     for name, value in said.items():
@@ -199,10 +193,10 @@ def bind(
     allowed_resources: Sequence[str] | None = None,
     allowed_prompts: Sequence[str] | None = None,
 ) -> Binding:
-    """Give `agent` a server, or change how much of it; again is harmless.
+    """Attach a server to an agent, or update what the agent gets of it; idempotent.
 
-    What is ticked of resources and prompts stays as it is where it isn't said.
-    Raises `NotFound` for another organization's server, `Invalid` for lists that don't hold.
+    Allowed resources and prompts stay unchanged if they are None.
+    Raises `NotFound` for another organization's server, `InvalidInput` for invalid lists.
     """
     principal.require(Action.MANAGE_AGENTS)
     if server.organization_id != agent.organization_id:
@@ -238,7 +232,7 @@ def bind(
 def set_attachment_enabled(
     principal: Principal, agent: Agent, server: Server, *, enabled: bool
 ) -> Binding:
-    """Switch a server on or off for one agent, its lists kept; it holds on the very next call.
+    """Enable or disable a server for one agent, keeping its lists; effective on the next call.
 
     Raises `NotFound` (code `not_bound`) when the agent doesn't have the server.
     """
@@ -268,7 +262,7 @@ def set_attachment_enabled(
 
 
 def unbind(principal: Principal, agent: Agent, server: Server) -> None:
-    """Take a server from an agent; a server private to the agent is removed with it."""
+    """Detach a server from an agent; a server private to the agent is deleted."""
     principal.require(Action.MANAGE_AGENTS)
     bound = agent.bindings.filter(server=server)
     if not bound.exists():
@@ -286,7 +280,7 @@ def unbind(principal: Principal, agent: Agent, server: Server) -> None:
 
 
 def bound_server(agent: Agent, server_id: Any) -> Server:
-    """Return a server that `agent` has; raises `NotFound` for every other."""
+    """Return a server that is attached to `agent`; raises `NotFound`."""
     server: Server = Server.objects.get_or_404(agent.organization_id, pk=server_id)
     if not agent.bindings.filter(server=server).exists():
         raise NotFound(
@@ -302,7 +296,7 @@ def bound_server(agent: Agent, server_id: Any) -> Server:
 
 
 def require_private_server(server: Server) -> None:
-    """Raise `Conflict` for a change of a pool server through an agent."""
+    """Raise `Conflict` for a pool server, which can't be changed through an agent."""
     if not server.private_to_agent:
         raise Conflict(
             format_message("`{server}` belongs to the organization's pool.", server=server.name),
@@ -340,7 +334,7 @@ def _build_server_audit_fields(
 
 
 def grant_invited_agents(invitation: Invitation, user: User) -> None:
-    """Give the agents, as far as there still are any of them; within the change of joining."""
+    """Add a new member to the agents of their invitation, if those still exist."""
     here = Agent.objects.for_organization(invitation.organization_id)
     for agent in here.filter(pk__in=invitation.agent_ids):
         with record_change(

@@ -1,4 +1,4 @@
-"""Celery tasks of agents: they carry ids and hand sessions over to the process's one loop."""
+"""Celery tasks of agents; sessions and replays run on the event loop of the process."""
 
 from datetime import timedelta
 from uuid import UUID

@@ -12,7 +12,7 @@ usage: {program} COMMAND [options]        {program} COMMAND --help tells more
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command that the arguments name; without one, tell which there are."""
+    """Run the command in the arguments; without one, list the commands."""
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "bonobot.settings")
     program, given = _get_program_name(), list(sys.argv[1:] if arguments is None else arguments)
     from django.core.exceptions import ImproperlyConfigured
@@ -22,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             sys.stdout.write(format_overview(program))
         else:
             _execute([program, *given])
-    except ImproperlyConfigured as error:  # its sentence says the setting and what to do
+    except ImproperlyConfigured as error:  # its message names the setting and the remedy
         sys.stderr.write(f"settings_wrong: {error}\n")
         sys.exit(1)
 
@@ -39,7 +39,7 @@ def _execute(line: Sequence[str]) -> None:
 
 
 def format_overview(program: str) -> str:
-    """Return the commands with a line for each: Bonobot's own first, then Django's by name."""
+    """Return the list of commands: Bonobot's with their help, then Django's names."""
     import django
     from django.core.management import get_commands, load_command_class
 

@@ -1,4 +1,4 @@
-"""All addresses below /api, and the OpenAPI document."""
+"""URLs below /api, and the OpenAPI document."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The project's own application: its commands and its system checks."""
+"""App configurations of the project and of Django's admin."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,27 +11,27 @@ from django.core.checks import CheckMessage, Tags, register
 
 
 class AdminConfig(admin_apps.SimpleAdminConfig):
-    """Django's admin, whose default site is ours; its pages are loaded with the addresses."""
+    """Django's admin with our default site; its pages are loaded with the URLs."""
 
     default = False
     default_site = "agents.console.admin.site.BonobotAdminSite"
 
     def ready(self) -> None:
-        """Register Django's checks of the admin, and load the pages only when they run."""
+        """Register Django's admin checks, which load the pages only when they run."""
         register(check_dependencies, Tags.admin)
         register(check_pages, Tags.admin)
 
 
 def check_pages(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
-    """Check all pages of the admin as Django does."""
+    """Load the admin pages and run Django's admin checks."""
     load_pages()
     return check_admin_app(app_configs)
 
 
 def load_pages() -> None:
-    """Register the pages of the admin: the apps' own, then what the wiring adds to them.
+    """Register the admin pages of all apps.
 
-    They take a second, which workers and most commands need not wait for.
+    Loading them takes a second, so workers and most commands don't.
     """
     admin.autodiscover()
     from agents.gateway import admin as programs  # noqa: F401
@@ -39,17 +39,17 @@ def load_pages() -> None:
 
 
 class BonobotConfig(AppConfig):
-    """The wiring."""
+    """The project's app: commands, checks, Celery and tracing."""
 
     default = True
     name = "bonobot"
     verbose_name = "Bonobot"
 
     def ready(self) -> None:
-        """Register the system checks and command groups; begin to trace, where that is wanted.
+        """Register system checks and command groups; start tracing if configured.
 
         The Celery application is created here, so that `@shared_task` finds its broker in every
-        process of Django, and children that need neither don't load it.
+        Django process; child processes without Django don't load it.
         """
         from django.conf import settings
 

@@ -1,7 +1,7 @@
 """The ASGI application: `uvicorn bonobot.asgi:application`.
 
-Django refuses the lifespan protocol, so it is answered here: the server's loop becomes the
-process's one Runtime at startup, and connections and children end in order at shutdown.
+Django doesn't support the lifespan protocol, so it is handled here: the server's loop becomes the
+process's `Runtime` at startup; connections and child processes are closed at shutdown.
 """
 
 import gc
@@ -13,15 +13,15 @@ from typing import Any
 from django.core.asgi import get_asgi_application
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "bonobot.settings")
-gc.disable()  # what is loaded here stays: looking for cycles in it takes a tenth of the start
-django_application = get_asgi_application()  # sets Django up, which the imports below need
+gc.disable()  # imported objects are permanent: collecting them takes a tenth of the startup time
+django_application = get_asgi_application()  # sets up Django for the imports below
 
 from agents.gateway.transports import GatewayApplication, is_gateway_path  # noqa: E402
-from bonobot import urls  # noqa: E402, F401 - so none loads them late
+from bonobot import urls  # noqa: E402, F401 - loaded at startup
 from bonobot.core.http.response_headers import with_headers  # noqa: E402
 from bonobot.core.runtime import Runtime  # noqa: E402
 from bonobot.core.telemetry.metrics import observe_request  # noqa: E402
-from bonobot.monitoring import health, metrics_endpoint  # noqa: E402 - so none loads them late
+from bonobot.monitoring import health, metrics_endpoint  # noqa: E402 - loaded at startup
 
 gc.enable()
 
@@ -30,14 +30,14 @@ Receive = Callable[[], Awaitable[Mapping[str, Any]]]
 Send = Callable[[Mapping[str, Any]], Awaitable[None]]
 
 gateway = GatewayApplication()
-# Two words for where a request ends: a proxy that takes the other one would see two requests.
+# A request with both headers may be smuggled: a proxy may use the other one for its length.
 LENGTHS = frozenset({b"content-length", b"transfer-encoding"})
 REFUSED = {"content-type": "text/plain; charset=utf-8", "connection": "close"}
 AREAS = frozenset({"admin", "api", "oauth", "static"})
 
 
 async def application(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer with the usual headers whoever answers; what fails before it answers is a 500."""
+    """Handle a connection; add default headers, and respond 500 to unhandled errors."""
     kind = scope["type"]
     if kind == "lifespan":
         await handle_lifespan(receive, send)
@@ -58,11 +58,11 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
         except Exception:
             if not begun:
                 await refuse(completed, 500, b"The server failed. Its log says why.\n")
-            raise  # to be logged
+            raise  # the server logs it
 
 
 async def route(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer health here, the gateway's paths there, everything else by Django."""
+    """Route a request to health endpoints, the gateway or Django."""
     if LENGTHS.issubset(name for name, _ in scope["headers"]):
         await reject_ambiguous_length(send)
     elif scope["path"] == health.LIVENESS_PATH:
@@ -78,26 +78,26 @@ async def route(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 async def reject_ambiguous_length(send: Send) -> None:
-    """Refuse a request with a length and a coding, and hear no more from there (RFC 9112, 6.1)."""
+    """Refuse a request with both length headers and close the connection (RFC 9112, 6.1)."""
     said = b"Content-Length and Transfer-Encoding together say two things. Send one of them.\n"
     await refuse(send, 400, said)
 
 
 async def refuse(send: Send, status: int, text: bytes) -> None:
-    """Answer with a text, and close the connection."""
+    """Respond with plain text and close the connection."""
     headers = [(name.encode(), value.encode()) for name, value in REFUSED.items()]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": text})
 
 
 def classify_path(path: str) -> str:
-    """Return the part of Django's addresses that a path is in, as metrics tell them apart."""
+    """Return the area of a path for metrics."""
     first = path.split("/", 2)[1]
     return first if first in AREAS else "other"
 
 
 def wrap_send(area: str, send: Send) -> Send:
-    """Return `send`, which also counts how an answer began."""
+    """Return a `send` that also counts the start of the response in metrics."""
     began = perf_counter()
 
     async def sending(message: Mapping[str, Any]) -> None:
@@ -109,10 +109,10 @@ def wrap_send(area: str, send: Send) -> Send:
 
 
 async def handle_lifespan(receive: Receive, send: Send) -> None:
-    """Own the process's Runtime from startup to shutdown."""
+    """Adopt the loop as the process's `Runtime` at startup and close it at shutdown."""
     await receive()
     runtime = Runtime.adopt()
-    # What is loaded by now stays: to look through it again holds all calls for a tenth of a second.
+    # Loaded objects are permanent: scanning them again would pause all calls for 0.1 s.
     gc.collect()
     gc.freeze()
     await send({"type": "lifespan.startup.complete"})

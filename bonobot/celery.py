@@ -19,8 +19,8 @@ from bonobot.jobs.queues import set_sent_at
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "bonobot.settings")
 
-# A thread that comes back from the database waits this long for one that calculates, at each
-# statement: with Python's own 5 ms the rows of many sessions fall behind.
+# A thread returning from the database waits this long for the GIL at each statement; Python's
+# default of 5 ms is too slow with many sessions.
 SWITCH_S = 0.001
 
 app = Celery("bonobot")
@@ -30,7 +30,7 @@ app.autodiscover_tasks()
 
 @setup_logging.connect
 def apply_logging_settings(**_: Any) -> None:
-    """Log as the settings say: connecting to this signal stops Celery from doing its own."""
+    """Apply the settings' logging; connecting to this signal disables Celery's own."""
     from django.conf import settings  # settings import this package, so not at the top
 
     logging.config.dictConfig(settings.LOGGING)
@@ -38,13 +38,13 @@ def apply_logging_settings(**_: Any) -> None:
 
 @before_task_publish.connect
 def note_when(headers: dict[str, Any], **_: Any) -> None:
-    """Say in each message when it was sent."""
+    """Record in each message when it was sent."""
     set_sent_at(headers)
 
 
 @worker_ready.connect
 def register_runner(**_: Any) -> None:
-    """Beat from the start: a session that comes later finds somebody alive; hear servers."""
+    """Start the session runner's heartbeat, the listener for server changes and the probes."""
     from agents.sessions.worker import get_session_runner  # models, which need settings
     from bonobot.core.runtime import get_runtime
     from bonobot.monitoring import probe_server
@@ -53,7 +53,7 @@ def register_runner(**_: Any) -> None:
     probe_server.begin(probe_server.measure_loop_age_s)
     get_runtime().call(get_session_runner().begin)
     get_runtime().call(get_listener().begin)
-    # What is loaded by now stays: to look through it again holds all sessions for a while.
+    # Loaded objects are permanent: scanning them again would pause all sessions.
     gc.collect()
     gc.freeze()
     sys.setswitchinterval(SWITCH_S)
@@ -61,7 +61,7 @@ def register_runner(**_: Any) -> None:
 
 @beat_init.connect
 def begin_probes(**_: Any) -> None:
-    """Answer probes of beat, too."""
+    """Start the probes of the scheduler."""
     from bonobot.jobs.celery_beat import BonobotScheduler
     from bonobot.monitoring import metrics_endpoint, probe_server  # models, which need settings
 
@@ -71,7 +71,7 @@ def begin_probes(**_: Any) -> None:
 
 @worker_shutdown.connect
 def close_runtime(**_: Any) -> None:
-    """Let calls come back, then leave connections and children in order when the worker stops."""
+    """Wait for running calls, then close connections and child processes on shutdown."""
     from agents.sessions.worker import get_session_runner  # models, which need settings
     from bonobot.core.runtime import close, get_runtime
 

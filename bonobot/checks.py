@@ -1,7 +1,7 @@
-"""System checks: what is wrong with an installation before it serves anyone.
+"""System checks of an installation.
 
-`bonobot check` is silent on a fresh clone; `bonobot check --deploy` lists what real deployments
-must change. Ids are stable: E and W below 100 concern every installation, from 100 deployments.
+`bonobot check` reports nothing on a fresh clone; `bonobot check --deploy` lists what deployments
+must change. Ids are stable: below 100 for every installation, from 100 for deployments.
 """
 
 import os
@@ -109,7 +109,7 @@ def check_url_encryption(app_configs: Configs, **_: Any) -> list[CheckMessage]:
 
 @register(Tags.security, deploy=True)
 def check_generated_keys(app_configs: Configs, **_: Any) -> list[CheckMessage]:
-    """Find keys that were generated beside the data they protect."""
+    """Find generated keys that are stored next to the data they protect."""
     generated = [name for name in KEY_VARIABLES if not _is_set(name)]
     if not generated:
         return []
@@ -174,7 +174,7 @@ def check_process_user(app_configs: Configs, **_: Any) -> list[CheckMessage]:
 
 @register(Tags.security, deploy=True)
 def check_checkpoint_location(app_configs: Configs, **_: Any) -> list[CheckMessage]:
-    """Find signed heads of the audit in the folder of the data that they vouch for."""
+    """Find signed checkpoints of the audit log in the same folder as the data."""
     heads = Path(settings.BONOBOT_AUDIT_HEADS).absolute()
     if not heads.is_relative_to(Path(settings.BONOBOT_VAR)):
         return []

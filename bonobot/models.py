@@ -1,4 +1,4 @@
-"""The app's tables, where Django looks for them; each is declared where it is used."""
+"""Imports the app's models, which are defined where they are used."""
 
 from bonobot.jobs.models import Lease
 

@@ -1,4 +1,4 @@
-"""All addresses: admin, REST, logins, health. The gateway answers before Django (`asgi`)."""
+"""URLs of the admin, REST API, sign-in and health. `asgi` routes the gateway before Django."""
 
 from django.conf import settings
 from django.contrib import admin

@@ -1,1 +1,1 @@
-"""The registry: which MCP servers there are, what they offer, and how to reach them."""
+"""The registry of MCP servers, their definitions and connections."""

@@ -1,4 +1,4 @@
-"""Django's entry for the registry of MCP servers."""
+"""Django app configuration of the server registry."""
 
 from django.apps import AppConfig
 from django.db.models.signals import post_migrate
@@ -6,14 +6,14 @@ from django.utils.translation import gettext_lazy as _
 
 
 class McpServersConfig(AppConfig):
-    """What exists and how to reach it."""
+    """The registry of MCP servers."""
 
     name = "mcp_servers"
     verbose_name = _("Connect")
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Load the catalogue wherever `migrate` runs; keep stderr; hear servers; stop them."""
+        """Register gauges, signal handlers and the hooks of the client package."""
         from bonobot.core.extension_points import LazyFunction
         from bonobot.monitoring.row_gauges import register_row_gauges
         from mcp_servers import installed_packages, refresh_definitions, stderr_log

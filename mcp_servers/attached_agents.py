@@ -1,4 +1,4 @@
-"""The agents that a server is attached to, which lie above: the registered hook knows them."""
+"""Hook for the agents that a server is attached to, registered by the `agents` app."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -11,7 +11,7 @@ from mcp_servers.models import Server
 
 @dataclass(frozen=True, slots=True)
 class AttachedAgent:
-    """An agent that has a server, by its slug, and how much of the server it has."""
+    """An agent (by slug) that a server is attached to, and what it may use of the server."""
 
     agent: str
     enabled: bool
@@ -22,14 +22,14 @@ class AttachedAgent:
 
 
 class AttachedAgents(Protocol):
-    """What is asked about the agents of a server."""
+    """The hook's interface."""
 
     def attach(self, principal: Principal, agent_id: UUID, server: Server) -> None:
         """Attach a server to an agent; raises `NotFound` and `Forbidden`."""
         ...
 
     def list_attached_agents(self, server: Server) -> list[AttachedAgent]:
-        """Return the agents that have a server, by slug."""
+        """Return the agents that a server is attached to, by slug."""
         ...
 
 
@@ -39,10 +39,10 @@ _attached_agents: ExtensionPoint[AttachedAgents] = ExtensionPoint(
 
 
 def register_attached_agents(attached_agents: AttachedAgents) -> None:
-    """Set what knows the agents of servers."""
+    """Register the hook."""
     _attached_agents.register(attached_agents)
 
 
 def get_attached_agents() -> AttachedAgents:
-    """Return what knows them; raises `ImproperlyConfigured` where nothing is registered."""
+    """Return the hook; raises `ImproperlyConfigured` if none is registered."""
     return _attached_agents.get()

@@ -1,4 +1,4 @@
-"""Record a change of a server in the audit log."""
+"""Record changes of servers in the audit log."""
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
@@ -18,7 +18,7 @@ def record_server_change(
     *,
     governed: bool = True,
 ) -> AbstractContextManager[AdminChange]:
-    """Record what is done to a server inside the block, which may complete `details`."""
+    """Record the change of a server made inside the block, which may add to `details`."""
     return record_change(
         organization_id=server.organization_id,
         actor=actor,
@@ -34,7 +34,7 @@ def record_server_change(
 def set_columns(
     principal: Principal, server: Server, action: str, columns: Mapping[str, Any]
 ) -> None:
-    """Change columns that calls are decided by; nothing is written where none differs."""
+    """Update columns and record it; do nothing if no value differs."""
     if all(getattr(server, name) == value for name, value in columns.items()):
         return
     with record_server_change(server, principal.actor, action, columns):

@@ -1,4 +1,4 @@
-"""Endpoint from rows; opens secrets."""
+"""Build endpoints from rows, with decrypted secrets."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -24,9 +24,9 @@ API_KEY_HEADER = "X-API-Key"
 
 
 def build_endpoint(server: Server) -> ServerEndpoint:
-    """Return how to reach `server`, its secrets opened (two queries at most).
+    """Return the endpoint of `server` with decrypted secrets (two queries at most).
 
-    Raises `UnreadableSecret` when a sealed value can't be opened with today's keys.
+    Raises `UnreadableSecret` if a value can't be decrypted with the current keys.
     """
     sealed: dict[str, dict[str, str]] = {place: {} for place in Secret.Placement.values}
     for secret in server.secrets.all():
@@ -67,7 +67,7 @@ def build_endpoint(server: Server) -> ServerEndpoint:
 
 
 def _process(server: Server) -> dict[str, Any]:
-    """Return what holds for the process of a stdio server."""
+    """Return the endpoint fields for the process of a stdio server."""
     return {
         "start_s": settings.BONOBOT_START_S,
         "packages": str(sandboxes(server.organization_id) / "packages"),
@@ -87,14 +87,14 @@ def _build_limits() -> ProcessLimits:
 
 
 def sandboxes(organization_id: UUID) -> Path:
-    """Return the folder with what sandboxes of an organization keep: their home and its caches."""
+    """Return the folder for the homes and caches of an organization's sandboxes."""
     return Path(settings.BONOBOT_VAR) / "sandboxes" / str(organization_id)
 
 
 def _sandbox(
     server: Server, args: tuple[str, ...], env: Mapping[str, str]
 ) -> sandbox.Sandbox | None:
-    """Return what the sandbox of a stdio server holds; None where it doesn't run in one."""
+    """Return the sandbox of a stdio server; None if it doesn't run in one."""
     if server.transport_type != Server.Transport.STDIO:
         return None
     if server.confinement != Server.Confinement.SANDBOX:
@@ -115,17 +115,17 @@ def _sandbox(
 
 
 def _build_sandbox(server: Server) -> ServerSandbox:
-    """Return the demand of a server that doesn't run in the sandbox of its organization."""
+    """Return the confinement of a server outside of its organization's sandbox."""
     if server.confinement == Server.Confinement.SANDBOX:
         return UNCONFINED
     kind: Any = server.confinement
     network: Any = server.network
-    # Our keys and rows are there; even to read them is too much.
+    # It holds our keys and database, which the server must not even read.
     return ServerSandbox(kind=kind, network=network, hidden=(str(settings.BONOBOT_VAR),))
 
 
 def build_account(server: Server, credentials: Mapping[str, str]) -> OAuthAccount:
-    """Return how we sign in to an OAuth server, given its opened credentials."""
+    """Return the OAuth account of a server, given its decrypted credentials."""
     config: dict[str, Any] = server.auth_config
     account = OAuthAccount(
         server_id=server.pk,
@@ -152,7 +152,7 @@ def _parse_era(stored: str) -> Any:
 
 
 def _sign_in(server: Server, values: dict[str, str]) -> dict[str, str]:
-    """Return the header that signs us in, if the server wants one."""
+    """Return the authentication header, if the server needs one."""
     if server.auth_type == Server.Auth.BEARER and values.get("token"):
         return {"Authorization": f"Bearer {values['token']}"}
     if (
@@ -165,7 +165,7 @@ def _sign_in(server: Server, values: dict[str, str]) -> dict[str, str]:
 
 
 def _get_key_placement(server: Server) -> str:
-    """Return which part of a request an API key goes to, "" where it is a header."""
+    """Return the endpoint field that carries the API key; "" if it is a header."""
     places = {"query": "query", "cookie": "cookies"}
     if server.auth_type != Server.Auth.API_KEY:
         return ""

@@ -1,8 +1,8 @@
 """Run one action on many servers in a worker.
 
-The rows are the truth: each stop is claimed by a conditional update and settled once, so a message
-may come twice or never, and a round whose worker died is taken up by another. What is done is done
-as the person who asked, with the rights that they have by then.
+Each item is claimed by a conditional update and settled once, so a task message may arrive twice or
+never, and another worker resumes a job whose worker died. Actions run as the person who started the
+job, with that person's current permissions.
 """
 
 import logging
@@ -31,9 +31,9 @@ from mcp_servers.models import Check, Round, Server, Stop
 logger = logging.getLogger(__name__)
 
 CARRY_OUT = "mcp_servers.tasks.carry_out_round"
-# Who goes a round renews this a few times before it is over; another takes up what isn't renewed.
+# The worker of a job renews its lease; another worker takes over a job whose lease expired.
 LEASE = timedelta(seconds=45)
-# So soon a worker has taken up what was begun, if there is one.
+# A new job that no worker claims within this time counts as abandoned.
 TAKEN_UP_WITHIN = timedelta(seconds=10)
 NEEDS = {Round.Kind.APPROVE: Action.APPROVE_DEFINITIONS}
 CHECKS = {Round.Kind.TEST: Check.Kind.TEST, Round.Kind.REFRESH: Check.Kind.DISCOVERY}
@@ -46,9 +46,9 @@ def begin(
     servers: Sequence[Server],
     said: Mapping[UUID, Mapping[str, Any]] | None = None,
 ) -> Round:
-    """Write a round down and have a worker go it; `said` is what was confirmed for each server.
+    """Create a bulk job and enqueue it; `confirmed` is what was confirmed for each server.
 
-    Raises `Forbidden` for those who may not do this to one server.
+    Raises `Forbidden` without the permission for this action.
     """
     wanted = Round.Kind(kind)
     principal.require(NEEDS.get(wanted, Action.MANAGE_SERVERS))
@@ -68,13 +68,13 @@ def begin(
 
 
 def _find_person(principal: Principal) -> User | None:
-    """Return who asks, if it is a person: nobody else goes a round."""
+    """Return the principal's user, or None."""
     mine = principal.kind == "user"
     return User.objects.filter(pk=principal.id).first() if mine else None
 
 
 def count_items(found: QuerySet[Round]) -> list[tuple[Round, dict[str, int]]]:
-    """Return rounds, each with its stops in all (`total`) and in each state, in one query."""
+    """Return jobs with the number of items, in `total` and by state (one query)."""
     states = {
         f"in_{state}": Count("stops", filter=Q(stops__state=state)) for state in Stop.State.values
     }
@@ -85,22 +85,22 @@ def count_items(found: QuerySet[Round]) -> list[tuple[Round, dict[str, int]]]:
 
 
 def list_abandoned_jobs() -> list[UUID]:
-    """Return the rounds that nobody goes: their message was lost, or their worker died."""
+    """Return jobs without a worker: their message was lost or their worker died."""
     now = timezone.now()
     waits = Q(held_until=None, created_at__lt=now - TAKEN_UP_WITHIN) | Q(held_until__lt=now)
     return list(Round.objects.filter(waits, finished_at=None).values_list("pk", flat=True))
 
 
 def is_stalled(going: Round) -> bool:
-    """Tell whether nobody goes a round that isn't at its end."""
+    """Return whether an unfinished job has no worker."""
     due = going.held_until or going.created_at + TAKEN_UP_WITHIN
     return going.finished_at is None and due < timezone.now()
 
 
 def begin_again(principal: Principal, ended: Round) -> Round:
-    """Begin a round of what failed in another one, as it was confirmed there.
+    """Start a job for the failed items of another job, with what was confirmed there.
 
-    Raises `Conflict` (`nothing_failed`) where there is no such server any more, `Forbidden`.
+    Raises `Conflict` (`nothing_failed`) if no such server exists any more, `Forbidden`.
     """
     said = {stop.server_id: stop.said for stop in ended.stops.filter(state=Stop.State.FAILED)}
     mine = Server.objects.for_organization(principal.organization_id)
@@ -115,7 +115,7 @@ def begin_again(principal: Principal, ended: Round) -> Round:
 
 
 async def carry_out(round_id: UUID) -> None:
-    """Go a round to its end, unless somebody else does."""
+    """Run a job to its end, unless another worker does."""
     aside = get_runtime().aside
     if (going := await aside(_claim, round_id)) is None:
         return
@@ -130,7 +130,7 @@ async def carry_out(round_id: UUID) -> None:
 
 
 async def _renew_lease_periodically(going: Round) -> None:
-    """Renew the lease while this process lives, until it is cancelled."""
+    """Renew the lease until canceled."""
     while True:
         await sleep(LEASE.total_seconds() / 3)
         await get_runtime().aside(_renew_lease, going.pk)
@@ -146,7 +146,7 @@ def _claim(round_id: UUID) -> Round | None:
     mine = Round.objects.filter(free, pk=round_id, finished_at=None)
     if not mine.update(held_until=now + LEASE):
         return None
-    # What a worker left when it died; to do it twice does no harm.
+    # Left by a worker that died; the actions are idempotent.
     Stop.objects.filter(round_id=round_id, state=Stop.State.RUNNING).update(
         state=Stop.State.WAITING
     )
@@ -155,7 +155,7 @@ def _claim(round_id: UUID) -> Round | None:
 
 
 async def _process_item(going: Round, stop: Stop) -> None:
-    """Do one server; what goes wrong is written at its stop and disturbs no other."""
+    """Process one item; a failure is stored in it and does not affect others."""
     aside = get_runtime().aside
     async with get_concurrency_limit("discovery"):
         if not await aside(_start, stop):
@@ -199,7 +199,7 @@ def _load_principal_and_server(going: Round, stop: Stop) -> tuple[Principal, Ser
 
 
 def _approve(principal: Principal, server: Server, seen: Mapping[UUID, str]) -> None:
-    """Approve exactly what was shown when it was confirmed."""
+    """Approve exactly the definitions that were shown at confirmation."""
     if seen:
         approve(principal, server, dict(seen))
 

@@ -1,6 +1,6 @@
-"""Sampling, elicitation, roots that a server may use.
+"""Which client capabilities (sampling, elicitation, roots) a server may use.
 
-What may be asked is declared to the server, and what isn't declared is refused.
+Allowed capabilities are declared to the server; requests for others are rejected.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ MOST_TOKENS = 10**9
 
 @dataclass(frozen=True, kw_only=True)
 class ClientCapabilitySettings:
-    """What a person says of it; None keeps what is stored, 0 tokens: as the setting says."""
+    """Settings of a server's capabilities; None keeps the stored value, 0 tokens: the default."""
 
     sampling: str | None = None
     sampling_tokens: int | None = None
@@ -32,12 +32,12 @@ class ClientCapabilitySettings:
 
 
 def build_capability_columns(spec: ClientCapabilitySettings) -> dict[str, Any]:
-    """Return the columns of what a specification says of it (None: keep); raises `Invalid`."""
+    """Return the columns for a specification (None: keep); raises `InvalidInput`."""
     return clean_capabilities({name: getattr(spec, name) for name in ASKED_BACK})
 
 
 def clean_capabilities(said: dict[str, Any]) -> dict[str, Any]:
-    """Return columns for what was said (None: not said); raises `Invalid`."""
+    """Return columns for the values that are not None; raises `InvalidInput`."""
     found = {name: value for name, value in said.items() if value is not None}
     if found.get("sampling", Server.Sampling.OFF) not in Server.Sampling.values:
         raise InvalidInput(
@@ -71,20 +71,20 @@ def _clean_sampling_tokens(value: Any) -> int | None:
 
 
 def get_custom_settings(server: Server) -> dict[str, Any]:
-    """Return what somebody chose of it: what isn't the default."""
+    """Return the values that differ from the defaults."""
     fields = {one.name: one for one in Server._meta.fields if one.name in ASKED_BACK}
     found = {name: getattr(server, name) for name in ASKED_BACK}
     return {name: value for name, value in found.items() if value != fields[name].default}
 
 
 def set_asked_back(principal: Principal, server: Server, **said: Any) -> None:
-    """Change what a server may ask back (members of `ASKED_BACK`); holds on the very next call."""
+    """Change a server's capabilities (`CAPABILITY_FIELDS`), effective with the next call."""
     principal.require(Action.MANAGE_SERVERS)
     set_columns(principal, server, "server_asking_changed", clean_capabilities(said))
 
 
 def may_ask(server: Server) -> frozenset[Asked]:
-    """Return what the server may ask for, where anybody can answer."""
+    """Return the kinds of requests that the server may send."""
     found: set[Asked] = {"sampling"} if server.sampling != Server.Sampling.OFF else set()
     if server.elicitation:
         found.add("elicitation")
@@ -94,6 +94,6 @@ def may_ask(server: Server) -> frozenset[Asked]:
 
 
 def get_sampling_tokens(server: Server) -> int:
-    """Return how many tokens a day the server may use of our models."""
+    """Return how many model tokens per day the server may use by sampling."""
     own: int | None = server.sampling_tokens
     return settings.BONOBOT_SAMPLING_TOKENS if own is None else own

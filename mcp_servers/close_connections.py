@@ -1,4 +1,4 @@
-"""Close what is open at disabled servers."""
+"""Close connections to disabled servers."""
 
 import logging
 from collections.abc import Collection
@@ -15,19 +15,19 @@ logger = logging.getLogger(__name__)
 
 
 async def list_stopped_servers(held: Collection[UUID]) -> set[UUID]:
-    """Return those of the `held` servers that nothing may be open at (one query)."""
+    """Return those of the servers that must have no connections (one query)."""
     try:
         return await get_runtime().orm(_load_stopped_servers, set(held))
     except DatabaseFault as fault:
-        # Calls are refused without a database anyway; what is open is closed when it is back.
+        # Calls are rejected without a database anyway; connections are closed when it is back.
         logger.warning("which servers were stopped could not be read: %s", fault)
         return set()
 
 
 def close_stopped() -> None:
-    """Close in this process, after the commit, what is open at stopped servers.
+    """Close connections of this process to stopped servers, after the commit.
 
-    Other processes do the same by themselves within seconds.
+    Other processes do so themselves within seconds.
     """
     transaction.on_commit(_close_here)
 

@@ -1,8 +1,8 @@
-"""Approve, withdraw, enable, disable definitions.
+"""Approve, reset, enable and disable definitions.
 
-The approval names the digest that was shown. A definition that changed in between stays as it was
-and is reported as skipped, so that nobody approves what they didn't read. One whose text reads like
-orders to a model (soft findings) is approved only by name; "all that wait" leaves it out.
+An approval contains the digest that was shown. A definition that has changed since is not approved
+and reported as skipped. Definitions with suspicious text (soft findings) are approved only
+explicitly, not by approving all pending ones.
 """
 
 from collections.abc import Iterable, Mapping
@@ -23,9 +23,9 @@ from mcp_servers.models import Definition, Server
 
 @dataclass(frozen=True)
 class DefinitionReviewResult:
-    """What an approval did: names pinned, and names that were not.
+    """The names that an approval pinned, and those it did not.
 
-    `skipped`: changed, refused or gone. `held`: suspicious text, to be approved by name.
+    `skipped`: changed, refused or gone. `held`: suspicious text, needs explicit approval.
     """
 
     approved: tuple[str, ...]
@@ -36,12 +36,12 @@ class DefinitionReviewResult:
 def approve(
     principal: Principal, server: Server, seen: Mapping[UUID, str] | None = None
 ) -> DefinitionReviewResult:
-    """Pin definitions of `server`: those in `seen` (id → digest shown), or all that wait.
+    """Pin definitions of `server`: those in `shown_digests` (by id), or all pending ones.
 
-    All that wait are those without findings; the others come back as `held`.
+    Without `shown_digests`, definitions with findings are not approved but returned as `held`.
 
-    Raises `Forbidden` without the right, `Conflict` (code `nothing_approved`) when not one of the
-    named definitions could be approved.
+    Raises `Forbidden`, and `Conflict` (`nothing_approved`) if none of the given definitions could
+    be approved.
     """
     principal.require(Action.APPROVE_DEFINITIONS)
     held: tuple[str, ...] = ()
@@ -69,9 +69,9 @@ def approve(
 
 
 def pin_all(server: Server, definitions: Iterable[Definition], by: str) -> None:
-    """Pin what the server's own approval mode trusts (`first`, `always`), inside a `change`.
+    """Pin what the server's approval mode trusts (`first`, `always`), in a recorded change.
 
-    `first` trusts no text with findings; `always` is the platform administrator's explicit choice.
+    `first` does not trust definitions with findings; `always` trusts everything.
     """
     for row in definitions:
         if row.findings and server.approval != Server.Approval.ALWAYS:
@@ -80,7 +80,7 @@ def pin_all(server: Server, definitions: Iterable[Definition], by: str) -> None:
 
 
 def reset_review(principal: Principal, definition: Definition) -> None:
-    """Take an approval back: the definition waits again."""
+    """Reset an approval: the definition needs review again."""
     principal.require(Action.APPROVE_DEFINITIONS)
     with record_change(
         organization_id=definition.organization_id,
@@ -96,7 +96,7 @@ def reset_review(principal: Principal, definition: Definition) -> None:
 
 
 def set_definition_enabled(principal: Principal, definition: Definition, *, enabled: bool) -> None:
-    """Switch one definition on or off for everybody."""
+    """Enable or disable one definition."""
     principal.require(Action.MANAGE_SERVERS)
     with record_change(
         organization_id=definition.organization_id,
@@ -111,7 +111,7 @@ def set_definition_enabled(principal: Principal, definition: Definition, *, enab
 
 
 def _pin(server: Server, pk: UUID, digest: str, by: str) -> bool:
-    """Pin one definition if it is still what was shown; tell whether it was."""
+    """Pin one definition if its digest is unchanged; return whether it was pinned."""
     row = server.definitions.sound().filter(pk=pk, digest=digest, present=True)
     return bool(
         row.update(

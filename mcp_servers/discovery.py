@@ -1,7 +1,7 @@
-"""Discovery: ask a server what it offers and keep it, whole, with digests.
+"""Discovery: store the definitions that a server declares, with digests.
 
-What is new or changed waits for approval unless the server's approval mode trusts it; what
-disappeared is marked, its pin kept; one invalid definition never hides the others.
+New and changed definitions need review unless the server's approval mode trusts them; missing ones
+are marked and keep their pin; an invalid definition never hides the others.
 """
 
 from collections.abc import Iterable, Mapping
@@ -61,7 +61,7 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True)
 class DiscoveryResult:
-    """What a discovery found: counts for people, names for the log."""
+    """The result of a discovery: tool names and counts."""
 
     tools: tuple[str, ...]
     new: int
@@ -74,7 +74,7 @@ class DiscoveryResult:
 
 
 class ServerRemoved(NotFound):
-    """The server was removed before it was asked, or while it was."""
+    """The server was deleted before or during the discovery."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -91,14 +91,13 @@ async def discover(
     of: str = "",
     patience_s: float | None = None,
 ) -> DiscoveryResult:
-    """Survey the server and keep what it declares; status and a `Check` row tell how it went.
+    """Fetch the server's declarations and store them with status and a `Check` row.
 
-    Where each person signs in, a person's discovery uses their own login, and one in the background
-    that of any member whose login holds. `of` names a holder whose connection, where it lives, is
-    asked: lists may differ by connection. `patience_s` is how long the installation of its package
-    is waited for, by default as long as for a start. Raises `UpstreamError` (or another `Problem`)
-    after having recorded it; that one person has to sign in says nothing about the server.
-    `Removed` where there is no such server, or none any more.
+    If each person signs in separately, a person's discovery uses their own login, and a background
+    one that of any signed-in member. An open connection of `preferred_holder` is used, as lists may
+    differ by connection. `patience_s` is how long to wait for the installation of the package, by
+    default as long as for a start. Raises `UpstreamError` (or another `Problem`) after recording it
+    (except that a person has to sign in), and `ServerRemoved` if the server doesn't exist.
     """
     try:
         return await _discover(server_id, actor=actor, kind=kind, of=of, patience_s=patience_s)
@@ -139,7 +138,7 @@ async def _discover(
 
 
 async def _inspect_schemas(survey: ServerDeclarations) -> Judgements:
-    """Judge the schemas of all tools, in a child process."""
+    """Classify the schemas of all tools in a child process."""
     tools = [item for item in survey.items if item.kind == "tool" and not item.fault]
     verdicts = await classify_schemas([item.payload.get("inputSchema", {}) for item in tools])
     return {item.name: verdict for item, verdict in zip(tools, verdicts, strict=True)}
@@ -147,19 +146,19 @@ async def _inspect_schemas(survey: ServerDeclarations) -> Judgements:
 
 @dataclass(frozen=True)
 class DefinitionFindings:
-    """What was found in definitions that are new or changed, by kind and name."""
+    """Findings in new and changed definitions, by kind and name."""
 
     names: KnownToolNames = field(default_factory=KnownToolNames)
     findings: Mapping[Key, Findings] = field(default_factory=dict)
 
     def of(self, item: RawDefinition) -> Findings:
-        """Return the findings of one; it is read now if it changed since they were."""
+        """Return the findings of one definition; scan it now if there are none yet."""
         found = self.findings.get((item.kind, item.name))
         return read(item.payload, self.names) if found is None else found
 
 
 async def _inspect_definitions(server: Server, survey: ServerDeclarations) -> DefinitionFindings:
-    """Read what is new or changed for what hides and what orders, beside loop and database."""
+    """Scan new and changed definitions, without blocking loop or database."""
     unread, names = await get_runtime().aside(_load_unread, server, survey)
     return DefinitionFindings(names, await read_all(unread, names))
 
@@ -167,7 +166,7 @@ async def _inspect_definitions(server: Server, survey: ServerDeclarations) -> De
 def _load_unread(
     server: Server, survey: ServerDeclarations
 ) -> tuple[dict[Key, Any], KnownToolNames]:
-    """Return the declarations that nobody has read, and the names around them (two queries)."""
+    """Return unscanned definitions and the known tool names (two queries)."""
     known = {(row.kind, row.name): row for row in server.definitions.defer("payload", "pinned")}
     unread: dict[Key, Any] = {
         (item.kind, item.name): item.payload
@@ -188,9 +187,9 @@ def keep(
     actor: Actor,
     kind: str,
 ) -> DiscoveryResult:
-    """Write a survey into rows: one transaction, audited when anything about it changed.
+    """Store declarations in one transaction; record changes in the audit log.
 
-    What is not in `readings` is read now.
+    Definitions without `findings` are scanned now.
     """
     lock(rows := Server.objects.filter(pk=server_id))
     server = rows.get()
@@ -223,7 +222,7 @@ def keep(
 def _compare_definitions(
     server: Server, survey: ServerDeclarations, judgements: Judgements, readings: DefinitionFindings
 ) -> tuple[list[Definition], list[Definition], list[Definition]]:
-    """Return what is new, what changed and what is gone, the first two as they will be kept."""
+    """Return new, changed and missing definitions, the first two updated but not saved."""
     known = {(row.kind, row.name): row for row in server.definitions.all()}
     seen = {(item.kind, item.name): item for item in survey.items if len(item.name) <= NAME_LENGTH}
     changed = {
@@ -235,7 +234,7 @@ def _compare_definitions(
     }
     fresh = [row for key, row in changed.items() if key not in known]
     altered = [row for key, row in changed.items() if key in known]
-    # A listing that broke off says nothing about what it didn't come to.
+    # An incomplete listing says nothing about the definitions after its end.
     gone = [
         row
         for key, row in known.items()
@@ -277,10 +276,10 @@ def _write(
 
 
 def _find_rename(server: Server, survey: ServerDeclarations) -> dict[str, str]:
-    """Return the names that an MCP server gave itself before and gives itself now, if they differ.
+    """Return the old and new name that an MCP server declares, if they differ.
 
-    A server that calls itself something else may be another one, so what was approved of it is
-    reviewed again. One that has no name, or had none, says nothing by it.
+    A renamed server may be a different one, so its definitions are reviewed again. A missing name
+    means nothing.
     """
     if not server.speaks_mcp:
         return {}
@@ -308,7 +307,7 @@ def _tell_renamed(server: Server, renamed: Mapping[str, str]) -> None:
 
 
 def _notify_pending_review(server: Server, found: list[UUID]) -> None:
-    """Tell people what of this discovery nobody has read; the same is told once."""
+    """Notify about definitions to review; topics prevent repeated notifications."""
     rows = server.definitions.waiting().filter(pk__in=found)
     waiting = sorted(rows.values_list("kind", "name", "digest"))
     if not waiting:
@@ -346,19 +345,19 @@ def _build_definition(server: Server, item: RawDefinition) -> Definition:
 
 
 def _is_tool_selected(server: Server, tool: str) -> bool:
-    """Tell whether a tool is one that the server is kept to; without a list all of them are."""
+    """Return whether a tool matches the server's `only_tools`; all do if that is empty."""
     wanted: list[str] = server.only_tools
     return not wanted or any(matches_tool_name(pattern, tool) for pattern in wanted)
 
 
 def _as_read(row: Definition, item: RawDefinition) -> bool:
-    """Tell whether a row says what was declared, and nothing more could be found in it.
+    """Return whether a row matches the declaration and needs no new scan.
 
-    What older rules refused is judged anew; what they passed is read again by `scanning.services`.
+    What older rules refused is scanned again here; what they passed, by `scanning.services`.
     """
     current = row.rules_version >= RULES or not row.fault
     same = row.present and bool(item.fault) <= bool(row.fault)
-    # All other faults lie in the definition itself.
+    # All other faults follow from the payload.
     same = same and (row.fault == DECLARED_TWICE) == (item.fault == DECLARED_TWICE)
     return (
         same
@@ -373,7 +372,7 @@ def _as_read(row: Definition, item: RawDefinition) -> bool:
 def _update_definition(
     row: Definition, item: RawDefinition, judgements: Judgements, readings: DefinitionFindings
 ) -> bool:
-    """Put what was declared into `row`; tell whether that changes it."""
+    """Update `row` to the declaration; return whether it changed."""
     if _as_read(row, item):
         return False
     row.payload = make_storable(item.payload)
@@ -392,7 +391,7 @@ def _to_text(value: object) -> str:
 
 
 def _find_fault(row: Definition, judgement: SchemaVerdict | None) -> str:
-    """Say why this declaration can never be used, if so: hard findings, or a refused schema."""
+    """Return why a definition can't be used (hard findings, refused schema), or ""."""
     if hard := describe_hard_finding(row.findings):
         return hard
     if row.kind != Definition.Kind.TOOL or judgement is None:

@@ -1,6 +1,6 @@
-"""Packages of servers that `npx` and `uvx` start: how it stands with them, and install them again.
+"""State and reinstallation of the packages of `npx` and `uvx` servers.
 
-It is this host that is spoken of: each installs what it starts.
+This concerns the current host: each host installs what it starts.
 """
 
 import logging
@@ -26,18 +26,18 @@ logger = logging.getLogger(__name__)
 
 
 def installation_of_server(server: Server) -> dict[str, Any] | None:
-    """Return `state` and `detail` of a server's package; None where nothing is to be installed."""
+    """Return `state` and `detail` of a server's package; None if it has none."""
     if server.transport_type != Server.Transport.STDIO:
         return None
     try:
         found = installation_of(build_endpoint(server))
-    except Problem:  # a secret that can't be opened is told elsewhere
+    except Problem:  # a secret that can't be decrypted is reported elsewhere
         return None
     return asdict(found) if found else None
 
 
 async def install_package(principal: Principal, server: Server) -> Installation | None:
-    """Install a server's package again, audited, and wait for it; None where there is none.
+    """Reinstall a server's package and wait for it; return None if it has none.
 
     Raises `UpstreamError` (`installation_failed`).
     """
@@ -59,7 +59,7 @@ def _record(principal: Principal, server: Server) -> None:
 
 
 def discover_late(server_id: UUID) -> None:
-    """Discover a server whose installation took longer than a start could wait."""
+    """Start the discovery of a server whose package was installed too late for its start."""
     get_runtime().spawn(_discover(server_id), name=f"discover {server_id} after its installation")
 
 

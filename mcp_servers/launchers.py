@@ -1,8 +1,8 @@
-"""Which programs may start a stdio server (docs/stdio-servers.md): pure.
+"""Which programs may start a stdio server (docs/stdio-servers.md; pure).
 
-Whoever chooses a program runs code on this host. So a command is the bare name of a launcher on the
-allow-list, or an absolute path that stands there letter by letter; a shell never, listed or not,
-because its arguments would be a program that nobody approved.
+Choosing a program means running code on this host. So a command must be the bare name of a launcher
+on the allowlist, or exactly an absolute path on it. Shells are never allowed, even if listed: their
+arguments would be an unapproved program.
 """
 
 import re
@@ -23,7 +23,7 @@ SHELLS = frozenset(
 _WINDOWS_ENDING = re.compile(r"(?i)\.(bat|cmd|com|exe|ps1)$")
 _BARE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 
-# The subcommands that make each of these run a package, and the options on the way to its name.
+# The subcommands that make each of these run a package.
 _RUNNERS: dict[str, tuple[tuple[str, ...], ...]] = {
     "npx": ((),),
     "bunx": ((),),
@@ -61,9 +61,9 @@ class LauncherNotAllowed(Problem):
 def check_launcher(
     command: str, args: Sequence[str] = (), *, allowed: Collection[str]
 ) -> tuple[ConfigWarning, ...]:
-    """Return notices about a command that may be started.
+    """Return warnings about a command that may be started.
 
-    `allowed` holds bare names and absolute paths. Raises `LauncherNotAllowed`
+    `allowed` contains bare names and absolute paths. Raises `LauncherNotAllowed`
     (`launcher_not_allowed`) for every other command.
     """
     if reason := _explain_refusal(command, allowed):
@@ -87,7 +87,7 @@ def check_launcher(
 
 
 def find_unpinned_package(command: str, args: Sequence[str]) -> str:
-    """Return the package or image that a runner takes in whatever version is newest, or ""."""
+    """Return the package or image without a pinned version, or ""."""
     name = PurePosixPath(command).name
     if name in ("docker", "podman", "nerdctl"):
         image = _find_image(args)
@@ -122,7 +122,7 @@ def _explain_refusal(command: str, allowed: Collection[str]) -> str:
 
 def _list_warnings(command: str, args: list[str]) -> Iterator[ConfigWarning]:
     if find_unpinned_package(command, args):
-        # Not named: an argument that was taken for the package may be a secret.
+        # The package is not shown: the argument may actually be a secret.
         yield ConfigWarning(
             "unpinned_version",
             format_message(
@@ -133,7 +133,7 @@ def _list_warnings(command: str, args: list[str]) -> Iterator[ConfigWarning]:
         )
     name = PurePosixPath(command).name
     flags = frozenset(("-c",)) if _PYTHON.fullmatch(name) else _INLINE_CODE.get(name, frozenset())
-    # After the first plain word the arguments belong to the program that was started.
+    # Arguments after the first plain word belong to the started program.
     own = next((i for i, arg in enumerate(args) if not arg.startswith("-")), len(args))
     if flags.intersection(args[: own + 1]):
         yield ConfigWarning(

@@ -1,4 +1,4 @@
-"""What a stdio server's process may be given: environment variables, folders, texts."""
+"""Validation of a stdio server's environment variables, folders and strings."""
 
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
@@ -33,11 +33,11 @@ def check_variables(
     *,
     old: Server | None,
 ) -> dict[str, str]:
-    """Return the exceptions as they will be stored: why each dangerous variable is allowed.
+    """Return the exceptions to store: the reason why each dangerous variable is allowed.
 
-    `said` is None where nothing is said of them: those that are stored stay, for variables that
-    stay. Raises `VariableNotAllowed`, `Forbidden` where somebody else than a platform administrator
-    changes exceptions, and `Invalid` for one without a reason or without a use.
+    `requested` None keeps the stored exceptions of variables that still exist. Raises
+    `VariableNotAllowed`, `Forbidden` if anyone but a platform administrator changes exceptions, and
+    `InvalidInput` for an exception without reason or without need.
     """
     stored: Mapping[str, str] = old.env_exceptions if old else {}
     exceptions = {name: why for name, why in stored.items() if name in names}
@@ -66,9 +66,9 @@ def check_variables(
 
 
 def check_no_dangerous_variables(names: Iterable[str], *, field: str) -> None:
-    """Raise `VariableNotAllowed` where a preset sets a dangerous variable: it may not hand on one.
+    """Raise `VariableNotAllowed` if a preset sets a dangerous variable.
 
-    Exceptions are of one server.
+    Exceptions exist only for single servers.
     """
     for name in without_exception(names, ()):
         raise VariableNotAllowed(
@@ -114,7 +114,7 @@ def _check_reasons_are_needed(exceptions: Mapping[str, str], names: Collection[s
 
 
 def refuse_nul(config: Mapping[str, Any]) -> None:
-    """Raise `Invalid` where a text of a stdio server's configuration has a NUL in it."""
+    """Raise `InvalidInput` if a string of the configuration contains NUL."""
     for field, text in _texts(config):
         if "\x00" in text:
             raise InvalidInput(
@@ -135,7 +135,7 @@ def _texts(config: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
 
 
 def check_folders(organization_id: UUID, config: Mapping[str, Any]) -> None:
-    """Raise `Invalid` (`folder_not_allowed`) for the folder of a program, or one that it mounts."""
+    """Raise `InvalidInput` (`folder_not_allowed`) for the working folder and mounted folders."""
     folders = [("cwd", str(config["cwd"]))] if config.get("cwd") else []
     mounted = mounted_folders(str(config["command"]), tuple(config.get("args", ())))
     folders += [("args", folder) for folder in mounted]

@@ -1,12 +1,12 @@
-"""Discover again when changed or expired; stale marks.
+"""Repeat the discovery of servers whose definitions may have changed.
 
-What says so: a server's change notice, a stream that came back, a call that was answered as if its
-tool were unknown. The first is read at once, what follows within ten seconds together, a few
-servers beside each other. What is new waits for approval, as after any discovery.
+Triggers are a server's change notification, a reopened stream, and a call answered as if its tool
+were unknown. The first trigger starts a discovery at once, those within the next ten seconds cause
+one together; a few servers are discovered concurrently.
 
-A mark is a row, so it outlives who set it; a reading is claimed by a conditional UPDATE and is not
-repeated within `INTERVAL`, nor within ten times as long as the last one took: a server that says
-without end that it changed gets a tenth of one place at most.
+Stale marks are stored, so they survive the process that set them. A refresh is claimed by a
+conditional UPDATE and not repeated within `INTERVAL`, or within ten times the duration of the last
+one: a server that reports changes all the time occupies at most a tenth of one slot.
 """
 
 import asyncio
@@ -34,14 +34,14 @@ from mcp_servers.models import Server, Watch
 
 INTERVAL = timedelta(seconds=10)
 RUNNING = timedelta(minutes=5)
-# Whoever heard the notice reads first: it may have the only connection that shows the change.
+# The process that got the notification goes first: only its connection may show the change.
 GRACE = timedelta(seconds=20)
 SHARE = 10
 
 
 @dataclass(frozen=True)
 class RefreshClaim:
-    """The right to read a catalogue now; or how long to wait for one; or nothing to read."""
+    """A claim to refresh now, or how long to wait for one, or neither: nothing to refresh."""
 
     taken: bool = False
     wait_s: float | None = None
@@ -49,9 +49,9 @@ class RefreshClaim:
 
 
 def mark(server_id: UUID, *, noticed: bool) -> bool:
-    """Write that a catalogue is out of date; False when there is no such server any more.
+    """Mark a server's definitions as stale; return False if the server doesn't exist.
 
-    `noticed` says that the server told so itself.
+    `noticed` says that the server sent a notification.
     """
     server = Server.objects.enabled().filter(pk=server_id).only("organization_id").first()
     if server is None:
@@ -65,7 +65,7 @@ def mark(server_id: UUID, *, noticed: bool) -> bool:
 
 
 def claim_refresh(server_id: UUID, *, anyway: bool = False) -> RefreshClaim:
-    """Take the right to read a stale catalogue; `anyway` also one that was read meanwhile."""
+    """Claim the refresh of a stale server; with `anyway` also if it isn't stale any more."""
     now = timezone.now()
     row = Watch.objects.filter(server_id=server_id).first()
     if row is None or (row.stale_at is None and not anyway):
@@ -79,7 +79,7 @@ def claim_refresh(server_id: UUID, *, anyway: bool = False) -> RefreshClaim:
 
 
 def finish(server_id: UUID, claim: RefreshClaim, *, took_s: float, read: bool) -> None:
-    """Write that a reading is over; what was marked since then stays stale."""
+    """Record the end of a refresh; a newer stale mark stays."""
     rows = Watch.objects.filter(server_id=server_id)
     rows.update(reread_after=timezone.now() + pause_after(took_s))
     if read and claim.stale_at is not None:
@@ -87,7 +87,7 @@ def finish(server_id: UUID, claim: RefreshClaim, *, took_s: float, read: bool) -
 
 
 def list_abandoned_servers() -> list[UUID]:
-    """Return stale servers that answer and that nobody reads: the sweep takes them up."""
+    """Return stale, connected servers that no process refreshes."""
     now = timezone.now()
     waiting = Watch.objects.filter(
         stale_at__lt=now - GRACE, server__enabled=True, server__status=Server.Status.CONNECTED
@@ -96,7 +96,7 @@ def list_abandoned_servers() -> list[UUID]:
 
 
 def pause_after(took_s: float) -> timedelta:
-    """Return how long a catalogue is left alone after a reading that took `took_s` seconds."""
+    """Return the pause after a refresh that took `took_s` seconds."""
     return max(INTERVAL, timedelta(seconds=SHARE * took_s))
 
 
@@ -108,7 +108,7 @@ CAUGHT_UP_S = 5.0
 
 @dataclass
 class _RefreshRequest:
-    """A server to be read again; `holders` are those whose connections said so."""
+    """A server to refresh; `holders` are those whose connections reported a change."""
 
     noticed: bool
     holders: list[str] = field(default_factory=list)
@@ -117,16 +117,16 @@ class _RefreshRequest:
 
 
 class DefinitionRefresher:
-    """The readings of this process; everything here runs on its loop."""
+    """The refreshes of this process; everything here runs on its loop."""
 
     def __init__(self) -> None:
         self._wanted: dict[UUID, _RefreshRequest] = {}
         self._crew = TaskSet()
 
     def want(self, server_id: UUID, holder: str = "", *, noticed: bool = True) -> None:
-        """Have a server's catalogue read again, through the connection of `holder` if it has one.
+        """Start the refresh of a server, on the connection of `holder` if it has one.
 
-        Returns at once; what is said while a reading waits or runs is kept as a mere flag.
+        Returns at once; requests during a waiting or running refresh only set a flag.
         """
         wanted = self._wanted.get(server_id)
         if wanted is None:
@@ -138,9 +138,9 @@ class DefinitionRefresher:
             wanted.holders.append(holder)
 
     async def caught_up(self, holder: str) -> None:
-        """Wait until what `holder`'s connections said has been read, for 5 s at most.
+        """Wait until changes reported on `holder`'s connections are refreshed, for 5 s at most.
 
-        Not for what has to wait for its turn: a flood must not hold up who uses the server.
+        Does not wait for a refresh that is paused: a flood must not delay users of the server.
         """
         waiting = [one.quiet for one in self._wanted.values() if holder in one.holders]
         try:
@@ -151,7 +151,7 @@ class DefinitionRefresher:
             return
 
     async def close(self) -> None:
-        """Stop reading; what is marked is taken up by another process."""
+        """Stop; another process refreshes servers that are marked as stale."""
         await self._crew.close()
 
     async def _read_all(self, server_id: UUID, wanted: _RefreshRequest) -> None:
@@ -163,7 +163,7 @@ class DefinitionRefresher:
             wanted.quiet.set()
 
     async def _claimed(self, server_id: UUID, wanted: _RefreshRequest) -> bool:
-        """Mark, wait for our turn, and read; False when there was nothing to read."""
+        """Mark, claim and refresh; return False if there was nothing to refresh."""
         orm = get_runtime().orm
         noticed, wanted.noticed = wanted.noticed, False
         if not await orm(mark, server_id, noticed=noticed):
@@ -173,7 +173,7 @@ class DefinitionRefresher:
             if claim.taken:
                 break
             if claim.wait_s is None:
-                return False  # another process has read it since we marked it
+                return False  # another process has refreshed it since
             wanted.quiet.set()
             await asyncio.sleep(claim.wait_s)
         wanted.quiet.clear()
@@ -204,7 +204,7 @@ _by_runtime: WeakKeyDictionary[Runtime, DefinitionRefresher] = WeakKeyDictionary
 
 
 def get_refresher() -> DefinitionRefresher:
-    """Return this process's rereader; on the loop of `runtime()` only."""
+    """Return this process's refresher; only on the loop of `get_runtime()`."""
     own = get_runtime()
     if (made := _by_runtime.get(own)) is None:
         made = _by_runtime[own] = DefinitionRefresher()
@@ -213,27 +213,27 @@ def get_refresher() -> DefinitionRefresher:
 
 
 def handle_change_notification(server_id: UUID, notice: ChangeNotification) -> None:
-    """Take a change notice; what one resource contains is no part of the catalogue."""
+    """Refresh a server after a change of its lists; ignore updates of single resources."""
     if not notice.uri:
         get_refresher().want(server_id, notice.holder)
 
 
 def request_refresh_on_error(server_id: UUID, problem: Problem, holder: str) -> None:
-    """Have a server read again that answers a call as if it didn't know the tool as we do.
+    """Refresh a server whose error suggests that a tool has changed.
 
-    An unknown tool is -32602, arguments that are no longer mirrored as it wants -32020.
+    -32602 means an unknown tool, -32020 that mirrored headers do not match.
     """
     if isinstance(problem, UpstreamError) and problem.rpc_code in (INVALID_PARAMS, HEADER_MISMATCH):
         get_refresher().want(server_id, holder, noticed=False)
 
 
 async def await_refresh_on_error(server_id: UUID, problem: Problem, holder: str) -> None:
-    """Have it read again as `doubt` does; wait for that, if its turn is now, for 5 s at most."""
+    """Call `request_refresh_on_error`, and wait for the refresh for 5 s at most."""
     request_refresh_on_error(server_id, problem, holder)
     await get_refresher().caught_up(holder)
 
 
 async def take_up(server_ids: Iterable[UUID]) -> None:
-    """Read those again that somebody marked and nobody read."""
+    """Refresh stale servers that no process has refreshed."""
     for server_id in server_ids:
         get_refresher().want(server_id, noticed=False)

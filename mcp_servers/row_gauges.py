@@ -1,4 +1,4 @@
-"""Gauges of servers that beat reads from rows: their status, due checks, listening to them."""
+"""Gauges computed from rows: server status, due checks, subscription leases."""
 
 from collections.abc import Iterator
 

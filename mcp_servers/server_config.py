@@ -1,10 +1,9 @@
-"""ServerSpec: fields, checks, masking, sandbox, prices.
+"""Validation of a server's configuration: fields, secrets, sandbox, prices.
 
-`ServerSpec` is the one form that every surface (REST, admin, CLI, import) hands over. `check` turns
-it into what is stored: public parts and secret values apart. Reading back shows every secret as
-`********`, and a write that carries the mask keeps what is stored.
+REST, admin, CLI and import all pass a `ServerSpec`. `clean_server_spec` converts it to columns and
+secrets. Secrets are read back as `********`, and writing that mask keeps the stored value.
 
-Prices are micro-dollars: for a call, and for each second that it runs. Money budgets count them.
+Prices are in micro-dollars, per call and per second of a call, and count against money budgets.
 """
 
 import re
@@ -42,13 +41,13 @@ USUAL_NETWORKS: dict[str, str] = {
 
 @dataclass(frozen=True)
 class SandboxConfig:
-    """A server's box; what is None isn't said."""
+    """A server's sandbox settings; None means not given."""
 
     confinement: str | None = Kind.NONE
     network: str | None = Network.HOST
 
     def columns(self) -> dict[str, str | None]:
-        """Return the columns of the row."""
+        """Return the columns of the server."""
         return asdict(self)
 
 
@@ -60,12 +59,11 @@ def check_box(
     old: Server | None,
     by_preset: bool,
 ) -> SandboxConfig:
-    """Return the box as it will be stored; raises a `Problem` that names the field.
+    """Return the sandbox settings to store; raises a `Problem` that names the field.
 
-    What isn't said stays as it is in `old`; where nothing was stored, it is as
-    `BONOBOT_STDIO_CONFINEMENT` says, in a sandbox by default. A sandboxed server reaches the
-    network by the egress rules, and a bubblewrapped one has none until it is granted. Only a
-    platform administrator may change a box, and an approved preset brings its own.
+    Settings that aren't given are those of `old`, or the default of `BONOBOT_STDIO_CONFINEMENT`.
+    By default a sandboxed server has network access under the egress rules, and one with bubblewrap
+    has none. Only platform administrators and approved presets may change the settings.
     """
     if transport != Server.Transport.STDIO:
         return _check_http_sandbox(said)
@@ -100,7 +98,7 @@ def check_box(
 
 
 def usual_box() -> SandboxConfig:
-    """Return the box of a stdio server of which nothing is said."""
+    """Return the default sandbox settings of a stdio server."""
     kind = settings.BONOBOT_STDIO_CONFINEMENT
     return SandboxConfig(kind, USUAL_NETWORKS[kind])
 
@@ -134,18 +132,18 @@ def _clean_choice(value: str | None, field: str, choices: list[str]) -> str:
 
 PRICES = ("call_price", "second_price")
 PRICED = (*PRICES, "calls_per_minute")
-# An hour at this price for a second still fits the ledger: a million dollars.
+# An hour at this price per second still fits the ledger. It is a million dollars.
 LARGEST_PRICE = 10**12
 LARGEST_RATE = 2**31 - 1
 
 
 def build_price_columns(spec: "ServerSpec") -> dict[str, int | None]:
-    """Return the columns of what a specification says of prices and rate; raises `Invalid`."""
+    """Return the columns for prices and rate of a specification; raises `InvalidInput`."""
     return check_prices({name: getattr(spec, name) for name in PRICED})
 
 
 def check_prices(said: dict[str, int | None]) -> dict[str, int | None]:
-    """Return columns for what was said (None: not said); a rate of 0 is none."""
+    """Return columns for the values that are not None; a rate of 0 means no limit."""
     found: dict[str, int | None] = {}
     for name, value in said.items():
         if value is None:
@@ -170,7 +168,7 @@ def set_prices(
     second_price: int | None = None,
     calls_per_minute: int | None = None,
 ) -> None:
-    """Change a server's prices and rate; None keeps one. It holds on the very next call."""
+    """Change a server's prices and rate (None keeps one), effective with the next call."""
     said = {
         "call_price": call_price,
         "second_price": second_price,
@@ -190,9 +188,9 @@ PLACES = {
 def keep_from_strangers(
     old: Server | None, columns: Mapping[str, Any], secrets: Mapping[SecretKey, str | None]
 ) -> None:
-    """Refuse to send a stored value (None) to an address that it was not entered for.
+    """Check that stored secrets (None) are not sent to an address they were not entered for.
 
-    `columns` are the server as it will be. Raises `Invalid` (`credential_needed`).
+    `columns` are the new ones of the server. Raises `InvalidInput` (`credential_needed`).
     """
     if old is None:
         return
@@ -206,14 +204,14 @@ def keep_from_strangers(
 
 
 def _of_server(columns: Mapping[str, Any]) -> dict[str, str]:
-    """Return where headers, API keys and the like are sent."""
+    """Return the address that headers, API keys and the like are sent to."""
     return {"endpoint_config.url": origin_of(str(columns["endpoint_config"].get("url", "")))}
 
 
 def _of_sign_in(columns: Mapping[str, Any]) -> dict[str, str]:
-    """Return where a client secret or key is sent: as a whole, since hosts serve many tenants.
+    """Return the full URLs that a client secret or key is sent to, as hosts serve many tenants.
 
-    Without a token URL and an issuer, what lies at the server's own address names them.
+    Without a token URL and an issuer, they are discovered from the server's own URL.
     """
     said = columns["auth_config"]
     found = {f"auth_config.{name}": str(said.get(name) or "") for name in ("token_url", "issuer")}
@@ -228,7 +226,7 @@ def _field(key: SecretKey) -> str:
 
 
 def read_known_fields(config: Any, known: frozenset[str], where: str) -> dict[str, Any]:
-    """Return the members of an object at `where`; raises `Invalid` for any that aren't known."""
+    """Return the fields of the object at `where`; raises `InvalidInput` for unknown ones."""
     if not isinstance(config, Mapping):
         raise InvalidInput(
             format_message("`{where}` must be an object.", where=where),
@@ -249,7 +247,7 @@ HTTP_NAMES = frozenset({"http", "streamable_http", "streamable-http", "sse"})
 STDIO_FIELDS = frozenset({"command", "args", "env", "cwd"})
 HTTP_FIELDS = frozenset({"url", "headers"})
 OPENAPI_FIELDS = HTTP_FIELDS | endpoint_config.FIELDS
-# Each sign-in's members: those that are kept in the open, and those that are sealed.
+# Fields of each sign-in: public ones and encrypted ones.
 AUTH_FIELDS: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     "none": (frozenset(), frozenset()),
     "bearer_token": (frozenset(), frozenset({"token"})),
@@ -259,7 +257,7 @@ AUTH_FIELDS: dict[str, tuple[frozenset[str], frozenset[str]]] = {
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PARAMETER = re.compile(r"\$\{[^}]*\}")
-# Headers that the protocol itself sets; a configured one would change what is governed.
+# Headers set by the protocol; configured ones would change what is governed.
 _OURS = re.compile(
     r"(?i)host|content-length|content-type|transfer-encoding|connection|accept|mcp-.*"
 )
@@ -268,10 +266,10 @@ _OURS_ENV = re.compile(r"(?i)BONOBOT_.*|DATABASE_URL|REDIS_URL")
 
 @dataclass(frozen=True, kw_only=True)
 class ServerSpec(ClientCapabilitySettings):
-    """What a person says about a server; the shapes are those of REST.
+    """A server's configuration as entered, with the fields of REST.
 
-    `confinement` and `network` that aren't said stay as they are. `env_exceptions` says why each
-    dangerous variable is allowed, by its name; None keeps what is stored.
+    `confinement` and `network` None keep the stored values. `env_exceptions` maps each allowed
+    dangerous variable to the reason; None keeps the stored ones.
     """
 
     name: str
@@ -282,20 +280,20 @@ class ServerSpec(ClientCapabilitySettings):
     description: str = ""
     approval: str = Server.Approval.MANUAL
     allow_private: bool = False
-    only_tools: Sequence[str] | None = None  # globs; None keeps what is stored
+    only_tools: Sequence[str] | None = None  # globs; None keeps the stored ones
     confinement: str | None = None
     network: str | None = None
     env_exceptions: Mapping[str, str] | None = None
-    call_price: int | None = None  # micro-dollars; None keeps what is stored, so do the next two
+    call_price: int | None = None  # micro-dollars; None keeps the stored value, as in the next two
     second_price: int | None = None
     calls_per_minute: int | None = None  # 0: no limit
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServerColumns:
-    """A specification that holds: columns for the row, and secrets (None keeps what is stored).
+    """A validated specification: columns, and secrets (None keeps the stored value).
 
-    `document` is an API's, where one was given.
+    `document` is the OpenAPI document, if one was given.
     """
 
     columns: dict[str, Any]
@@ -306,9 +304,9 @@ class ServerColumns:
 def check(
     principal: Principal, spec: ServerSpec, *, old: Server | None = None, by_preset: bool = False
 ) -> ServerColumns:
-    """Return `spec` as it will be stored; raises a `Problem` that names the field.
+    """Validate `spec` and return what to store; raises a `Problem` that names the field.
 
-    `by_preset` says that the command line comes from an approved preset, which an organization may
+    `by_preset` says that the command line comes from an approved preset, which organizations may
     use; otherwise only a platform administrator may set one.
     """
     transport = _clean_transport(spec.transport_type)
@@ -356,7 +354,7 @@ def check(
 
 
 def list_allowed_launchers() -> frozenset[str]:
-    """Return the programs that may start a stdio server: by setting, and those added here."""
+    """Return the programs that may start a stdio server, from the setting and the database."""
     added = Launcher.objects.values_list("command", flat=True)
     return frozenset((*settings.BONOBOT_LAUNCHERS, *added))
 
@@ -366,7 +364,7 @@ def _build_tools_column(spec: ServerSpec) -> dict[str, list[str]]:
 
 
 def mask_endpoint_config(server: Server) -> dict[str, Any]:
-    """Return `endpoint_config` as it may be read: values of `env` and `headers` masked."""
+    """Return `endpoint_config` with the values of `env` and `headers` masked."""
     shown = dict(server.endpoint_config)
     stdio = server.transport_type == Server.Transport.STDIO
     place, member = (Secret.Placement.ENV, "env") if stdio else (Secret.Placement.HEADER, "headers")
@@ -377,9 +375,9 @@ def mask_endpoint_config(server: Server) -> dict[str, Any]:
 
 
 def mask_auth_config(server: Server) -> dict[str, Any]:
-    """Return `auth_config` as it may be read: `{"type": …, "configured": …}`."""
+    """Return `auth_config` without secrets, with `type` and `configured`."""
     stored = any(secret.placement == Secret.Placement.AUTH for secret in server.secrets.all())
-    # A login needs no secret of ours; whether somebody has signed in is the server's status.
+    # A login needs no secret; whether someone has signed in is part of the server's status.
     by_login = server.auth_config.get("grant") == "authorization_code"
     return {"type": server.auth_type, **server.auth_config, "configured": stored or by_login}
 
@@ -446,7 +444,7 @@ def _may_set_command(
 def _exceptions(
     principal: Principal, spec: ServerSpec, secrets: Collection[SecretKey], old: Server | None
 ) -> dict[str, str]:
-    """Return why dangerous variables are allowed; raises for those that aren't."""
+    """Return the reasons of allowed dangerous variables; raises for those without one."""
     names = [name for place, name in secrets if place == Secret.Placement.ENV]
     return check_variables(principal, names, spec.env_exceptions, old=old)
 
@@ -537,7 +535,7 @@ def _clean_named_values(
 
 
 def _check_masked_values(secrets: Mapping[SecretKey, str | None], old: Server | None) -> None:
-    """Raise `Invalid` where the mask is written and no value is stored that it could keep."""
+    """Raise `InvalidInput` if the mask is written but no value is stored."""
     stored = {(secret.placement, secret.name) for secret in old.secrets.all()} if old else set()
     for (place, name), value in secrets.items():
         if value is None and (place, name) not in stored:
@@ -566,7 +564,7 @@ def _check_no_placeholders(texts: list[str], where: str) -> None:
 def _clean_auth_config(
     raw: Mapping[str, Any] | None, old: Server | None
 ) -> tuple[str, dict[str, Any], dict[SecretKey, str | None]]:
-    """Return sign-in type, public details and credentials; what isn't said is kept."""
+    """Return sign-in type, public details and credentials; None keeps what is stored."""
     if raw is None:
         kept: dict[SecretKey, str | None] = {
             (s.placement, s.name): None for s in _list_auth_secrets(old)
@@ -618,7 +616,7 @@ def _check_oauth_transport(transport: str) -> None:
 
 
 def _check_key_placement(kind: str, details: Mapping[str, Any], transport: str) -> None:
-    """Raise `Invalid` where an API key would go to where nothing of ours is sent."""
+    """Raise `InvalidInput` if the transport can't send an API key in that place."""
     place = details.get("in", "header") if kind == Server.Auth.API_KEY else "header"
     if place == "header" or (
         transport == Server.Transport.OPENAPI and place in endpoint_config.KEY_PLACES
@@ -638,7 +636,7 @@ def _list_auth_secrets(old: Server | None) -> list[Secret]:
 
 
 def build_changed_spec(old: Server, **said: Any) -> ServerSpec:
-    """Return the specification of a stored server with some members said anew; secrets stay."""
+    """Return the specification of a stored server with some changes; secrets are kept."""
     kept = {
         "name": old.name,
         "transport_type": old.transport_type,

@@ -1,4 +1,4 @@
-"""Panels that packages above add to the overview of a server in the admin."""
+"""Panels that other apps add to a server's page in the admin."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -7,18 +7,18 @@ from bonobot.core.extension_points import ExtensionList
 
 # A template and its context.
 Panel = tuple[str, dict[str, Any]]
-# From the request for a server's page (`ObjectRequest`) to a panel; None where there is none.
+# Takes the request for a server's page (`ObjectRequest`), returns a panel or None.
 PanelBuilder = Callable[[Any], Panel | None]
 _panel_builders: ExtensionList[PanelBuilder] = ExtensionList()
 
 
 def register_server_panel(build: PanelBuilder) -> None:
-    """Add a panel below those that there are."""
+    """Add a panel after the existing ones."""
     _panel_builders.register(build)
 
 
 def build_registered_panels(visit: Any) -> Iterator[Panel]:
-    """Yield the panels that packages above have for a server."""
+    """Yield the registered panels of a server."""
     for build in _panel_builders:
         if panel := build(visit):
             yield panel

@@ -1,4 +1,4 @@
-"""Add, alter, switch, remove servers and launchers; set prices."""
+"""Create, update and delete servers and launchers."""
 
 from collections.abc import Callable
 from typing import Any
@@ -37,14 +37,13 @@ def add(
     scope_id: UUID | None = None,
     preset: Preset | None = None,
 ) -> Server:
-    """Register a server in the pool, or in `scope_id` (an agent's own); nothing half written.
+    """Create a server of the organization, or of `scope_id` (an agent).
 
-    Raises the problems of `configuration.check`, `Conflict` (code `name_taken`), and those of
-    `availability.check_enabled`.
+    Raises the problems of `clean_server_spec` and `check_enabled`, and `Conflict` (`name_taken`).
     """
     principal.require(Action.MANAGE_SERVERS)
     if preset is not None:
-        # A preset is what lets somebody set a command who otherwise may not.
+        # A preset allows setting a command without being a platform administrator.
         check_enabled(principal, preset)
     checked = check(principal, spec, by_preset=preset is not None)
     server = Server(
@@ -63,7 +62,7 @@ def add(
 
 
 def update_server(principal: Principal, server: Server, spec: ServerSpec) -> Server:
-    """Change a server; a new address or credential is asked anew at the next contact."""
+    """Update a server; it is checked again soon."""
     principal.require(Action.MANAGE_SERVERS)
     checked = check(principal, spec, old=server)
     was = {name: getattr(server, name) for name in checked.columns}
@@ -91,9 +90,9 @@ def update_server(principal: Principal, server: Server, spec: ServerSpec) -> Ser
 
 
 def set_server_enabled(principal: Principal, server: Server, *, enabled: bool) -> None:
-    """Switch a server on or off for everybody.
+    """Enable or disable a server.
 
-    Off holds on the very next call, and what is open at it is closed: children, connections.
+    Disabling is effective with the next call and closes children and connections.
     """
     principal.require(Action.MANAGE_SERVERS)
     action = "server_enabled" if enabled else "server_disabled"
@@ -110,7 +109,7 @@ def set_server_enabled(principal: Principal, server: Server, *, enabled: bool) -
 
 
 def remove(principal: Principal, server: Server) -> None:
-    """Delete a server with its definitions and secrets; the audit keeps its name."""
+    """Delete a server with its definitions and secrets; the audit log keeps its name."""
     principal.require(Action.MANAGE_SERVERS)
     account = find_server_account(server)
     with record_server_change(server, principal.actor, "server_removed"):
@@ -122,21 +121,21 @@ def remove(principal: Principal, server: Server) -> None:
 
 
 def lock_whole(servers: QuerySet[Server]) -> None:
-    """Have everybody wait who writes what is deleted with servers (3 queries)."""
+    """Lock servers and the rows that are deleted with them (3 queries)."""
     keys = lock(servers, deleting=True)
     lock(Watch.objects.filter(server__in=keys))
     lock(Followed.objects.filter(server__in=keys), order=leases.ORDER)
 
 
 def _exceptions(server: Server) -> dict[str, Any]:
-    """Return what the audit keeps of dangerous variables that were allowed: names and reasons."""
+    """Return the audit details of allowed dangerous variables: names and reasons."""
     return {"env_exceptions": server.env_exceptions} if server.env_exceptions else {}
 
 
 def _revoke_outdated_grants(
     server: Server, before: OAuthAccount | None, principal: Principal
 ) -> None:
-    """Withdraw the tokens that were given for another sign-in than the server's is now."""
+    """Revoke tokens that were issued for a different sign-in than the current one."""
     if before is None:
         return
     now = find_server_account(server)
@@ -145,7 +144,7 @@ def _revoke_outdated_grants(
 
 
 def _check_name_free(server: Server) -> None:
-    """Raise `Conflict` when the name is taken in the scope, or can be mistaken for one there."""
+    """Raise `Conflict` if the name is taken or too similar to another in the scope."""
     beside = Server.objects.in_scope(server.scope_id).exclude(pk=server.pk)
     check_name(server.name, beside.values_list("name", flat=True))
     if beside.filter(slug=server.slug).exists():
@@ -156,7 +155,7 @@ def _save(server: Server) -> None:
     try:
         server.save()
     except IntegrityError:
-        # Someone took the name between the look and the write.
+        # The name was taken after the check.
         raise _build_name_conflict(server) from None
 
 
@@ -170,9 +169,9 @@ def _build_name_conflict(server: Server) -> Conflict:
 
 
 def _seal(server: Server, checked: ServerColumns, actor: Actor) -> list[str]:
-    """Write the secrets: new values sealed, None keeps, what isn't named goes.
+    """Write new secrets encrypted, keep those that are None, delete those not listed.
 
-    Returns the names of those that were written or went.
+    Returns the names of those written or deleted.
     """
     stored = {(secret.placement, secret.name): secret for secret in server.secrets.all()}
     for key, value in checked.secrets.items():
@@ -181,7 +180,7 @@ def _seal(server: Server, checked: ServerColumns, actor: Actor) -> list[str]:
         secret = stored.get(key) or Secret(
             organization_id=server.organization_id, server=server, placement=key[0], name=key[1]
         )
-        secret.value = value  # type: ignore[assignment]  # the field seals what it is given
+        secret.value = value  # type: ignore[assignment]  # the field encrypts the value
         secret.set_at, secret.set_by = timezone.now(), str(actor)[:255]
         secret.save()
     gone = stored.keys() - checked.secrets.keys()
@@ -196,7 +195,7 @@ NAME_ONE = "Name a program on the path, or an absolute path to one; never a shel
 
 
 def add_launcher(principal: Principal, launcher: Launcher) -> None:
-    """Let stdio servers be started with this program; raises `Invalid` for one that never may."""
+    """Allow a program to start stdio servers; raises `InvalidInput` for shells and the like."""
     try:
         check_launcher(launcher.command, allowed={launcher.command})
     except LauncherNotAllowed as refusal:
@@ -205,7 +204,7 @@ def add_launcher(principal: Principal, launcher: Launcher) -> None:
 
 
 def remove_launcher(principal: Principal, launcher: Launcher) -> None:
-    """Take a program off the list; servers that use it can't be started any more."""
+    """Delete a launcher; servers that use it can no longer be started."""
     _write(principal, launcher, "launcher_removed", launcher.delete)
 
 

@@ -17,12 +17,12 @@ KEPT_FOR = timedelta(days=7)
 
 
 async def keep(words: StderrSnapshot) -> None:
-    """Write what a child said so far; what its server is gone for is dropped."""
+    """Store the stderr of a child; drop it if the server no longer exists."""
     await get_runtime().orm(write, words)
 
 
 def write(words: StderrSnapshot) -> None:
-    """Write one child's row; of each server, the latest eight stay."""
+    """Store one child's stderr; keep the latest eight of each server."""
     said: dict[str, Any] = {"text": words.text, "ended": words.ended[:500]}
     mine = ErrorOutput.objects.filter(pk=words.child_id)
     if mine.update(**said, updated_at=timezone.now()):
@@ -39,22 +39,22 @@ def write(words: StderrSnapshot) -> None:
                 **said,
             )
     except IntegrityError:
-        return  # the server was removed between the look and the write
+        return  # the server was deleted after the check
     older = ErrorOutput.objects.filter(server=words.server_id).values_list("pk", flat=True)
     ErrorOutput.objects.filter(pk__in=list(older[KEPT_OF_A_SERVER:])).delete()
 
 
 def list_error_outputs(server: Server) -> list[ErrorOutput]:
-    """Return what is kept of the server's latest children, oldest first."""
+    """Return the stored stderr of the server's latest children, oldest first."""
     return list(server.outputs.all()[:KEPT_OF_A_SERVER])[::-1]
 
 
 def load_latest_output(server: Server) -> str:
-    """Return the last 64 KiB that the server's children wrote, the latest at the end."""
+    """Return the last 64 KiB of stderr of the server's children, the latest at the end."""
     said = (row.text.rstrip("\n") for row in list_error_outputs(server) if row.text)
     return "\n".join(said)[-RING:]
 
 
 def prune() -> int:
-    """Delete what is older than a week; return how many rows."""
+    """Delete stderr older than a week; return the number of rows."""
     return ErrorOutput.objects.filter(updated_at__lt=timezone.now() - KEPT_FOR).delete()[0]

@@ -1,4 +1,4 @@
-"""Celery tasks of the registry: they carry ids and hand over to the process's one loop."""
+"""Celery tasks of the registry, which start work on the process's event loop."""
 
 import logging
 from datetime import timedelta

@@ -1,7 +1,7 @@
 """Server slugs, tool names, name patterns (pure).
 
-A tool is its server and the server's own name for it. What a model sees is made from both once,
-stored, and looked up from then on; it is never taken apart again.
+A tool is identified by its server and the server's own name for it. The name for models is built
+from both once, stored and looked up; it is never parsed.
 """
 
 import hashlib
@@ -56,16 +56,16 @@ _TWINS = {
     "z": "\u0396",
 }
 _LATIN_TWINS = {ord(twin): latin for latin, twins in _TWINS.items() for twin in twins}
-# What else is hard to tell apart on a screen; both sides go through it, so the direction is free.
+# Other look-alikes; applied to both names, so the direction does not matter.
 _ASCII_TWINS = (("0", "o"), ("1", "l"), ("rn", "m"), ("vv", "w"))
 
 
 @dataclass(frozen=True, slots=True)
 class RuleTarget:
-    """What a rule is about: a server's own tool names, built-in tools, or both.
+    """What a rule applies to: tools of servers, built-in tools, or both.
 
-    `server` is a slug, `*` for every server, or empty for none; `pattern` is a glob over the own
-    names; `builtin` says that built-in tools are meant.
+    `server` is a slug, `*` for every server, or empty for none; `pattern` is a glob for the own
+    names; `builtin` includes built-in tools.
     """
 
     server: str
@@ -76,7 +76,7 @@ class RuleTarget:
 def slugify(name: str) -> str:
     """Return the slug of a server's name: ASCII, lower case, `-` and `_` inside, at most 40 long.
 
-    A name without a letter or digit of ASCII gets one made from its digest; an empty one stays "".
+    A name without ASCII letters or digits gets a slug from its digest; an empty one stays "".
     """
     if not name.strip():
         return ""
@@ -91,9 +91,9 @@ def slugify(name: str) -> str:
 
 
 def check_name(name: str, others: Iterable[str] = ()) -> None:
-    """Refuse a server name that can't be read, mixes alphabets or clashes with one of `others`.
+    """Check that a server name is readable, of one alphabet and unlike all of `others`.
 
-    Raises `Invalid` (`missing_name`, `bad_name`, `confusable_name`) or `Conflict` (`name_taken`).
+    Raises `InvalidInput` (`missing_name`, `bad_name`, `confusable_name`), `Conflict` (`name_taken`)
     """
     if not name.strip():
         raise InvalidInput(
@@ -134,7 +134,7 @@ def find_collision(name: str, others: Iterable[str]) -> str | None:
 
 
 def find_mixed_alphabets(name: str) -> tuple[str, ...]:
-    """Return the alphabets that one word of `name` mixes although their letters look alike."""
+    """Return the confusable alphabets that one word of `name` mixes."""
     for word in re.split(r"[\W\d_]+", name):
         found = {alphabet for ch in word if (alphabet := _find_alphabet(ch))}
         if len(found) > 1:
@@ -150,7 +150,7 @@ def build_tool_name(
 ) -> str:
     """Return a tool's name for models: `mcp_{server}_{tool}`, or with double underscores.
 
-    Always 1 to 64 of `[A-Za-z0-9_-]` and never one of `taken`; clashes and cuts end in a digest.
+    Always 1 to 64 of `[A-Za-z0-9_-]` and not in `taken`; clashes and cuts end in a digest.
     """
     joint = "_" if style == "single" else "__"
     whole = f"mcp{joint}{_fold(server_slug, style)}{joint}{_fold(own_name, style)}"
@@ -163,17 +163,17 @@ def build_tool_name(
 
 
 def matches_tool_name(pattern: str, own_name: str) -> bool:
-    """Tell whether a rule's pattern means this tool, as its server or as models write it."""
+    """Return whether a rule's pattern matches this tool, by its own or its folded name."""
     return fnmatchcase(own_name, pattern) or fnmatchcase(fold_own_name(own_name), pattern)
 
 
 def fold_own_name(own_name: str) -> str:
-    """Return a tool's own name as it is written in the name that models see."""
+    """Return a tool's own name as it appears in the name for models."""
     return _fold(own_name, "single")
 
 
 def is_exact(pattern: str) -> bool:
-    """Tell whether a rule's pattern fits one name alone."""
+    """Return whether a rule's pattern matches only one name."""
     return _GLOB.search(pattern) is None
 
 
@@ -182,11 +182,11 @@ def parse_rule_target(
     servers: Iterable[str],
     known: Mapping[str, tuple[str, str]] | None = None,
 ) -> RuleTarget:
-    """Return what a rule's name (`mcp_github_*`, `mcp__github__create-issue`, `clock`) is about.
+    """Return the target of a pattern (`mcp_github_*`, `mcp__github__create-issue`, `clock`).
 
-    `servers` are the slugs that exist, `known` maps stored tool names to (slug, own name), so that
-    names with a digest are understood too. The longest slug wins. Raises `Invalid`
-    (`rule_empty`, `rule_ambiguous`, `rule_unknown_server`) naming the choices.
+    `servers` are the existing slugs; `known` maps stored tool names to (slug, own name), to resolve
+    names with a digest. The longest slug wins. Raises `InvalidInput` (`rule_empty`,
+    `rule_ambiguous`, `rule_unknown_server`) with the choices.
     """
     pattern = pattern.strip()
     if not pattern:
@@ -204,7 +204,7 @@ def parse_rule_target(
 
 
 def _parse_builtin_target(pattern: str) -> RuleTarget:
-    # A glob that could swallow `mcp_…` would mean more than its reader thinks.
+    # A glob that also matches `mcp_…` would match more than it seems to.
     head = _GLOB.split(pattern, maxsplit=1)[0]
     if head != pattern and "mcp_".startswith(head):
         raise InvalidInput(
@@ -280,9 +280,9 @@ def _hash_parts(*parts: str) -> str:
     return hashlib.sha256(text).hexdigest()[:_SUFFIX_LENGTH]
 
 
-@lru_cache(maxsize=16_384)  # an import compares each of its names with all that are there
+@lru_cache(maxsize=16_384)  # an import compares each name with all existing ones
 def _build_comparison_forms(name: str) -> frozenset[str]:
-    """Return what must differ between two servers: the slug in a tool's name, and the look."""
+    """Return the forms that must differ between servers: slug and appearance."""
     look = unicodedata.normalize("NFKC", name).translate(_LATIN_TWINS).casefold()
     if look.isascii():
         look = _fold(slugify(look), "single")

@@ -1,4 +1,4 @@
-"""The admin of agents: importing registers models, pages and deeds."""
+"""The admin of agents; importing it registers models, pages and actions."""
 
 from agents.admin import (
     agent_servers,

@@ -1,7 +1,7 @@
-"""Attached servers: list, attach, choose capabilities.
+"""Attached servers of an agent: list, attach, and choose tools, resources and prompts.
 
-A tool is chosen or comes with everything; these are ticked one by one, all at once, or by patterns
-over their URIs, templates and names. Nothing is ticked by itself.
+Resources and prompts are selected one by one, all at once, or by patterns over URIs, templates and
+names. None is selected by default.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -40,7 +40,7 @@ from mcp_servers.models import Check, Definition, Server
 
 @dataclass(frozen=True)
 class DefinitionSection:
-    """One sort of offers: how it is called, and the binding's list of what is ticked of it."""
+    """A kind of definitions: its title, and the list of `AgentServer` that selects from it."""
 
     slug: str
     title: Any
@@ -73,7 +73,7 @@ KINDS = tuple(kind for sort in SORTS for kind in sort.kinds)
 
 @dataclass(frozen=True)
 class DefinitionSelection:
-    """What a server offers of one sort, and the patterns that tick some of it."""
+    """The definitions of one section of a server, and the patterns that select some."""
 
     sort: DefinitionSection
     rows: Sequence[Definition]
@@ -81,12 +81,12 @@ class DefinitionSelection:
 
     @property
     def everything(self) -> bool:
-        """Tell whether all is ticked, also what comes later."""
+        """Return whether everything is selected, including future definitions."""
         return EVERYTHING in self.patterns
 
     @property
     def names(self) -> frozenset[str]:
-        """Return the names that are ticked one by one."""
+        """Return the names that are selected one by one."""
         given = frozenset(self.patterns)
         return frozenset(
             row.name for row in self.rows if row.name in given or escape_glob(row.name) in given
@@ -94,7 +94,7 @@ class DefinitionSelection:
 
     @property
     def further(self) -> str:
-        """Return the patterns that are no single one's name, one on each line."""
+        """Return the patterns that aren't a single name, one per line."""
         single = {escape_glob(name) for name in self.names} | self.names | {EVERYTHING}
         return "\n".join(one for one in self.patterns if one not in single)
 
@@ -102,7 +102,7 @@ class DefinitionSelection:
 def build_selections(
     rows: Iterable[Definition], binding: Binding | None, posted: QueryDict | None, key: str
 ) -> list[DefinitionSelection]:
-    """Return the ticks of a server, as the form with this key said, or as they are kept."""
+    """Return the selections of a server, from the form with this key or as stored."""
     found = list(rows)
     return [
         DefinitionSelection(
@@ -117,12 +117,12 @@ def build_selections(
 
 
 def has_selections(posted: QueryDict | None, key: str) -> bool:
-    """Tell whether a form said anything about ticks."""
+    """Return whether a form has selections of resources and prompts."""
     return posted is not None and f"ticks-{key}" in posted
 
 
 def build_allow_lists(found: Iterable[DefinitionSelection]) -> Mapping[str, list[str]]:
-    """Return what a binding keeps."""
+    """Return the allow lists of an attached server."""
     return {one.sort.column: list(dict.fromkeys(one.patterns)) for one in found}
 
 
@@ -140,14 +140,14 @@ def _get_stored_patterns(sort: DefinitionSection, binding: Binding | None) -> li
     return list(getattr(binding, sort.column)) if binding else []
 
 
-SERVERS_SHOWN = 50  # at once; others are searched for
+SERVERS_SHOWN = 50  # per page; find others by search
 
 
 @dataclass(frozen=True)
 class ToolSection:
-    """One kind of capabilities: how it is called, and what it means on a binding.
+    """A kind of tools: its title, and the list of `AgentServer` that selects from it.
 
-    `slug` names the form's fields (`tool-<server>`) and `column` the binding's list.
+    `slug` names the form fields (`tool-<server>`), `column` the list.
     """
 
     slug: str
@@ -166,7 +166,7 @@ PARTS = (
 
 @dataclass(frozen=True)
 class ToolSelection:
-    """What a server offers of one kind, and what is ticked of it."""
+    """The definitions of one kind of a server, and the selected names."""
 
     part: ToolSection
     rows: list[Definition]
@@ -174,13 +174,13 @@ class ToolSelection:
 
     @property
     def count(self) -> int:
-        """Return how many of those that are offered are ticked."""
+        """Return how many definitions are selected."""
         return sum(row.name in self.ticked for row in self.rows)
 
 
 @dataclass
 class ServerSelection:
-    """One server with what the agent has of it now, or what a form said of it."""
+    """A server with what the agent gets of it, as stored or as posted."""
 
     server: Server
     binding: Binding | None
@@ -190,7 +190,7 @@ class ServerSelection:
 
     @property
     def how(self) -> str:
-        """Return `all`, `chosen`, or "" while nobody has said."""
+        """Return `all`, `chosen`, or "" if nothing was selected yet."""
         if self.posted is not None:
             return str(self.posted.get(f"how-{self.server.pk}", ""))
         if self.binding is None:
@@ -200,7 +200,7 @@ class ServerSelection:
 
     @property
     def denied(self) -> list[str]:
-        """Return the globs of what the agent never gets."""
+        """Return the globs of denied tools."""
         if self.posted is not None:
             text = self.posted.get(f"denied-{self.server.pk}", "")
             return [line.strip() for line in str(text).splitlines() if line.strip()]
@@ -208,36 +208,36 @@ class ServerSelection:
 
     @property
     def denied_lines(self) -> str:
-        """Return them one on each line."""
+        """Return the denied globs, one per line."""
         return "\n".join(self.denied)
 
     @property
     def parts(self) -> list[ToolSelection]:
-        """Return what it offers, part by part."""
+        """Return the selected tools by section."""
         return [self._offered(part) for part in PARTS]
 
     @property
     def ticks(self) -> list[DefinitionSelection]:
-        """Return its resources and prompts, sort by sort, with what is ticked of them."""
+        """Return the selected resources and prompts by section."""
         return build_selections(self.rows, self.binding, self.posted, str(self.server.pk))
 
     @property
     def offers_more(self) -> bool:
-        """Tell whether it offers resources or prompts."""
+        """Return whether the server has resources or prompts."""
         return any(one.rows for one in self.ticks)
 
     @property
     def asked(self) -> bool:
-        """Tell whether anybody knows what it offers."""
+        """Return whether the server was discovered."""
         return self.server.discovered_at is not None or bool(self.rows)
 
     @property
     def to_ask(self) -> bool:
-        """Tell whether it is to be asked before anything can be chosen of it."""
+        """Return whether the server must be discovered before anything can be selected."""
         return not self.asked and self.server.enabled and self.posted is None
 
     def save(self, visit: ObjectRequest) -> int | None:
-        """Write what the form said; return how many capabilities, or None for everything."""
+        """Save the posted form; return the number of definitions, or None for all."""
         lists = {offered.part.column: self._chosen(offered) for offered in self.parts}
         if has_selections(self.posted, str(self.server.pk)):
             lists |= build_allow_lists(self.ticks)
@@ -254,7 +254,7 @@ class ServerSelection:
         return sum(offered.count for offered in self.parts) + self._also()
 
     def _also(self) -> int:
-        """Return how many resources, prompts and patterns are ticked."""
+        """Return how many resources, prompts and patterns are selected."""
         return sum(len(one.patterns) for one in self.ticks)
 
     def _offered(self, part: ToolSection) -> ToolSelection:
@@ -267,7 +267,7 @@ class ServerSelection:
         return ToolSelection(part, rows, chosen)
 
     def _chosen(self, offered: ToolSelection) -> list[str]:
-        """Return the globs of one part; raises `Invalid` (`nothing_chosen`, `unknown_tool`)."""
+        """Return the globs; raises `InvalidInput` (`nothing_chosen`, `unknown_tool`)."""
         field_name = f"{offered.part.slug}-{self.server.pk}"
         if self.how == "all" or (self._also() and not offered.rows):
             return choose([EVERYTHING], (), field=field_name)
@@ -279,7 +279,7 @@ class ServerSelection:
 
 @AgentAdmin.add_page("pick", needs=Action.MANAGE_AGENTS)
 def pick(visit: ObjectRequest) -> HttpResponseBase:
-    """Choose servers; then what the agent gets of each; then give them."""
+    """Choose servers, then what the agent gets of each, then attach them."""
     if visit.request.method == "POST":
         return _attach_servers(visit)
     asked = visit.request.GET.getlist("server")
@@ -288,7 +288,7 @@ def pick(visit: ObjectRequest) -> HttpResponseBase:
 
 @AgentAdmin.add_deed("ask_server", needs=Action.MANAGE_AGENTS)
 def ask_server(visit: ObjectRequest) -> HttpResponseBase:
-    """Ask a server what it offers, and return its panel of the page."""
+    """Discover a server and return its panel of the page."""
     [one] = _load_selections(visit, [visit.request.GET.get("server", "")])
     [answer] = discover_servers(
         [one.server], actor=visit.principal.actor, kind=Check.Kind.DISCOVERY
@@ -319,7 +319,7 @@ def _choose_servers(visit: ObjectRequest) -> HttpResponseBase:
 
 
 def _with_counts(servers: list[Server]) -> list[Server]:
-    """Give each server the number of its tools, and of those that are approved: one query."""
+    """Set the number of tools and of approved tools on each server (one query)."""
     tools = Definition.objects.tools().filter(server__in=servers).order_by()
     usable = tools.callable().values("pk")
     counted = tools.values("server").annotate(
@@ -359,7 +359,7 @@ def _attach_servers(visit: ObjectRequest) -> HttpResponseBase:
 
 
 def _save_selection(visit: ObjectRequest, one: ServerSelection) -> int | None:
-    """Write one server's choice; what doesn't hold is kept with it, and ends all."""
+    """Save one selection; a problem is stored on it and raised again."""
     try:
         return one.save(visit)
     except Problem as problem:
@@ -370,7 +370,7 @@ def _save_selection(visit: ObjectRequest, one: ServerSelection) -> int | None:
 def _load_selections(
     visit: ObjectRequest, ids: Iterable[str], posted: QueryDict | None = None
 ) -> list[ServerSelection]:
-    """Return the servers by their ids; raises `NotFound` for one that this agent can't have."""
+    """Return the selections of these servers; raises `NotFound` for unavailable ones."""
     agent: Agent = visit.object
     mine = Q(scope_id=agent.organization_id) | Q(scope_id=agent.pk)
     wanted = list(dict.fromkeys(ids))
@@ -402,15 +402,15 @@ def _build_not_found(wanted: list[str]) -> NotFound:
     )
 
 
-# How far back the usage is counted.
+# The period of the usage numbers.
 USE_OF = timedelta(days=30)
-# Of more tools than this, only those of the server that is opened are shown.
+# With more tools than this, only those of the opened server are shown.
 TOOLS_SHOWN = 200
 
 
 @dataclass(frozen=True)
 class AgentServerRow:
-    """One server as the agent has it."""
+    """An attached server with its tools, other definitions and usage."""
 
     binding: Binding
     tools: list[SnapshotTool]
@@ -426,17 +426,17 @@ class AgentServerRow:
 
     @property
     def effective(self) -> int:
-        """Return how many of its tools the agent may call now."""
+        """Return how many of its tools are allowed."""
         return sum(tool.decision.allowed for tool in self.tools)
 
     @property
     def usable(self) -> int:
-        """Return how many of its resources and prompts the agent may use now."""
+        """Return how many of its resources and prompts are allowed."""
         return sum(offer.decision.allowed for offer in self.offers)
 
     @property
     def chosen(self) -> frozenset[str]:
-        """Return the own names of the tools that the binding lets through."""
+        """Return the server's own names of the tools that the attachment allows."""
         lists = self.binding.allowed_tools, self.binding.denied_tools
         names = [tool.facts.own_name for tool in self.tools]
         return frozenset(name for name in names if is_name_allowed(name, *lists))
@@ -473,7 +473,7 @@ def show_servers(visit: ObjectRequest) -> HttpResponseBase:
 
 @AgentAdmin.add_page("server_states")
 def show_server_states(visit: ObjectRequest) -> HttpResponseBase:
-    """Return how the agent's servers are now, as pieces of the page."""
+    """Return the current states of the agent's servers as a fragment."""
     agent: Agent = visit.object
     return render_fragment(
         visit.request,
@@ -502,7 +502,7 @@ def _group_resources_and_prompts(agent: Agent) -> dict[UUID, list[SnapshotDefini
 
 @AgentAdmin.add_deed("unbind", needs=Action.MANAGE_AGENTS)
 def unbind_server(visit: ObjectRequest) -> HttpResponseBase:
-    """Take a server from the agent."""
+    """Detach a server from the agent."""
     server = bound_server(visit.object, visit.request.POST.get("server", ""))
     unbind(visit.principal, visit.object, server)
     text = _t("%(agent)s no longer has %(server)s.")
@@ -512,7 +512,7 @@ def unbind_server(visit: ObjectRequest) -> HttpResponseBase:
 
 @AgentAdmin.add_deed("switch_server", needs=Action.MANAGE_AGENTS)
 def set_agent_server_enabled(visit: ObjectRequest) -> HttpResponseBase:
-    """Connect or disconnect a server for this agent alone; it holds on the very next call."""
+    """Enable or disable a server for this agent only; effective on the next call."""
     server = bound_server(visit.object, visit.request.POST.get("server", ""))
     enabled = visit.request.POST.get("enabled") == "1"
     set_attachment_enabled(visit.principal, visit.object, server, enabled=enabled)
@@ -523,11 +523,11 @@ def set_agent_server_enabled(visit: ObjectRequest) -> HttpResponseBase:
     return redirect_to_page(visit, "servers")
 
 
-# -- A server of its own: the same ways to add, with the agent as their destination ----------------
+# -- Private servers: the same pages to add them, with the agent as the destination ----------------
 
 
 def build_destination(agent: Agent) -> ServerDestination:
-    """Return where a server goes that belongs to this agent alone."""
+    """Return the destination of servers that are private to this agent."""
 
     def url(way: str, *args: Any) -> str:
         return reverse(f"admin:agents_agent_{way}", args=[agent.pk, *args])
@@ -581,7 +581,7 @@ def add_agent_api(request: HttpRequest, object_id: UUID) -> HttpResponseBase:
 
 
 def add_agent_operations(request: HttpRequest, object_id: UUID) -> HttpResponseBase:
-    """Add an API by an operation that is declared by hand, as a private server."""
+    """Add an API by manually declared operations, as a private server."""
     return add_declared(request, *_find(request, object_id))
 
 

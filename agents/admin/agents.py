@@ -1,13 +1,4 @@
-"""The list of agents, and making one.
-
-Who sees what agents have and do: readers of the organization, and members who run agents.
-
-An agent's configuration: instructions, model, bounds, budgets with their use, members.
-
-An agent's metrics: calls, errors, durations and spend over a time, each leading to its rows.
-
-What agents add to a server's overview: who has it.
-"""
+"""Agents in the admin: list, configuration and metrics, and the agents panel of a server."""
 
 from typing import Any
 
@@ -64,13 +55,13 @@ from bonobot.core.problems import InvalidInput, Problem
 from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers.models import Server
 
-# Members see only what is theirs: `visible_to` of each model says what that is.
+# Members see only their own rows, as `visible_to` of each model defines.
 READERS = (Action.RUN_AGENTS, Action.VIEW)
 
 
 @register(Agent)
 class AgentAdmin(TabbedAdmin):
-    """The active organization's agents; members see those given to them."""
+    """The active organization's agents; members see the agents they may run."""
 
     needs_to_view = READERS
     needs_to_change = Action.MANAGE_AGENTS
@@ -108,32 +99,32 @@ class AgentAdmin(TabbedAdmin):
         return agents
 
     def get_actions(self, request: HttpRequest) -> dict[str, Any]:
-        """Offer none: an agent's deeds are on its pages."""
+        """Offer no bulk actions: an agent's actions are on its pages."""
         return {}
 
     @display(description=_("agent"), ordering="name", header=True)
     def agent(self, agent: Agent) -> tuple[str, str]:
-        """Return the name and what it is for."""
+        """Return the name and the description."""
         return make_visible(agent.name), make_visible(agent.description or agent.slug, 100)
 
     @display(description=_("model"), ordering="model_endpoint__name")
     def thinks_with(self, agent: Agent) -> str:
-        """Return the model that it thinks with."""
+        """Return the name of its model endpoint."""
         return agent.model_endpoint.name
 
     @display(description=_("servers"), ordering="bound")
     def server_count(self, agent: Any) -> str:
-        """Return how many servers it has, and whether one is in trouble."""
+        """Return the number of its servers, and whether one has an error."""
         return render_to_string("admin/agents/servers_cell.html", {"agent": agent})
 
     @display(description=_("running"), ordering="running")
     def sessions_now(self, agent: Any) -> str:
-        """Return how many sessions run."""
+        """Return the number of running sessions."""
         return str(agent.running) if agent.running else "–"
 
     @display(description=_("last session"), ordering="latest")
     def last_session(self, agent: Any) -> Any:
-        """Return when it was last asked."""
+        """Return when its last session started."""
         return ago(agent.latest)
 
     @display(description=_("on"), ordering="enabled")
@@ -143,18 +134,18 @@ class AgentAdmin(TabbedAdmin):
 
     @display(description=_("on"), ordering="enabled")
     def is_on(self, agent: Agent) -> str:
-        """Return where it stands, for those who may not switch it."""
+        """Return the state of the switch, for people who may not change it."""
         return _t("yes") if agent.enabled else _t("no")
 
     @display(description="")
     def run(self, agent: Agent) -> str:
-        """Return the way to talk to it."""
+        """Return the button that opens a chat."""
         return render_to_string("admin/agents/run.html", {"agent": agent})
 
     def add_view(
         self, request: HttpRequest, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponseBase:
-        """Show our own form, or make the agent."""
+        """Show the form, or create the agent."""
         principal = self.principal(request)
         principal.require(Action.MANAGE_AGENTS)
         form = AgentDetailsForm(principal, request.POST if request.method == "POST" else None)
@@ -175,7 +166,7 @@ class AgentAdmin(TabbedAdmin):
     def delete_view(
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
     ) -> HttpResponseBase:
-        """Ask first, with what else goes; then remove."""
+        """Confirm with the list of what else is deleted, then delete the agent."""
         principal = self.principal(request)
         agent = self.find(request, object_id)
         principal.require(Action.MANAGE_AGENTS)
@@ -195,7 +186,7 @@ class AgentAdmin(TabbedAdmin):
 
 
 class AgentDetailsForm(forms.Form):
-    """What an agent is: its name, its instructions, and the model that it thinks with."""
+    """Name, instructions and model of an agent."""
 
     name = forms.CharField(label=_("Name"), max_length=255, widget=TextInput)
     description = forms.CharField(
@@ -219,7 +210,7 @@ class AgentDetailsForm(forms.Form):
         self.fields["model_endpoint"].queryset = offered  # type: ignore[attr-defined]
 
     def said(self) -> dict[str, Any]:
-        """Return what was filled in, as the operations take it."""
+        """Return the cleaned values for `AgentSpec`."""
         return dict(self.cleaned_data)
 
 
@@ -242,7 +233,7 @@ def _bound(label: Any, help_text: Any, least: int = 1) -> forms.IntegerField:
 
 
 class AgentConfigurationForm(AgentDetailsForm):
-    """Everything about an agent but its servers and its policy."""
+    """All settings of an agent except its servers and policy."""
 
     slug = forms.SlugField(
         label=_("Slug"),
@@ -275,7 +266,7 @@ class AgentConfigurationForm(AgentDetailsForm):
     )
 
     def __init__(self, principal: Principal, *args: Any, **kwargs: Any) -> None:
-        """Offer the organization's members, and its agents."""
+        """Offer the organization's members and agents."""
         super().__init__(principal, *args, **kwargs)
         agents = Agent.objects.for_organization(principal.organization_id)
         self.fields["may_ask"].choices = list(agents.values_list("slug", "name"))  # type: ignore[attr-defined]
@@ -291,7 +282,7 @@ class AgentConfigurationForm(AgentDetailsForm):
 
 @AgentAdmin.add_page("configuration", _("Configure"), order=20)
 def show_configuration(visit: ObjectRequest) -> HttpResponseBase:
-    """Show the form, or change the agent."""
+    """Show the form, or update the agent."""
     agent: Agent = visit.object
     posted = visit.request.POST if visit.request.method == "POST" else None
     form = AgentConfigurationForm(visit.principal, posted, initial=_build_initial(agent))
@@ -319,7 +310,7 @@ def show_configuration(visit: ObjectRequest) -> HttpResponseBase:
 
 
 def _estimate_prompt_size(agent: Agent) -> dict[str, Any]:
-    """Return about how many tokens each turn begins with, before anything was said."""
+    """Return the estimated number of prompt tokens of a session without messages."""
     snapshot = get_snapshot_cache().current("agent", agent.pk)
     shown = snapshot.shown(())
     whole = build_instructions(agent.instructions, snapshot, (), (), shown)
@@ -359,7 +350,7 @@ def _save(visit: ObjectRequest, agent: Agent, form: AgentConfigurationForm) -> N
 
 
 def _parse_budget_lines(request: HttpRequest) -> list[BudgetLine]:
-    """Return the budgets as they were filled in; money is written in dollars."""
+    """Return the posted budgets; money is in dollars."""
     posted: Any = request.POST
     columns = ("unit", "period", "limit", "scope", "warn-at")
     rows = zip(*(posted.getlist(f"budget-{name}") for name in columns), strict=False)
@@ -377,7 +368,7 @@ def _parse_percent(text: str) -> int:
 
 
 def parse_amount(unit: str, text: str) -> int:
-    """Return a limit as it was written, dollars as micro-dollars; raises `Invalid`."""
+    """Return a typed limit as a number, dollars as micro-dollars; raises `InvalidInput`."""
     try:
         value = float(text.replace(",", "").replace("$", ""))
         whole = round(value * MICRO) if unit == Budget.Unit.MONEY else int(value)
@@ -402,7 +393,7 @@ TITLES = {
 
 @AgentAdmin.add_page("metrics", _("Metrics"), order=52)
 def show_metrics(visit: ObjectRequest) -> HttpResponseBase:
-    """Show what the agent did in the last day, week, month or quarter."""
+    """Show the agent's metrics of the last day, week, month or quarter."""
     agent: Agent = visit.object
     wanted = visit.request.GET.get("last", "")
     window = next((one for one in WINDOWS if one.slug == wanted), WINDOWS[0])

@@ -1,4 +1,4 @@
-"""Inbox and page of an approval."""
+"""Approvals in the admin: the inbox and the page of one approval."""
 
 import json
 from dataclasses import dataclass
@@ -39,13 +39,13 @@ WAITING_FIRST = Case(When(state=WAITING, then=0), default=1, output_field=Intege
 
 
 class PartialNameFilter(FieldTextFilter):
-    """A name, looked for by a part of it."""
+    """A filter by a part of a name."""
 
 
 class PersonRequestAdmin(TabbedAdmin):
-    """The active organization's questions of one kind; members see their own.
+    """Base of the admins of requests to people; members see their own.
 
-    `tones` are the colours of states that aren't named like one.
+    `tones` maps states to badge colors where the names differ.
     """
 
     needs_to_view = READERS
@@ -55,47 +55,47 @@ class PersonRequestAdmin(TabbedAdmin):
 
     @classmethod
     def badge(cls, question: Any) -> SafeString:
-        """Return what became of a question; one that is overdue reads as what it is."""
+        """Return the badge of a request's current state; an overdue one shows as expired."""
         state = question.state_at(timezone.now())
         return badge_html(cls.tones.get(state, state), question.State(state).label)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        """Return the questions that the person may read."""
+        """Return the requests that the person may read."""
         rows: Any = self.model._default_manager
         mine: QuerySet[Any] = rows.visible_to(self.principal(request))
         return mine.select_related("agent", "session")
 
     def has_add_permission(self, request: HttpRequest) -> bool:
-        """Never: people are asked by the door, and by servers."""
+        """Return False: calls and servers create requests."""
         return False
 
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        """Never: what was asked and answered stays."""
+        """Return False: requests and answers are kept."""
         return False
 
     @display(description=_("state"), ordering="state")
     def state_now(self, question: Any) -> Any:
-        """Return what became of it."""
+        """Return the badge of the state."""
         return self.badge(question)
 
     @display(description=_("agent"), ordering="agent__name")
     def agent_name(self, question: Any) -> str:
-        """Return the agent."""
+        """Return the agent's name."""
         return make_visible(question.agent.name, 60) if question.agent else "–"
 
     @display(description=_("server"), ordering="server_name")
     def server(self, question: Any) -> str:
-        """Return the server."""
+        """Return the server's name."""
         return make_visible(question.server_name, 60) or "–"
 
     @display(description=_("asked"), ordering="created_at")
     def asked_at(self, question: Any) -> Any:
-        """Return when it was asked."""
+        """Return when the request was created."""
         return ago(question.created_at)
 
     @display(description=_("answered, or expires"), ordering="expires_at")
     def until(self, question: Any) -> Any:
-        """Return when it was answered; where it wasn't, when it expires."""
+        """Return when it was answered or, if it wasn't, when it expires."""
         return ago(question.answered_at or question.expires_at)
 
 
@@ -105,7 +105,7 @@ BRIEF = 160  # characters of arguments in the list
 
 @register(Approval)
 class ApprovalAdmin(PersonRequestAdmin):
-    """The active organization's questions; members see what they asked themselves."""
+    """The active organization's approvals; members see those of their own calls."""
 
     tones: ClassVar[dict[str, str]] = {"denied": "deny", "expired": "refused"}
     list_display = ("tool", "state_now", "agent_name", "why", "asked_at", "until")
@@ -123,31 +123,31 @@ class ApprovalAdmin(PersonRequestAdmin):
     change_list_template = "admin/approvals/list.html"
 
     def has_answer_permission(self, request: HttpRequest) -> bool:
-        """Follow the roles' table."""
+        """Return whether the role may approve calls."""
         return self.may(request, Action.APPROVE_CALLS)
 
     @display(description=_("call"), ordering="label")
     def tool(self, approval: Approval) -> SafeString:
-        """Return the tool, with the beginning of its arguments (secrets are masked in them)."""
+        """Return the tool with the start of its arguments, secrets masked."""
         given = json.dumps(approval.arguments, ensure_ascii=False) if approval.arguments else ""
         return two_lines(make_visible(approval.label, 80), make_visible(given, BRIEF), "bb-mono")
 
     @display(description=_("agent"), ordering="agent__name")
     def agent_name(self, approval: Approval) -> SafeString:
-        """Return the agent, and who stands behind the call."""
+        """Return the agent and the person who made the call."""
         name, person = super().agent_name(approval), make_visible(approval.requested_by, 60)
         return two_lines(name, person)
 
     @display(description=_("rule"), ordering="rule")
     def why(self, approval: Approval) -> str:
-        """Return the rule that asked."""
+        """Return the rule that requires approval."""
         return make_visible(approval.rule, 60)
 
     @action(description=_("Deny what is ticked …"), permissions=["answer"])
     def deny_chosen(
         self, request: HttpRequest, queryset: QuerySet[Approval]
     ) -> HttpResponseBase | None:
-        """Ask first, for a word to the models too; then deny what still waits."""
+        """Confirm with an optional comment for the model, then deny the waiting calls."""
         principal = self.principal(request)
         principal.require(Action.APPROVE_CALLS)
         chosen = list(queryset.filter(state=Approval.State.WAITING)[:MOST_DENIED])
@@ -165,7 +165,7 @@ class ApprovalAdmin(PersonRequestAdmin):
             try:
                 answer(principal, approval, "deny", request.POST.get("word", "").strip())
             except Conflict:
-                continue  # answered or expired meanwhile; the list shows it
+                continue  # answered or expired in the meantime
             denied += 1
         messages.success(request, _t("%(n)d of the ticked were denied.") % {"n": denied})
         return None
@@ -190,20 +190,20 @@ SAID = {
 
 @dataclass(frozen=True)
 class ApprovalDefinition:
-    """The definition as it is now, and whether it is the one that the question is about."""
+    """The current definition, and whether it differs from the one of the approval."""
 
     row: Definition
     changed: bool
 
     @property
     def difference(self) -> list[tuple[str, str]]:
-        """Return what changed since a person approved it."""
+        """Return what changed since the definition was approved."""
         return diff_json(self.row.pinned, self.row.payload) if self.changed else []
 
 
 @ApprovalAdmin.add_page("change", _("Question"), needs=READERS)
 def show_approval(visit: ObjectRequest) -> HttpResponseBase:
-    """Show what is asked, by whom, why, and the ways to answer."""
+    """Show the call, who made it, why it waits, and the possible answers."""
     approval: Approval = visit.object
     text = _format_arguments(approval)
     return visit.show(
@@ -224,7 +224,7 @@ def show_approval(visit: ObjectRequest) -> HttpResponseBase:
 
 @ApprovalAdmin.add_page("arguments", needs=READERS)
 def download_arguments(visit: ObjectRequest) -> HttpResponseBase:
-    """Return all the arguments as a file, with secrets masked."""
+    """Return all arguments as a file, with secrets masked."""
     response = HttpResponse(_format_arguments(visit.object), content_type="application/json")
     response["Content-Disposition"] = f'attachment; filename="{visit.object.pk}.json"'
     response["Cache-Control"] = "no-store"
@@ -233,7 +233,7 @@ def download_arguments(visit: ObjectRequest) -> HttpResponseBase:
 
 @ApprovalAdmin.add_deed("answer", needs=Action.APPROVE_CALLS)
 def answer_approval(visit: ObjectRequest) -> None:
-    """Answer: approve once, approve for the session, or deny with a word."""
+    """Approve once, approve for the session, or deny with a comment."""
     posted = visit.request.POST
     said = posted.get("answer", "")
     answer(visit.principal, visit.object, said, posted.get("word", "").strip())
@@ -241,7 +241,7 @@ def answer_approval(visit: ObjectRequest) -> None:
 
 
 def find_definition(approval: Approval) -> ApprovalDefinition | None:
-    """Return the definition behind the call; None for a built-in tool, or one that is gone."""
+    """Return the definition of the call; None for built-in tools and deleted ones."""
     if approval.server_id is None:
         return None
     rows = Definition.objects.for_organization(approval.organization_id)

@@ -1,4 +1,4 @@
-"""Audit list, filters, search, verification."""
+"""The audit log in the admin: list, filters, search, export and verification."""
 
 import json
 from collections.abc import Callable
@@ -60,14 +60,14 @@ from bonobot.ledger.tasks import VERIFY_FURTHER
 LIST = "admin:ledger_auditrow_changelist"
 MOST_SHOWN = 10
 ASKED = "verification_asked"
-# Within that long a worker takes it up, and writes after each step; later none is at it.
+# A worker starts and reports progress within this time; otherwise none is running.
 TAKEN_UP = timedelta(minutes=1)
 
 
 def build_verification_urls(
     view: Callable[..., Any], principal_of: Callable[[HttpRequest], Principal]
 ) -> list[Any]:
-    """Return where a verification is asked for, and told; `view` guards as the admin does."""
+    """Return the URLs of the verification; `view` wraps views as the admin does."""
 
     def verify(request: HttpRequest) -> HttpResponseBase:
         if request.method != "POST":
@@ -98,7 +98,7 @@ def build_verification_urls(
 
 
 def describe_verification(request: HttpRequest, principal: Principal) -> dict[str, Any]:
-    """Return how far the organization's audit is verified, and whether that goes on (a query)."""
+    """Return the progress of the verification of the organization's audit log (one query)."""
     found = load_progress(principal.organization_id)
     asked = _describe_pending_verification(request, principal, found)
     if found is None:
@@ -120,7 +120,7 @@ def describe_verification(request: HttpRequest, principal: Principal) -> dict[st
 def _describe_pending_verification(
     request: HttpRequest, principal: Principal, found: VerificationProgress | None
 ) -> dict[str, Any]:
-    """Say whether this person asked for a verification that no worker has begun yet."""
+    """Return whether this person requested a verification that hasn't started yet."""
     kept = request.session.get(ASKED)
     then = found.at if found else ""
     if not kept or kept["of"] != str(principal.organization_id) or kept["then"] != then:
@@ -132,7 +132,7 @@ def _describe_pending_verification(
 def build_filter_urls(
     view: Callable[..., Any], principal_of: Callable[[HttpRequest], Principal]
 ) -> list[Any]:
-    """Return where filters are kept and removed; `view` guards a view as the admin does."""
+    """Return the URLs to save and delete filters; `view` wraps views as the admin does."""
     names = {"save_filter": _save, "remove_filter": _remove}
     return [
         path(
@@ -145,7 +145,7 @@ def build_filter_urls(
 
 
 def build_filter_panel(principal: Principal, query: str) -> dict[str, Any]:
-    """Return what the list shows of filters, for the address that it is at (a query)."""
+    """Return the saved filters for the list's current query string (one query)."""
     try:
         now = normalize_query(query)
     except ValueError:
@@ -198,7 +198,7 @@ def _remove(request: HttpRequest, principal: Principal) -> HttpResponseBase:
 
 
 def _redirect_to_list(query: str) -> HttpResponseRedirect:
-    """Go back to the list, as it was looked at."""
+    """Redirect to the list with its filters."""
     try:
         kept = normalize_query(query)
     except ValueError:
@@ -208,19 +208,19 @@ def _redirect_to_list(query: str) -> HttpResponseRedirect:
 
 WHEN = "opened_at"
 UNTIL = f"{WHEN}_to"
-# What of an address narrows nothing: the page, the form of a file, marks of Django's admin.
+# Query parameters that filter nothing: page, export format, Django admin flags.
 NARROWS_NOTHING = frozenset({PAGE_VAR, "form", "e", "all", "_changelist_filters"})
-# The list's order by its first column, the time, is the order of the indexes.
+# Orderings by the first column, the time, which the indexes support.
 BY_TIME = frozenset({"", "1", "-1"})
 
 
 class AuditPeriodFilter(DateTimeRangeFilter):
-    """Rows between two moments; a search looks back from the later one."""
+    """A time range filter; a search goes back from its end."""
 
     called = _("asked")
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Model]) -> QuerySet[Model]:
-        """Keep the rows in between, and remember the bounds."""
+        """Return the rows in the range, and store its bounds on the request."""
         request.asked_within = (  # type: ignore[attr-defined]
             self._moment("from", time.min),
             self._moment("to", time.max),
@@ -229,10 +229,10 @@ class AuditPeriodFilter(DateTimeRangeFilter):
 
 
 def limit_search(request: HttpRequest, organization_id: UUID, rows: QuerySet[Any]) -> QuerySet[Any]:
-    """Return the rows that a search looks at; `request.looked_since` tells where it stopped."""
+    """Return the rows that a search covers; `request.looked_since` is where it stopped."""
     since, until = getattr(request, "asked_within", (None, None))
     if until is not None:
-        until += audit_search.TICK  # the list shows rows of that moment, too
+        until += audit_search.TICK  # the list includes rows of that moment
     search = audit_search.AuditSearch(
         organization_id, _parse_search_criteria(request), since=since, until=until
     )
@@ -244,7 +244,7 @@ def limit_search(request: HttpRequest, organization_id: UUID, rows: QuerySet[Any
 
 
 def describe_search_limit(request: HttpRequest) -> dict[str, Any] | None:
-    """Return where the search stopped, and the list of what lies before; None: it saw all."""
+    """Return where the search stopped and the query for older rows; None if it saw all."""
     since: datetime | None = getattr(request, "looked_since", None)
     if since is None:
         return None
@@ -255,7 +255,7 @@ def describe_search_limit(request: HttpRequest) -> dict[str, Any] | None:
 
 
 def _parse_search_criteria(request: HttpRequest) -> audit_search.SearchCriteria:
-    """Return what the list is narrowed by; anything that isn't known to be quick isn't."""
+    """Return the filters of the list by whether an index supports them."""
     indexed: dict[str, str] = {}
     otherwise = False
     for name, values in request.GET.lists():
@@ -282,22 +282,22 @@ KINDS = (
 
 
 class AuditKindFilter(DropdownFilter):
-    """Calls, model turns, changes and answers of people, or how servers came and went."""
+    """A filter by kind: calls, model turns, changes, approvals or connections."""
 
     title = _("kind")
     parameter_name = "kind"
 
     def lookups(self, request: HttpRequest, model_admin: DjangoModelAdmin) -> Any:
-        """Return the choices."""
+        """Return the kinds."""
         return KINDS
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[AuditRow]) -> QuerySet[AuditRow]:
-        """Keep what was chosen."""
+        """Return the rows of the chosen kind."""
         kind = self.value()
         return queryset.filter(event_type=kind) if kind in dict(KINDS) else queryset
 
 
-# What columns of the ledger, which has no words for people, are called above their filters.
+# Filter titles of audit columns, which have no verbose names.
 COLUMNS = {
     "outcome": _("outcome"),
     "decision": _("decision"),
@@ -309,7 +309,7 @@ COLUMNS = {
 
 
 class _ColumnTitleFilter(FieldListFilter):
-    """A filter that is called as people call its column."""
+    """A filter with the translated title of its column."""
 
     def __init__(self, field: Field, *args: Any, **kwargs: Any) -> None:
         super().__init__(field, *args, **kwargs)
@@ -317,19 +317,19 @@ class _ColumnTitleFilter(FieldListFilter):
 
 
 class AuditOutcomeFilter(_ColumnTitleFilter, MultipleChoicesDropdownFilter):
-    """What came of it; several at once."""
+    """A filter by one or more outcomes."""
 
 
 class AuditDecisionFilter(_ColumnTitleFilter, ChoicesDropdownFilter):
-    """What was decided."""
+    """A filter by decision."""
 
 
 class AuditNameFilter(_ColumnTitleFilter, FieldTextFilter):
-    """A copied name, looked for by a part of it."""
+    """A filter by a part of a recorded name."""
 
 
 def format_action(code: str) -> str:
-    """Return what an action is called; the catalogue has each that the sources record."""
+    """Return the translated title of an action."""
     return _t(code.replace("_", " "))
 
 
@@ -360,14 +360,14 @@ class AuditAdmin(ScopedAdmin):
     empty_text = _("Every call, every change and every sign-in is written here as it happens.")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[AuditRow]:
-        """Return the organization's rows; the long texts only where they are shown."""
+        """Return the organization's rows without the long JSON columns."""
         organization_id = self.principal(request).organization_id
         return AuditRow.objects.of(organization_id).defer("opened", "closed")
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[AuditRow], search_term: str
     ) -> tuple[QuerySet[AuditRow], bool]:
-        """Return what fits, of as many of the latest rows as the list looks through for it."""
+        """Return the matches among the latest rows, as many as a search covers."""
         rows = queryset.filter(audit_search.build_text_filter(search_term))
         if not getattr(request, "exporting", False):
             where = self.principal(request).organization_id
@@ -375,12 +375,12 @@ class AuditAdmin(ScopedAdmin):
         return rows, False
 
     def lookup_allowed(self, lookup: str, value: Any, request: HttpRequest) -> bool:
-        """Allow the links of other pages: everything of one server, agent, session or object."""
+        """Allow the lookups that other pages link with."""
         mine = {"server_id", "agent_id", "session_id", "resource_id", "parent_id", "action", "rule"}
         return lookup in mine or super().lookup_allowed(lookup, value, request)
 
     def get_urls(self) -> list[Any]:
-        """Add the download of what the list shows, and the keeping of filters."""
+        """Add the export, saved filters and verification."""
         export = self.admin_site.admin_view(self.export)
         guards = (self.admin_site.admin_view, self.principal)
         others = [*build_filter_urls(*guards), *build_verification_urls(*guards)]
@@ -388,61 +388,61 @@ class AuditAdmin(ScopedAdmin):
         return [*mine, *super().get_urls()]
 
     def export(self, request: HttpRequest) -> HttpResponseBase:
-        """Return the rows that the list's filters and search leave, as a file."""
+        """Return the filtered rows as a file."""
         self.principal(request).require(Action.VIEW_AUDIT)
         asked = request.GET.copy()
         form: Form = "csv" if "".join(asked.pop("form", [])) == "csv" else "jsonl"
         request.GET = asked  # type: ignore[assignment]  # a copy, which may be changed
-        request.exporting = True  # type: ignore[attr-defined]  # a file holds all that fits
+        request.exporting = True  # type: ignore[attr-defined]  # a file has all matches
         rows = self.get_changelist_instance(request).get_queryset(request)
         return download(rows.defer(None), form)
 
     @display(description=_("when"), ordering="opened_at")
     def when(self, row: AuditRow) -> Any:
-        """Return when it was asked for."""
+        """Return when the action started."""
         return ago(row.opened_at)
 
     @display(description=_("outcome"), ordering="outcome")
     def result(self, row: AuditRow) -> Any:
-        """Return the outcome, with the code where there is one."""
+        """Return the outcome with its code."""
         return badge_html(row.outcome, row.code or row.outcome, row.rule)
 
     @display(description=_("action"), ordering="action")
     def what(self, row: AuditRow) -> SafeString:
-        """Return what was done, with its code."""
+        """Return the title of the action, with its code."""
         return format_html('<span title="{}">{}</span>', row.action, format_action(row.action))
 
     @display(description=_("on"), ordering="resource_name")
     def on_what(self, row: AuditRow) -> str:
-        """Return what it was done to."""
+        """Return the object of the action."""
         name = row.tool_name or row.resource_name or row.resource_id
         times = f" ×{row.repeats + 1}" if row.repeats else ""
         return make_visible(name, 80) + times
 
     @display(description=_("agent"), ordering="agent_name")
     def agent(self, row: AuditRow) -> str:
-        """Return the agent."""
+        """Return the agent's name."""
         return make_visible(row.agent_name, 60) or "–"
 
     @display(description=_("server"), ordering="server_name")
     def server(self, row: AuditRow) -> str:
-        """Return the server."""
+        """Return the server's name."""
         return make_visible(row.server_name, 60) or "–"
 
     @display(description=_("who"), ordering="actor_label")
     def who(self, row: AuditRow) -> str:
-        """Return who asked."""
+        """Return the actor."""
         return make_visible(f"{row.actor_kind}: {row.actor_label or row.actor_id}", 60)
 
     @display(description=_("took"), ordering="duration_ms")
     def took(self, row: AuditRow) -> str:
-        """Return how long it took."""
+        """Return the duration."""
         return milliseconds(row.duration_ms)
 
     def changelist_view(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
     ) -> HttpResponseBase:
-        """Show the list with its downloads and the filters that were kept."""
+        """Show the list with exports, saved filters and verification."""
         forms = (("jsonl", _("Export JSON Lines")), ("csv", _("Export CSV")))
         saved = build_filter_panel(self.principal(request), request.GET.urlencode())
         verified = describe_verification(request, self.principal(request))
@@ -459,7 +459,7 @@ class AuditAdmin(ScopedAdmin):
         form_url: str = "",
         extra_context: dict[str, Any] | None = None,
     ) -> HttpResponseBase:
-        """Show one row with both of its sealed texts."""
+        """Show one row with its opening and closing records."""
         principal = self.principal(request)
         principal.require(Action.VIEW_AUDIT)
         row = self._find(principal.organization_id, object_id)
@@ -492,7 +492,7 @@ def _parse_json(text: str) -> Any:
 
 
 def _build_links(row: AuditRow) -> dict[str, str]:
-    """Return where the things that the row names are; they may be gone by now."""
+    """Return the URLs of the objects that the row refers to; they may be deleted."""
     addresses = {
         "agent": ("agents_agent_change", row.agent_id),
         "server": ("mcp_servers_server_change", row.server_id),

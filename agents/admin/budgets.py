@@ -1,4 +1,4 @@
-"""Budgets: all of an organization's in one list, each with a bar of what is spent."""
+"""Budgets of an organization in the admin, with their usage."""
 
 from typing import Any
 
@@ -35,7 +35,7 @@ ORGANIZATION = "organization"
 
 
 class BudgetForm(forms.ModelForm):
-    """Whose, what, how much; money is written in dollars."""
+    """Owner, unit, period and limit; money is in dollars."""
 
     whose = forms.ChoiceField(label=_("Whose"), widget=Select)
     amount = forms.CharField(
@@ -68,7 +68,7 @@ class BudgetForm(forms.ModelForm):
                 self.fields[name].disabled = True
 
     def line(self) -> BudgetLine:
-        """Return what was said; raises `Invalid`."""
+        """Return the budget line of the form; raises `InvalidInput`."""
         said = self.cleaned_data
         return BudgetLine(
             said["unit"],
@@ -83,7 +83,7 @@ class BudgetForm(forms.ModelForm):
 class BudgetAdmin(ServiceFormAdmin):
     """The active organization's budgets."""
 
-    # The operations ask for what each owner needs.
+    # The services check the permission that each owner requires.
     needs_to_change = Action.MANAGE_AGENTS
     removing = _("This limit holds no longer, from the next call on.")
     form = BudgetForm
@@ -94,7 +94,7 @@ class BudgetAdmin(ServiceFormAdmin):
     list_filter = ("unit", "period")
     list_select_related = ("agent", "server", "organization")
     search_fields = ("agent__name", "server__name")
-    # The organization's own first, then agent by agent and server by server.
+    # Budgets of the organization first, then by agent and by server.
     ordering = (
         F("agent__name").asc(nulls_first=True),
         F("server__name").asc(nulls_first=True),
@@ -109,7 +109,7 @@ class BudgetAdmin(ServiceFormAdmin):
     )
 
     def get_changelist_instance(self, request: HttpRequest) -> Any:
-        """Read the use of a page's budgets at once."""
+        """Load the usage of all budgets of a page together."""
         found = super().get_changelist_instance(request)
         rows = list(found.result_list)
         for row, use in zip(rows, load_budget_use(rows), strict=True):
@@ -125,17 +125,17 @@ class BudgetAdmin(ServiceFormAdmin):
     def get_form(
         self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any
     ) -> Any:
-        """Tell the form who asks."""
+        """Return the form class bound to the principal."""
         form = super().get_form(request, obj, change=change, **kwargs)
         return type("Form", (form,), {"principal": self.principal(request)})
 
     def get_actions(self, request: HttpRequest) -> dict[str, Any]:
-        """Offer none: each budget is removed on its own page."""
+        """Offer no bulk actions: each budget is deleted on its own page."""
         return {}
 
     @display(description=_("whose"))
     def owner(self, row: Budget) -> str:
-        """Return whose spending counts."""
+        """Return the owner whose spending counts."""
         name = make_visible(str(row.agent or row.server or row.organization), 80)
         kinds = {"agent": _t("agent"), "session": _t("each session"), "server": _t("server")}
         kind = kinds.get(row.scope, "")
@@ -143,13 +143,13 @@ class BudgetAdmin(ServiceFormAdmin):
 
     @display(description=_("limit"), ordering="unit")
     def what(self, row: Budget) -> str:
-        """Return how much of what, and how often."""
+        """Return the limit with its unit and period."""
         unit = "" if row.unit == Budget.Unit.MONEY else f" {row.get_unit_display()}"
         return f"{shown_amount(row.limit, row.unit)}{unit} {row.get_period_display()}"
 
     @display(description=_("spent"))
     def use(self, row: Any) -> SafeString | str:
-        """Return a bar of what is spent in the current period."""
+        """Return a meter of the spending in the current period."""
         if row.each_session:
             return _t("shown at each session")
         found: BudgetUse = row.use
@@ -169,16 +169,16 @@ class BudgetAdmin(ServiceFormAdmin):
 
     @display(description=_("held by running calls"))
     def held(self, row: Any) -> str:
-        """Return what running calls have set aside."""
+        """Return the amount reserved by running calls."""
         return shown_amount(row.use.reserved, row.unit) if row.use.reserved else "–"
 
     @display(description=_("warning"))
     def warning(self, row: Any) -> str:
-        """Return when people are warned."""
+        """Return the percentage at which people are warned."""
         return _t("at %(n)d %%") % {"n": row.warn_at}
 
     def save_form(self, request: HttpRequest, form: Any, change: bool) -> Budget:
-        """Write by the operation."""
+        """Save through the service."""
         said = form.line()
         owner = _get_owner(self.principal(request), form.cleaned_data["whose"])
         save_budget(self.principal(request), owner, said)
@@ -194,7 +194,7 @@ class BudgetAdmin(ServiceFormAdmin):
         )
 
     def delete_model(self, request: HttpRequest, obj: Budget) -> None:
-        """Remove by the operation."""
+        """Delete through the service."""
         remove_budget(self.principal(request), obj)
 
 

@@ -1,4 +1,4 @@
-"""Built-in tools tab and workspace."""
+"""The built-in tools tab of an agent, with its workspace."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -35,7 +35,7 @@ STORE_NAMES = {"workspace": _("Workspace"), "notes": _("Notes")}
 
 @dataclass(frozen=True)
 class ToolsetOptionRow:
-    """An option as the form shows it."""
+    """A toolset option as the form shows it."""
 
     option: ToolsetOption
     name: str
@@ -45,7 +45,7 @@ class ToolsetOptionRow:
 
 @dataclass(frozen=True)
 class ToolsetRow:
-    """A kit as the form shows it; `locked` where only a platform administrator may switch it on."""
+    """A toolset as the form shows it; `locked` if only a platform administrator may enable it."""
 
     kit: Toolset
     on: bool
@@ -57,7 +57,7 @@ class ToolsetRow:
 
 @AgentAdmin.add_page("builtin", _("Built-in tools"), order=35)
 def show_builtin_tools(visit: ObjectRequest) -> HttpResponseBase:
-    """Show the built-in tools and the workspace, or change them."""
+    """Show the built-in tools and the workspace, or update them."""
     agent: Agent = visit.object
     problem = None
     if visit.request.method == "POST":
@@ -90,7 +90,7 @@ def show_builtin_tools(visit: ObjectRequest) -> HttpResponseBase:
 
 @AgentAdmin.add_deed("workspace_empty", needs=Action.MANAGE_AGENTS)
 def clear_agent_workspace(visit: ObjectRequest) -> HttpResponseBase | None:
-    """Delete all that is in the agent's own folder."""
+    """Delete everything in the agent's own folder."""
     try:
         clear_workspace(visit.principal, visit.object)
     except Problem as problem:
@@ -156,7 +156,7 @@ def _parse_agent_spec(visit: ObjectRequest, agent: Agent) -> AgentSpec:
 
 
 def _parse_options(kit: Toolset, posted: QueryDict, stored: dict[str, Any]) -> dict[str, Any]:
-    """Return a kit's options as they were filled in; of those that were locked, the stored."""
+    """Return the posted options of a toolset, and the stored values of locked ones."""
     found: dict[str, Any] = {}
     for option in kit.options:
         name = f"option-{kit.name}-{option.name}"

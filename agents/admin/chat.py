@@ -1,6 +1,6 @@
-"""Steps ready for the session page.
+"""Steps of a session, prepared for its page.
 
-Everything in the steps is a model's or a server's text; templates show it escaped and visible.
+Steps contain untrusted text of models and servers, which templates escape.
 """
 
 from collections.abc import Iterable, Sequence
@@ -27,38 +27,38 @@ STEPS_SHOWN = 500
 
 @dataclass(frozen=True)
 class StepRow:
-    """One step as the page shows it; `version` changes whenever what is shown does."""
+    """A step as the page shows it; `version` changes when its display does."""
 
     step: Step
     audit: AuditRow | None = None
     approval: Approval | None = None
-    # Somebody else has to say yes: who looks has asked for the call.
+    # The viewer made the call, so somebody else has to approve it.
     own: bool = False
-    # A later message took its place: it is no longer part of the conversation.
+    # Replaced by a later message, so no longer part of the conversation.
     superseded: bool = False
-    # A server's question that who looks can answer here.
+    # An elicitation request that the viewer can answer here.
     question: Question | None = None
 
     @property
     def entry(self) -> ElicitationForm | None:
-        """Return the form of the question."""
+        """Return the form of the elicitation request."""
         return build_form(self.question) if self.question else None
 
     @property
     def payload(self) -> dict[str, Any]:
-        """Return what the step says."""
+        """Return a copy of the payload."""
         return dict(self.step.payload)
 
     @property
     def version(self) -> str:
-        """Return what tells this state of the step from others."""
+        """Return a key that identifies the displayed state of the step."""
         asked = f"-{self.approval.state}-{self.answerable}" if self.approval else ""
         asked += "-put" if self.question else ""
         return f"{self.step.state}-{len(str(self.step.payload.get('text', '')))}{asked}"
 
     @property
     def answerable(self) -> bool:
-        """Tell whether the call waits for a person who can still answer."""
+        """Return whether the call waits for an answer that can still be given."""
         return self.approval is not None and self.approval.answerable(timezone.now())
 
     @property
@@ -73,7 +73,7 @@ class StepRow:
 
     @property
     def labels(self) -> tuple[Any, ...]:
-        """Return what the call's labels say to people: what it brought in, or sent out."""
+        """Return the texts of the call's flow labels."""
         named = parse_labels(self.audit) if self.audit else ()
         return tuple(LEGS[name] for name in sorted(named) if name in LEGS)
 
@@ -85,7 +85,7 @@ class StepRow:
 
 @dataclass(frozen=True)
 class SessionSteps:
-    """A session's steps behind `after`, what waits to be taken, and where the session stands."""
+    """A session's steps after `after`, its pending messages, and its status."""
 
     session: Session
     lines: tuple[StepRow, ...]
@@ -96,31 +96,31 @@ class SessionSteps:
 
     @property
     def rests(self) -> bool:
-        """Tell whether nothing more comes by itself."""
+        """Return whether the session is at rest."""
         return self.session.status in RESTING
 
     @property
     def waits(self) -> bool:
-        """Tell whether a person has to answer first."""
+        """Return whether the session waits for a person."""
         return self.session.status == Session.Status.WAITING
 
     @property
     def busy(self) -> bool:
-        """Tell whether somebody works on it, or should."""
+        """Return whether the session runs, waits or is queued."""
         return not self.rests
 
 
 def load_latest_steps(session: Session, principal: Principal) -> SessionSteps:
-    """Return the end of a session: a page shows so many steps, and the way to those before."""
+    """Return the last steps of a session, one page of them."""
     last = session.steps.aggregate(last=Max("seq"))["last"] or 0
     return load_steps(session, principal, max(0, last - STEPS_SHOWN))
 
 
 def load_steps(session: Session, principal: Principal, after: int = 0) -> SessionSteps:
-    """Return a session's steps behind `after` with their audit rows (three queries).
+    """Return a session's steps after `after` with their audit rows (three queries).
 
-    Calls that wait come with their questions (two more), and so do questions of servers (one);
-    where there are more steps than a page shows, it is looked up what messages behind it replace.
+    Waiting calls are loaded with their approvals (two more) and elicitation requests (one more);
+    if there are more steps than one page, replacements by later messages are loaded, too.
     """
     steps = list(session.steps.filter(seq__gt=after).order_by("seq")[:STEPS_SHOWN])
     ids = [step.call_id for step in steps if step.call_id and step.kind == Step.Kind.CALL]
@@ -154,7 +154,7 @@ def load_steps(session: Session, principal: Principal, after: int = 0) -> Sessio
 
 
 def _list_replacements(session: Session, steps: Sequence[Step]) -> list[tuple[int, int]]:
-    """Return what messages replace from these steps on: the first step, and their own."""
+    """Return the ranges of replaced steps: (first replaced step, replacing message)."""
     later = (
         session.steps.filter(
             seq__gt=steps[-1].seq, kind=Step.Kind.MESSAGE, payload__has_key="replaces"
@@ -168,7 +168,7 @@ def _list_replacements(session: Session, steps: Sequence[Step]) -> list[tuple[in
 
 
 def _load_pending_approvals(session: Session, steps: Iterable[Step]) -> dict[Any, Approval]:
-    """Return the questions about calls that aren't made yet, by their steps."""
+    """Return the approvals of calls that have not run yet, by step."""
     wanted = {
         step.pk: step.payload["approval"]["approval_id"]
         for step in steps
@@ -183,9 +183,9 @@ def _load_pending_approvals(session: Session, steps: Iterable[Step]) -> dict[Any
 def _find_waiting_forms(
     session: Session, steps: Iterable[Step], principal: Principal
 ) -> dict[Any, Question]:
-    """Return the forms of servers that wait for just this person, by their steps.
+    """Return the elicitation forms that wait for this person, by step.
 
-    What leads elsewhere, or seems to ask for a secret, is answered on its own page, with warnings.
+    Requests that open a URL or seem to ask for a secret are answered on their own page.
     """
     wanted = {
         step.pk: step.payload["question_id"] for step in steps if "question_id" in step.payload
@@ -202,7 +202,7 @@ def _find_waiting_forms(
 
 
 def _find_last_settled(steps: Iterable[Step], after: int) -> int:
-    """Return the last step before which nothing changes any more."""
+    """Return the last step up to which nothing changes anymore."""
     for step in steps:
         if step.state == Step.State.INTENT:
             break
@@ -211,7 +211,7 @@ def _find_last_settled(steps: Iterable[Step], after: int) -> int:
 
 
 def _should_show(step: Step) -> bool:
-    """Leave out model turns that only asked for calls: the calls themselves are shown."""
+    """Return False for model turns that only requested calls: the calls are shown."""
     if step.kind != Step.Kind.MODEL or step.state == Step.State.INTENT:
         return True
     return bool(step.payload.get("text") or step.state != Step.State.DONE)

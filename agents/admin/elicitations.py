@@ -1,4 +1,4 @@
-"""Inbox and page of an elicitation."""
+"""Elicitation requests in the admin: the inbox and the page of one request."""
 
 from typing import Any, ClassVar
 
@@ -42,7 +42,7 @@ WARNINGS = {
 
 @register(Question)
 class ElicitationRequestAdmin(PersonRequestAdmin):
-    """The active organization's questions; members see those of their own sessions."""
+    """The active organization's elicitation requests; members see their own."""
 
     tones: ClassVar[dict[str, str]] = {
         "accept": "approved",
@@ -62,27 +62,27 @@ class ElicitationRequestAdmin(PersonRequestAdmin):
 
     @display(description=_("question"), ordering="message")
     def asks(self, question: Question) -> str:
-        """Return the beginning of what is asked."""
+        """Return the start of the message."""
         return make_visible(question.message, 120)
 
     @display(description=_("asked of"), ordering="requested_by")
     def asked_of(self, question: Question) -> str:
-        """Return who is asked."""
+        """Return the person who is asked."""
         return make_visible(question.requested_by, 60)
 
 
 class ElicitationForm(forms.Form):
-    """The server's form with our fields; what is entered is checked by the operation."""
+    """The server's form with Django fields; the service validates the values."""
 
     def __init__(self, fields: tuple[ElicitationField, ...], *args: Any, **kwargs: Any) -> None:
-        """Name fields by their place: the server's own names are only text here."""
+        """Name fields by their index: the server's names are untrusted text."""
         super().__init__(*args, **kwargs)
         self.asked = fields
         for place, field in enumerate(fields):
             self.fields[f"value_{place}"] = _build_field(field)
 
     def content(self) -> dict[str, Any]:
-        """Return what was entered, by the server's names."""
+        """Return the entered values by the server's field names."""
         if not self.is_valid():
             first = next(iter(self.errors.values()))
             raise InvalidInput(str(first[0]), field="content", code="bad_answer")
@@ -94,14 +94,14 @@ class ElicitationForm(forms.Form):
 
 
 def build_form(question: Question) -> ElicitationForm:
-    """Return the empty form of a question; its fields' ids are its own on a page of several."""
+    """Return the empty form of a request; field ids are unique on a page."""
     fields = tuple(fields_of(question.schema)) if question.mode == Question.Mode.FORM else ()
     return ElicitationForm(fields, auto_id=f"q{question.pk.hex}_%s")
 
 
 @ElicitationRequestAdmin.add_page("change", _("Question"), needs=READERS)
 def show_elicitation_request(visit: ObjectRequest) -> HttpResponseBase:
-    """Show what is asked, by which server, and the ways to answer."""
+    """Show the request, its server, and the possible answers."""
     question: Question = visit.object
     secret = [flag.partition(":")[2] for flag in question.flags if flag.startswith("secret:")]
     return visit.show(
@@ -118,7 +118,7 @@ def show_elicitation_request(visit: ObjectRequest) -> HttpResponseBase:
 
 @ElicitationRequestAdmin.add_deed("answer", needs=Action.RUN_AGENTS)
 def answer_elicitation_request(visit: ObjectRequest) -> None:
-    """Answer: with what was entered, or decline, or dismiss."""
+    """Accept with the entered values, decline, or cancel."""
     question: Question = visit.object
     said = visit.request.POST.get("answer", "")
     content: dict[str, Any] = {}
@@ -152,7 +152,7 @@ def _build_field(field: ElicitationField) -> forms.Field:
 
 
 def _value(field: ElicitationField, entered: Any) -> Any:
-    """Return a value as the protocol has it; None where nothing was entered."""
+    """Return a value for the protocol; None if nothing was entered."""
     if field.kind == "boolean":
         return bool(entered)
     return None if entered in (None, "", []) else entered

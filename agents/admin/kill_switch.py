@@ -1,4 +1,4 @@
-"""Kill switches."""
+"""Kill switches of agents, servers and the organization."""
 
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponseRedirect
@@ -19,7 +19,7 @@ from mcp_servers.admin.servers import ServerAdmin
 
 @AgentAdmin.add_deed("switch", needs=Action.MANAGE_AGENTS)
 def set_agent_enabled(visit: ObjectRequest) -> HttpResponseBase | None:
-    """Switch the agent on, or off: off ends its sessions, so it asks where there are some."""
+    """Enable or disable the agent; disabling ends its sessions, so it asks for confirmation."""
     enabled = visit.request.POST.get("enabled") == "1"
     if not enabled and (asked := _ask_first(visit)):
         return asked
@@ -31,7 +31,7 @@ def set_agent_enabled(visit: ObjectRequest) -> HttpResponseBase | None:
 
 @ServerAdmin.add_deed("switch", needs=Action.MANAGE_SERVERS)
 def set_server_enabled(visit: ObjectRequest) -> HttpResponseBase | None:
-    """Switch the server on, or off for everybody: it asks where sessions use it now."""
+    """Enable or disable the server for all; asks for confirmation if sessions use it."""
     enabled = visit.request.POST.get("enabled") == "1"
     if not enabled and (asked := _ask_first(visit)):
         return asked
@@ -42,7 +42,7 @@ def set_server_enabled(visit: ObjectRequest) -> HttpResponseBase | None:
 
 
 def _ask_first(visit: ObjectRequest) -> HttpResponseBase | None:
-    """Return the question with what is affected; None where nothing is, or who asks is sure."""
+    """Return the confirmation page; None if no session is affected or it was confirmed."""
     reach = load_impact(visit.object)
     if visit.request.POST.get("sure") or not reach.sessions:
         return None
@@ -60,12 +60,12 @@ def _ask_first(visit: ObjectRequest) -> HttpResponseBase | None:
 
 
 def _redirect_back(visit: ObjectRequest) -> HttpResponseBase | None:
-    """Return from the question to the object; without one, to where the switch is."""
+    """Redirect from the confirmation to the object; None if there was no confirmation."""
     return HttpResponseRedirect(visit.url()) if visit.request.POST.get("sure") else None
 
 
 def kill_switch(request: HttpRequest) -> HttpResponseBase:
-    """Show what a halt of the organization would stop; halt it, or let it go on."""
+    """Show what halting the organization would stop; halt or resume it."""
     principal = resolve_principal(request)
     principal.require(Action.VIEW)
     if request.method == "POST":

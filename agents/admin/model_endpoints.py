@@ -1,4 +1,4 @@
-"""Model endpoints."""
+"""Model endpoints in the admin."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ FIELDS = (*PROVIDER, *ANSWERING, *FAILING, *COSTING)
 
 
 class ModelEndpointForm(forms.ModelForm):
-    """A model endpoint; the key is written, and kept where the field keeps its mask."""
+    """A model endpoint; the stored key is kept if its field still has the mask."""
 
     # Set by the admin for each request.
     organization_id: Any = None
@@ -83,7 +83,7 @@ class ModelEndpointForm(forms.ModelForm):
             self._offer_fallbacks()
 
     def _offer_fallbacks(self) -> None:
-        """Offer the endpoints of the organization, all but this one."""
+        """Offer the other endpoints of the organization."""
         field: Any = self.fields["fallback"]
         offered = ModelEndpoint.objects.for_organization(self.organization_id)
         field.queryset = offered.exclude(pk=self.instance.pk)
@@ -111,7 +111,7 @@ class ModelEndpointAdmin(ServiceFormAdmin):
     search_fields = ("name", "model", "base_url")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[ModelEndpoint]:
-        """Return the endpoints with the number of agents that think with them."""
+        """Return the endpoints with the number of agents that use them."""
         return super().get_queryset(request).annotate(agent_count=Count("agents"))
 
     def get_form(
@@ -123,7 +123,7 @@ class ModelEndpointAdmin(ServiceFormAdmin):
         return type(form.__name__, (form,), {"organization_id": organization_id})
 
     def get_actions(self, request: HttpRequest) -> dict[str, Any]:
-        """Offer none: an endpoint is removed on its own page, where a refusal can be explained."""
+        """Offer no bulk actions: an endpoint is deleted on its own page, which can show errors."""
         return {}
 
     @display(description=_("address"), ordering="base_url")
@@ -138,23 +138,23 @@ class ModelEndpointAdmin(ServiceFormAdmin):
 
     @display(description=_("agents"), ordering="agent_count")
     def used_by(self, endpoint: Any) -> int:
-        """Return how many agents think with it."""
+        """Return how many agents use it."""
         return int(endpoint.agent_count)
 
     @display(description="")
     def test(self, endpoint: ModelEndpoint) -> str:
-        """Return the way to its test."""
+        """Return the link to its test."""
         address = reverse("admin:agents_modelendpoint_try", args=[endpoint.pk])
         return format_html('<a class="bb-button bb-slim" href="{}">{}</a>', address, _t("Test"))
 
     def get_urls(self) -> list[Any]:
-        """Add the test of an endpoint."""
+        """Add the page that tests an endpoint."""
         view = self.admin_site.admin_view(self.try_view)
         own = path("<uuid:object_id>/try/", view, name="agents_modelendpoint_try")
         return [own, *super().get_urls()]
 
     def try_view(self, request: HttpRequest, object_id: str) -> HttpResponseBase:
-        """Ask the endpoint something small, and show what came of it."""
+        """Send a short request to the endpoint and show the result."""
         principal = self.principal(request)
         principal.require(Action.MANAGE_AGENTS)
         endpoint: ModelEndpoint = ModelEndpoint.objects.get_or_404(
@@ -178,7 +178,7 @@ class ModelEndpointAdmin(ServiceFormAdmin):
         )
 
     def save_form(self, request: HttpRequest, form: Any, change: bool) -> ModelEndpoint:
-        """Write by the operation."""
+        """Save through the service."""
         said = {name: form.cleaned_data[name] for name in FIELDS if name != "key"}
         stored = ModelEndpoint.objects.get(pk=form.instance.pk) if change else None
         key = form.cleaned_data.get("key", "")
@@ -187,5 +187,5 @@ class ModelEndpointAdmin(ServiceFormAdmin):
         )
 
     def delete_model(self, request: HttpRequest, obj: ModelEndpoint) -> None:
-        """Remove by the operation, which refuses while an agent thinks with it."""
+        """Delete through the service, which refuses while an agent uses it."""
         remove_endpoint(self.principal(request), obj)

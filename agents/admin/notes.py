@@ -1,4 +1,4 @@
-"""An agent's notes, as a tab: read, searched, written, changed and removed by people."""
+"""The notes tab of an agent."""
 
 from typing import Any
 
@@ -49,7 +49,7 @@ class NoteForm(forms.Form):
 
 @AgentAdmin.add_page("notes", _("Notes"), order=45)
 def show_notes(visit: ObjectRequest) -> HttpResponseBase:
-    """Show the agent's notes, those about what is searched for first; write or change one."""
+    """Show or search the agent's notes; create or update one."""
     agent: Agent = visit.object
     chosen = _find_note(visit, agent)
     posted = visit.request.POST if visit.request.method == "POST" else None
@@ -77,7 +77,7 @@ def show_notes(visit: ObjectRequest) -> HttpResponseBase:
 
 @AgentAdmin.add_deed("remove_note", needs=Action.MANAGE_AGENTS)
 def remove(visit: ObjectRequest) -> HttpResponseBase:
-    """Remove one note."""
+    """Delete one note."""
     agent: Agent = visit.object
     note = agent.notes.get_or_404(agent.organization_id, pk=visit.request.POST.get("note"))
     remove_note(visit.principal, note)
@@ -87,7 +87,7 @@ def remove(visit: ObjectRequest) -> HttpResponseBase:
 
 @AgentAdmin.add_deed("clear_notes", needs=Action.MANAGE_AGENTS)
 def clear(visit: ObjectRequest) -> HttpResponseBase:
-    """Remove all notes."""
+    """Delete all notes."""
     count = clear_notes(visit.principal, visit.object)
     messages.success(visit.request, _t("%(n)d notes are gone.") % {"n": count})
     return redirect_to_page(visit, "notes")

@@ -1,9 +1,7 @@
-"""Policy form and table; explain a decision.
+"""The policy form and its table of tools, and explanations of decisions.
 
-Whatever the page doesn't show, or can't say in its table, stays as it is.
-
-Rules that the page didn't show stay as they are; where one is chosen for a whole group, it holds
-for the tools whose own rule wasn't posted.
+Rules that the page didn't show stay unchanged; a rule that is chosen for a whole group applies to
+the tools whose own rule wasn't posted.
 """
 
 import json
@@ -61,7 +59,7 @@ STRONGEST_FIRST = ("deny", "ask", "allow")
 
 @dataclass(frozen=True)
 class ToolRuleRow:
-    """A tool with the rule that names it, if one does, and what holds now."""
+    """A tool with its current decision and the rule that names it, if any."""
 
     tool: SnapshotTool
     rule: str
@@ -69,7 +67,7 @@ class ToolRuleRow:
 
 @dataclass(frozen=True)
 class ConditionRow:
-    """A rule with a condition as it stands in the form."""
+    """A rule with a condition, as entered in the form."""
 
     effect: str = "ask"
     tool: str = ""
@@ -78,7 +76,7 @@ class ConditionRow:
 
 @dataclass(frozen=True)
 class PolicyFormData:
-    """A policy as the page shows it: rules of single tools, patterns, one on each line."""
+    """A policy as the page shows it: rules of single tools, and patterns, one per line."""
 
     mode: str
     ruled: tuple[ToolRuleRow, ...]
@@ -89,7 +87,7 @@ class PolicyFormData:
 def build_form_data(
     text: PolicySpec, tools: Sequence[SnapshotTool], listed: Sequence[SnapshotTool]
 ) -> PolicyFormData:
-    """Return a stored policy as the form shows it; `listed` are the tools on this page."""
+    """Return a stored policy as the form shows it; `shown_tools` are those on this page."""
     rules = collect_tool_rules(text, tools)
     return PolicyFormData(
         mode=text.mode,
@@ -109,7 +107,7 @@ def build_form_data(
 def parse_form_data(
     posted: Any, tools: Sequence[SnapshotTool], listed: Sequence[SnapshotTool]
 ) -> PolicyFormData:
-    """Return what was posted just as it was typed, for a page that says what is wrong with it."""
+    """Return the posted values as typed, to show them with their errors."""
     rules = {tool.name: posted.get(f"rule-{tool.name}", "") for tool in tools}
     return PolicyFormData(
         mode=posted.get("mode", ""),
@@ -125,10 +123,10 @@ def parse_policy_text(
     stored: PolicySpec,
     spread: Mapping[str, str] | None = None,
 ) -> PolicySpec:
-    """Return the policy that was posted; single rules that the page didn't show stay.
+    """Return the posted policy; rules of tools that the page didn't show stay.
 
-    `spread` are rules for some of those by the tools' names, chosen for many at once. Raises
-    `Invalid` naming the condition that is no JSON object.
+    `group_rules` are rules chosen for whole groups, by tool name. Raises `InvalidInput` with the
+    field of a condition that is not a JSON object.
     """
     kept = collect_tool_rules(stored, tools) | dict(spread or {})
     rules = {tool.name: posted.get(f"rule-{tool.name}", kept.get(tool.name, "")) for tool in tools}
@@ -150,7 +148,7 @@ def parse_policy_text(
 
 
 def collect_tool_rules(text: PolicySpec, tools: Sequence[SnapshotTool]) -> dict[str, str]:
-    """Return the strongest rule that names just one tool, by the tool's name."""
+    """Return the strongest rule that names exactly one tool, by tool name."""
     names = {tool.name for tool in tools}
     found: dict[str, str] = {}
     for effect in STRONGEST_FIRST:
@@ -161,7 +159,7 @@ def collect_tool_rules(text: PolicySpec, tools: Sequence[SnapshotTool]) -> dict[
 
 
 def _list_other_entries(text: PolicySpec, rules: Mapping[str, str], effect: str) -> list[str]:
-    """Return the entries of an effect that the table doesn't show."""
+    """Return the entries of an effect that are not in the table."""
     entries = [entry for entry in text.entries(effect) if isinstance(entry, str)]
     return [entry for entry in entries if rules.get(entry) != effect]
 
@@ -195,16 +193,16 @@ def _parse_condition(typed: str, index: int) -> dict[str, Any]:
     return found
 
 
-SHOWN_AT_ONCE = 200  # rows; of more, each group brings its own when it is opened
+SHOWN_AT_ONCE = 200  # rows; with more, each group loads its rows when it is opened
 NO_RULE = "none"
 BUILT_IN = "builtin"
 
 
 @dataclass(frozen=True)
 class ToolGroup:
-    """The tools of a server, or the built-in ones: how many hold what, and the rows that are here.
+    """The tools of a server, or the built-in ones: counts by decision, and the loaded rows.
 
-    `chosen` is the rule that was posted for all of them.
+    `chosen` is the rule that was posted for the whole group.
     """
 
     key: str
@@ -217,12 +215,12 @@ class ToolGroup:
 
     @property
     def folded(self) -> bool:
-        """Whether its rows come when it is opened."""
+        """Return whether its rows are loaded when it is opened."""
         return not self.ruled
 
     @property
     def rest(self) -> int:
-        """Return how many rows aren't here."""
+        """Return how many rows are not loaded."""
         return self.total - len(self.ruled)
 
 
@@ -234,7 +232,7 @@ def get_group_key(tool: SnapshotTool) -> str:
 def select_visible_tools(
     tools: Sequence[SnapshotTool], posted: Mapping[str, Any]
 ) -> list[SnapshotTool]:
-    """Return the tools whose rows come with the page: a few all, of many those that were posted."""
+    """Return the tools whose rows are on the page: all of a few, or only those that were posted."""
     if len(tools) <= SHOWN_AT_ONCE:
         return list(tools)
     return [tool for tool in tools if f"rule-{tool.name}" in posted]
@@ -243,7 +241,7 @@ def select_visible_tools(
 def build_tool_groups(
     tools: Sequence[SnapshotTool], ruled: Sequence[ToolRuleRow], posted: Mapping[str, Any]
 ) -> tuple[ToolGroup, ...]:
-    """Return sorted tools by group, each with those of its rows that are here."""
+    """Return the groups of sorted tools with their loaded rows."""
     return tuple(
         ToolGroup(
             key=key,
@@ -259,7 +257,7 @@ def build_tool_groups(
 
 
 def expand_group_rules(tools: Sequence[SnapshotTool], posted: Mapping[str, Any]) -> dict[str, str]:
-    """Return the rules that were chosen for whole groups, by the names of their tools."""
+    """Return the rules chosen for whole groups, by tool name."""
     said = {tool.name: posted.get(f"all-{get_group_key(tool)}", "") for tool in tools}
     return {
         name: "" if rule == NO_RULE else rule
@@ -315,7 +313,7 @@ def show_policy(visit: ObjectRequest) -> HttpResponseBase:
 
 
 def _save_or_simulate(visit: ObjectRequest, wanted: PolicySpec) -> PolicySimulation | None:
-    """Save the policy; or return what it would have decided, if that was asked for."""
+    """Save the policy, or return its simulation if that was requested."""
     if visit.request.POST.get("do") == "try":
         return replay(visit.principal, visit.object, wanted)
     set_policy(visit.principal, visit.object, wanted)
@@ -325,7 +323,7 @@ def _save_or_simulate(visit: ObjectRequest, wanted: PolicySpec) -> PolicySimulat
 
 @AgentAdmin.add_deed("policy_preview", needs=Action.MANAGE_AGENTS)
 def show_policy_preview(visit: ObjectRequest) -> HttpResponseBase:
-    """Return what would hold of each tool if the form were saved; nothing is written."""
+    """Return the decisions of the unsaved policy."""
     agent: Agent = visit.object
     posted = visit.request.POST
     snapshot = get_snapshot_cache().current("agent", agent.pk)
@@ -347,7 +345,7 @@ def show_policy_preview(visit: ObjectRequest) -> HttpResponseBase:
 
 @AgentAdmin.add_page("policy_rows")
 def show_group_rows(visit: ObjectRequest) -> HttpResponseBase:
-    """Return a part of one group's rows, for a script that opens it."""
+    """Return one page of a group's rows as a fragment."""
     agent: Agent = visit.object
     query = visit.request.GET
     tools = _list_tools(get_snapshot_cache().current("agent", agent.pk))
@@ -369,7 +367,7 @@ def show_group_rows(visit: ObjectRequest) -> HttpResponseBase:
 
 
 def show_organization_policy(request: HttpRequest) -> HttpResponseBase:
-    """Show what the organization rules for every agent, or replace it."""
+    """Show or replace the organization's policy, which applies to every agent."""
     principal = resolve_principal(request)
     principal.require(Action.VIEW)
     organization = Organization.objects.get(pk=principal.organization_id)
@@ -399,7 +397,7 @@ def show_organization_policy(request: HttpRequest) -> HttpResponseBase:
 
 
 def _list_tools(snapshot: CallSnapshot) -> list[SnapshotTool]:
-    """Return the agent's tools, built-in ones last; those that are gone can't be ruled on."""
+    """Return the agent's available tools, built-in ones last."""
     found = snapshot.tools.values()
     return sorted((tool for tool in found if tool.facts.state != "gone"), key=_order)
 
@@ -421,7 +419,7 @@ def _build_search_text(tool: SnapshotTool) -> str:
 
 @AgentAdmin.add_page("why", needs=READERS, under="policy")
 def show_explanation(visit: ObjectRequest) -> HttpResponseBase:
-    """Show what a call of one tool would come to; nothing is called."""
+    """Explain what would be decided about a call; nothing is called."""
     agent: Agent = visit.object
     query = visit.request.GET
     name, typed = query.get("tool", ""), query.get("arguments", "").strip()

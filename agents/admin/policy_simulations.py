@@ -1,4 +1,4 @@
-"""Simulate, shadow, enforce."""
+"""Policy simulations: simulate a policy, run a draft in shadow mode, enforce it."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -26,7 +26,7 @@ from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput, Problem
 from bonobot.core.text.canonical_json import to_canonical_json
 
-SHADOW_ROWS = 5_000  # of the summary that each visit shows
+SHADOW_ROWS = 5_000  # limits of the summary on the page
 SHADOW_S = 3.0
 WHEN = " when "
 ENFORCED = _("The draft is the policy now, from the next call on.")
@@ -39,7 +39,7 @@ OWN_DEEDS: dict[str | None, tuple[Callable[[Principal, Owner], object], Any]] = 
 
 @AgentAdmin.add_page("what_if", _("What if"), order=41, needs=Action.VIEW_AUDIT)
 def show_simulation(visit: ObjectRequest) -> HttpResponseBase:
-    """Show the draft and what it would have decided; try another one, or let it run."""
+    """Show the draft with its shadow results; simulate another policy, or save it as the draft."""
     agent: Agent = visit.object
     shown = _process_form(visit.request, visit.principal, agent)
     if shown is None:
@@ -55,7 +55,7 @@ def show_simulation(visit: ObjectRequest) -> HttpResponseBase:
 
 
 def show_organization_simulation(request: HttpRequest) -> HttpResponseBase:
-    """The same for the organization's policy; its draft is enforced and discarded here, too."""
+    """Like `show_simulation` for the organization; also enforces and discards its draft."""
     principal = resolve_principal(request)
     principal.require(Action.VIEW_AUDIT)
     own = Organization.objects.get(pk=principal.organization_id)
@@ -83,7 +83,7 @@ def show_organization_simulation(request: HttpRequest) -> HttpResponseBase:
 def _process_form(
     request: HttpRequest, principal: Principal, owner: Owner
 ) -> dict[str, Any] | None:
-    """Return what the page shows; None where a draft was just written."""
+    """Return the context of the page; None if a draft was saved."""
     draft = find_draft(owner)
     text = draft.text if draft else load_policy_spec(owner)
     mode, tried, problem = text.mode, None, None
@@ -123,20 +123,20 @@ def enforce(visit: ObjectRequest) -> HttpResponseBase:
 
 @AgentAdmin.add_deed("discard_draft", needs=Action.MANAGE_AGENTS)
 def delete_agent_draft(visit: ObjectRequest) -> HttpResponseBase:
-    """Drop the draft."""
+    """Delete the draft."""
     delete_draft(visit.principal, visit.object)
     messages.success(visit.request, DISCARDED)
     return redirect_to_page(visit, "what_if")
 
 
 def parse_policy(posted: Mapping[str, Any]) -> PolicySpec:
-    """Return the policy that a form says, an entry on each line; raises `Invalid`."""
+    """Return the policy of a form with one entry per line; raises `InvalidInput`."""
     entries = {effect: _parse_entries(effect, posted.get(effect, "")) for effect in EFFECTS}
     return PolicySpec(posted.get("mode", ""), **entries)
 
 
 def list_policy_fields(text: PolicySpec, posted: Mapping[str, Any] | None) -> list[tuple[str, str]]:
-    """Return the fields of such a form: as they were sent, else what a policy says."""
+    """Return the fields of the form, as posted or from the policy."""
     shown = ("allow", "ask", "deny")
     if posted is not None:
         return [(effect, posted.get(effect, "")) for effect in shown]
@@ -151,7 +151,7 @@ def _format_entries(entries: tuple[Entry, ...]) -> str:
 
 
 def _parse_entries(effect: str, text: str) -> tuple[Entry, ...]:
-    """Return the entries of a field, one on each line; raises `Invalid` naming the line."""
+    """Return the entries of a field, one per line; raises `InvalidInput` with the line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return tuple(_parse_entry(effect, number, line) for number, line in enumerate(lines))
 

@@ -1,4 +1,4 @@
-"""Recordings of an agent's sessions: kept, tried on the agent as it would be, laid side by side."""
+"""Recordings of an agent's sessions: record, replay and compare."""
 
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -49,7 +49,7 @@ WHAT = {
 
 
 class ReplayForm(forms.Form):
-    """What is otherwise than now: the instructions, the model endpoint."""
+    """Changes for a replay: instructions, model endpoint and policy."""
 
     instructions = forms.CharField(
         label=_("Instructions"),
@@ -61,14 +61,14 @@ class ReplayForm(forms.Form):
     endpoint = forms.ChoiceField(label=_("Model endpoint"), widget=Select)
 
     def __init__(self, agent: Agent, posted: Any) -> None:
-        """Begin with what the agent is now."""
+        """Start with the agent's current values."""
         found = ModelEndpoint.objects.for_organization(agent.organization_id)
         initial = {"instructions": agent.instructions, "endpoint": agent.model_endpoint.slug}
         super().__init__(posted, initial=initial)
         self.fields["endpoint"].choices = list(found.values_list("slug", "name"))  # type: ignore[attr-defined]
 
     def changed(self, agent: Agent) -> ReplayOverrides:
-        """Return what isn't as it is now; raises `Invalid` for a policy that means nothing."""
+        """Return the changed values; raises `InvalidInput` for an invalid policy."""
         said, policy = self.cleaned_data, parse_policy(self.data)
         text, endpoint = str(said["instructions"]).replace("\r\n", "\n"), said["endpoint"]
         return ReplayOverrides(
@@ -80,7 +80,7 @@ class ReplayForm(forms.Form):
 
 @dataclass(frozen=True)
 class MessageComparison:
-    """One message with its turns on both sides, and what differs about it."""
+    """One message with its recorded and replayed turns and their differences."""
 
     exchange: TranscriptEntry
     turns: list[tuple[RecordedTurn | None, RecordedTurn | None]]
@@ -90,7 +90,7 @@ class MessageComparison:
 def compare_messages(
     made: Replay, recorded: Transcript, played: Transcript
 ) -> list[MessageComparison]:
-    """Return what a replay came to, message by message."""
+    """Return the comparison of a replay by message."""
     return [
         MessageComparison(
             was,
@@ -126,7 +126,7 @@ def show_recordings(visit: ObjectRequest) -> HttpResponseBase:
 
 @AgentAdmin.add_page("recording", under="recordings")
 def show_recording(visit: ObjectRequest) -> HttpResponseBase:
-    """Show a recording with its replays, and a form that replays it with something changed."""
+    """Show a recording with its replays and the form for another replay."""
     if "recording" not in visit.request.GET:
         return redirect_to_page(visit, "recordings")
     agent: Agent = visit.object
@@ -162,7 +162,7 @@ def show_recording(visit: ObjectRequest) -> HttpResponseBase:
 
 @AgentAdmin.add_page("replayed", under="recordings")
 def show_replay(visit: ObjectRequest) -> HttpResponseBase:
-    """Show a replay beside its recording."""
+    """Show a replay next to its recording."""
     if "replay" not in visit.request.GET:
         return redirect_to_page(visit, "recordings")
     rows: Any = Replay.objects.filter(recording__agent=visit.object).select_related("recording")
@@ -182,7 +182,7 @@ def show_replay(visit: ObjectRequest) -> HttpResponseBase:
 
 @AgentAdmin.add_deed("remove_recording", needs=Action.MANAGE_AGENTS)
 def drop(visit: ObjectRequest) -> HttpResponseBase:
-    """Remove a recording with its replays."""
+    """Delete a recording with its replays."""
     remove(visit.principal, _get_recording(visit, visit.request.POST.get("recording")))
     messages.success(visit.request, _t("The recording is gone, with its replays."))
     return redirect_to_page(visit, "recordings")
@@ -195,5 +195,5 @@ def _get_recording(visit: ObjectRequest, pk: str | None) -> Recording:
 
 
 def _describe_changes(made: Replay) -> str:
-    """Return what was otherwise, in words."""
+    """Return the names of the changed values."""
     return ", ".join(str(WHAT[name]) for name in made.changed) or _t("nothing, the agent as it is")

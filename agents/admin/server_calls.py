@@ -1,7 +1,7 @@
-""" "Try it": tools, resources, prompts.
+"""The "Try it" page of a server: tools, resources and prompts.
 
-The names of fields are their places: the server's own names are only text here. A form that was
-filled in is no judgement: the door checks the arguments against the original schema.
+Form fields are named by index: the server's names are untrusted text. The call itself validates
+the arguments against the original schema.
 """
 
 import json
@@ -34,14 +34,14 @@ Kind = Literal["text", "number", "integer", "boolean", "choice", "choices", "lin
 
 MOST_ARGUMENTS = 60
 MOST_OPTIONS = 200
-# A text that may be longer than this is written in several lines.
+# Longer texts get a multi-line field.
 ONE_LINE = 200
 PREFIX = "arg-"
 
 
 @dataclass(frozen=True)
 class ToolArgument:
-    """One argument as it is asked for; `options` are JSON texts of the values."""
+    """An argument of a form; `options` are the values as JSON."""
 
     name: str
     kind: Kind
@@ -51,7 +51,7 @@ class ToolArgument:
 
 
 def list_arguments(schema: Any) -> list[ToolArgument]:
-    """Return the arguments that a tool takes, in its own order."""
+    """Return the arguments of a tool in schema order."""
     shape = schema if isinstance(schema, Mapping) else {}
     properties = shape.get("properties")
     members = properties if isinstance(properties, Mapping) else {}
@@ -80,7 +80,7 @@ def _build_argument(name: str, schema: Mapping[str, Any], *, required: bool) -> 
 
 
 def _normalize_schema(member: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a member as a form can take it: references followed, "or null" left out."""
+    """Return a property's schema with references resolved and "or null" removed."""
     schema = member if isinstance(member, Mapping) else {}
     reference = schema.get("$ref")
     if isinstance(reference, str) and reference.startswith(("#/$defs/", "#/definitions/")):
@@ -116,16 +116,16 @@ class ToolArgumentForm(forms.Form):
     """The arguments of one tool."""
 
     def __init__(self, schema: Any, *args: Any, **kwargs: Any) -> None:
-        """Ask for each argument by its place."""
+        """Add a field for each argument."""
         super().__init__(*args, **kwargs)
         self.asked = list_arguments(schema)
         for place, one in enumerate(self.asked):
             self.fields[f"{PREFIX}{place}"] = _field(one)
 
     def said(self) -> dict[str, Any]:
-        """Return what was entered, by the tool's names; raises `Invalid` for what is no such value.
+        """Return the entered values by argument name; raises `InvalidInput` for invalid ones.
 
-        What is empty isn't sent, except a text that the tool requires: it may be empty there.
+        Empty values are left out, except required strings, which may be empty.
         """
         if not self.is_valid():
             key, errors = next(iter(self.errors.items()))
@@ -184,7 +184,7 @@ def _field(asked: ToolArgument) -> forms.Field:
 
 
 class _ReadableJSONField(forms.JSONField):
-    """JSON as people write it: in lines, and what isn't there is blank, not `null`."""
+    """A JSON field that is indented, and empty instead of `null`."""
 
     def prepare_value(self, value: Any) -> Any:
         if value is None:
@@ -231,7 +231,7 @@ def _value(asked: ToolArgument, entered: Any) -> Any:
     return entered
 
 
-# Shown as pictures; anything else that isn't text is only named.
+# Media types that are shown as images; other binary content is only named.
 PICTURES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 CHOICES = (
     ("resources", _("Resource"), (Definition.Kind.RESOURCE, Definition.Kind.RESOURCE_TEMPLATE)),
@@ -241,7 +241,7 @@ CHOICES = (
 
 @dataclass(frozen=True)
 class DefinitionInput:
-    """One value that is asked for: a template's variable, or a prompt's argument."""
+    """An input of a form: a template variable or a prompt argument."""
 
     name: str
     value: str
@@ -251,7 +251,7 @@ class DefinitionInput:
 
 @dataclass(frozen=True)
 class ContentPart:
-    """One piece of what came back: a text, a picture, or something only named."""
+    """A part of a result: text, an image, or other content that is only named."""
 
     who: str = ""
     text: str = ""
@@ -261,13 +261,13 @@ class ContentPart:
 
     @property
     def picture(self) -> bool:
-        """Tell whether it can be shown as a picture."""
+        """Return whether it can be shown as an image."""
         return bool(self.data) and self.mime in PICTURES
 
 
 @ServerAdmin.add_page("ask", needs=Action.CALL_TOOLS)
 def ask(visit: ObjectRequest) -> HttpResponseBase:
-    """Show the form of a resource or prompt, or ask for it and show what came."""
+    """Show the form of a resource or prompt, or request it and show the result."""
     server: Server = visit.object
     posted = visit.request.POST if visit.request.method == "POST" else None
     query = posted if posted is not None else visit.request.GET
@@ -307,7 +307,7 @@ def ask(visit: ObjectRequest) -> HttpResponseBase:
 
 
 def build_not_found(name: str) -> NotFound:
-    """Return that a link or a form of another time names what isn't offered any more."""
+    """Return the error for a definition that no longer exists."""
     return NotFound(
         format_message("The server offers no {name!r} now.", name=name),
         remedy=format_message("Choose something else, or refresh the server."),
@@ -363,7 +363,7 @@ def _ask(
 
 
 def extract_content_parts(result: dict[str, Any]) -> Iterable[ContentPart]:
-    """Yield what a resource's contents or a prompt's messages are made of."""
+    """Yield the parts of a resource's contents or a prompt's messages."""
     for one in _filter_dicts(result.get("contents")):
         yield _build_resource_part(one, str(one.get("uri", "")))
     for message in _filter_dicts(result.get("messages")):
@@ -403,7 +403,7 @@ def _filter_dicts(found: Any) -> list[dict[str, Any]]:
 
 @ServerAdmin.add_page("try", _("Try it"), order=30, needs=Action.CALL_TOOLS)
 def try_it(visit: ObjectRequest) -> HttpResponseBase:
-    """Show the form of a tool's arguments, or call it and show what came of it."""
+    """Show the form of a tool's arguments, or call it and show the result."""
     server: Server = visit.object
     offered = server.definitions.tools().filter(present=True).order_by("name")
     tools = list(offered.only("server", "name"))
@@ -460,7 +460,7 @@ def _call(
 
 
 def read_arguments(text: str) -> dict[str, Any]:
-    """Return what was written as JSON; raises `Invalid` for what is no object."""
+    """Return the arguments as an object; raises `InvalidInput` if the text is not one."""
     try:
         found = json.loads(text or "{}")
     except ValueError as error:
@@ -487,7 +487,7 @@ def _start(tool: Definition | None) -> str:
 
 
 def _list_result_parts(outcome: pipeline.CallOutcome) -> list[ContentPart]:
-    """Return the result's parts that are more than text: pictures, links, sounds, resources."""
+    """Return the parts of the result that are not text: images, links, audio, resources."""
     content = outcome.result.get("content")
     found = content if isinstance(content, list) else []
     more = [one for one in found if isinstance(one, dict) and one.get("type") != "text"]

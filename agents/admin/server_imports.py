@@ -1,4 +1,4 @@
-"""Paste or upload servers."""
+"""Import of servers from pasted or uploaded text."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,13 +19,13 @@ from mcp_servers.import_export.import_plan import ImportChoices, PlannedServer
 from mcp_servers.models import Server
 
 PARAMETER = "parameter-"
-LONGEST_FILE = 1024 * 1024  # bytes that are read; the reader refuses more than 256 KiB
+LONGEST_FILE = 1024 * 1024  # bytes that are read; the parser refuses more than 256 KiB
 
 
 def import_servers(
     request: HttpRequest, principal: Principal, destination: ServerDestination
 ) -> HttpResponseBase:
-    """Show the field, the preview, or what came of adding."""
+    """Show the form, the preview, or the result of the import."""
     principal.require(destination.needs)
     if request.method != "POST":
         return _render_page(request, destination, "")
@@ -41,7 +41,7 @@ def import_servers(
 
 
 def import_organization_servers(request: HttpRequest) -> HttpResponseBase:
-    """Paste for the pool."""
+    """Import servers into the pool."""
     return import_servers(request, resolve_principal(request), POOL)
 
 
@@ -49,7 +49,7 @@ ServerAdmin.ways += (("add/paste/", "paste", import_organization_servers),)
 
 
 def _read_upload(request: HttpRequest) -> str:
-    """Return the text of the file that was sent along, blank without one."""
+    """Return the text of the uploaded file, "" without one."""
     file = request.FILES.get("file")
     if file is None:
         return ""
@@ -72,10 +72,10 @@ def _add(
     text: str,
     choices: ImportChoices,
 ) -> HttpResponseBase:
-    """Add each chosen entry whole or not at all; the others keep their problems."""
+    """Apply the import; each chosen entry is created completely or keeps its problems."""
     if "overrides" not in request.POST:
         found.shares = ()
-    # The choice was made of what the preview showed: a ticked entry that is refused is told.
+    # Report entries that were chosen in the preview but can't be created.
     carry_out(principal, found, adding=destination.add)
     refused = [
         (one, problem)
@@ -109,7 +109,7 @@ def _render_page(
 ) -> HttpResponseBase:
     planned = found.planned if found else ()
     parameters = {p.name: p.as_dict() for one in planned for p in one.entry.parameters}
-    # A parameter that was filled is no longer open in the entry, but stays in the form.
+    # Filled parameters are no longer listed by the entry, but stay in the form.
     for name in values or {}:
         parameters.setdefault(name, {"name": name, "label": name, "secret": True, "default": ""})
     return destination.screen(
@@ -136,18 +136,18 @@ def _render_page(
 
 
 def _list_kept_tools(found: ServerImport | None, one: PlannedServer) -> tuple[str, ...]:
-    """Return the tools that an entry is kept to."""
+    """Return the tools that an entry is limited to."""
     return found.wishes.only_tools.get(one.entry.name, ()) if found else ()
 
 
 def _sign_in(one: PlannedServer) -> Any:
-    """Return how one signs in to an entry's server, in words; empty where nobody does."""
+    """Return the title of an entry's authentication, "" if it has none."""
     kind = one.entry.auth_type
     return "" if kind == Server.Auth.NONE else dict(Server.Auth.choices).get(kind, kind)
 
 
 def _list_other_problems(one: PlannedServer) -> list[Problem]:
-    """Return what the permission for a private address wouldn't solve."""
+    """Return the problems that allowing a private address wouldn't solve."""
     return [
         problem
         for problem in one.problems

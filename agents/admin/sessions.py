@@ -1,4 +1,4 @@
-"""List, page, chat, timeline, agent's tab."""
+"""Sessions in the admin: list, page, timeline, and the chat and session tabs of an agent."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -65,17 +65,17 @@ class SessionAdmin(TabbedAdmin):
         return Session.objects.visible_to(self.principal(request)).select_related("agent")
 
     def get_actions(self, request: HttpRequest) -> dict[str, Any]:
-        """Offer none."""
+        """Offer no bulk actions."""
         return {}
 
     @display(description=_("session"))
     def session(self, session: Session) -> str:
-        """Return the first words."""
+        """Return the title."""
         return make_visible(str(session), 90)
 
     @display(description=_("status"), ordering="status")
     def state(self, session: Session) -> str:
-        """Return the badge."""
+        """Return the badge of the status."""
         return badge_html(session.status, session.get_status_display(), session.error_code)
 
     @display(description=_("started"), ordering="created_at")
@@ -95,7 +95,7 @@ class SessionAdmin(TabbedAdmin):
 
     @display(description=_("cost"), ordering="cost_microusd")
     def cost(self, session: Session) -> str:
-        """Return what it cost."""
+        """Return the cost."""
         return dollars(session.cost_microusd)
 
 
@@ -107,7 +107,7 @@ def show_image(visit: ObjectRequest) -> HttpResponseBase:
 
 @SessionAdmin.add_page("file", needs=READERS)
 def show_file(visit: ObjectRequest) -> HttpResponseBase:
-    """Return a text that somebody attached."""
+    """Return an attached text file."""
     return as_answer(
         get_session_blob(visit.object, visit.request.GET.get("sha256", ""), what="files")
     )
@@ -115,13 +115,13 @@ def show_file(visit: ObjectRequest) -> HttpResponseBase:
 
 @SessionAdmin.add_page("export", needs=READERS)
 def export(visit: ObjectRequest) -> HttpResponseBase:
-    """Return the session written down (`?as=markdown` or `json`)."""
+    """Return the session as a file (`?as=markdown` or `json`)."""
     return as_file(visit.object, visit.request.GET.get("as", "markdown"))
 
 
 @SessionAdmin.add_page("change", _("Conversation"), needs=READERS)
 def show(visit: ObjectRequest) -> HttpResponseBase:
-    """Show the conversation: its end, or what is behind `?after=`."""
+    """Show the conversation: its last steps, or those after `?after=`."""
     session: Session = visit.object
     since = _parse_after(visit)
     return visit.show(
@@ -145,7 +145,7 @@ def show(visit: ObjectRequest) -> HttpResponseBase:
 
 @SessionAdmin.add_page("steps", needs=READERS)
 def show_steps(visit: ObjectRequest) -> HttpResponseBase:
-    """Return what is new behind `?after=`, as a piece of the page."""
+    """Return the steps after `?after=` as a fragment."""
     session: Session = visit.object
     return render_fragment(
         visit.request,
@@ -165,7 +165,7 @@ def send(visit: ObjectRequest) -> None:
 
 @SessionAdmin.add_deed("retry", needs=Action.RUN_AGENTS)
 def retry(visit: ObjectRequest) -> None:
-    """Send a message again in its place: as it was, or (`text`) in other words."""
+    """Send a message again in place of the old one, unchanged or with a new `text`."""
     said = visit.request.POST
     seq = said.get("seq", "")
     sessions.send_again(
@@ -179,7 +179,7 @@ def retry(visit: ObjectRequest) -> None:
 
 @SessionAdmin.add_deed("cancel", needs=Action.RUN_AGENTS)
 def cancel(visit: ObjectRequest) -> None:
-    """Ask for the session to be cancelled."""
+    """Cancel the session."""
     if sessions.cancel(visit.principal, visit.object):
         messages.success(visit.request, _t("It is being cancelled."))
     else:
@@ -188,7 +188,7 @@ def cancel(visit: ObjectRequest) -> None:
 
 @SessionAdmin.add_deed("revoke", needs=Action.APPROVE_CALLS)
 def take_back(visit: ObjectRequest) -> None:
-    """Take back a yes for the session."""
+    """Revoke an approval for the session."""
     grants = SessionGrant.objects.filter(session=visit.object)
     organization_id = visit.principal.organization_id
     grant: SessionGrant = grants.get_or_404(organization_id, pk=visit.request.POST.get("grant"))
@@ -198,13 +198,13 @@ def take_back(visit: ObjectRequest) -> None:
 
 
 def read_attachments(request: HttpRequest) -> list[Attachment]:
-    """Return the files that were sent with a message; one too many, or too long, is refused."""
+    """Return the uploaded files, at most one more (and one byte more) than is allowed."""
     files: list[Any] = request.FILES.getlist(FIELD)[: MOST + 1]
     return [Attachment(one.name or "", bytes(one.read(LARGEST_TOGETHER + 1))) for one in files]
 
 
 def _find_recording_id(visit: ObjectRequest) -> UUID | None:
-    """Return the id of the session's recording, for those who may look at it."""
+    """Return the id of the session's recording, if the person may view it."""
     if not visit.principal.may(Action.VIEW):
         return None
     mine = Recording.objects.filter(agent=visit.object.agent_id, session_id=visit.object.pk)
@@ -222,7 +222,7 @@ STEPS_DRAWN = 500
 
 @dataclass(frozen=True)
 class TimelineRow:
-    """A bar with what the audit says about it."""
+    """A timeline bar with its audit row."""
 
     bar: TimelineBar
     audit: AuditRow | None = None
@@ -236,7 +236,7 @@ class TimelineRow:
 
 @SessionAdmin.add_page("timeline", _("Timeline"), order=20, needs=READERS)
 def show_timeline(visit: ObjectRequest) -> HttpResponseBase:
-    """Show the session over time (4 queries): its latest steps, where there are too many."""
+    """Show the timeline of a session's latest steps (4 queries)."""
     session: Session = visit.object
     latest = session.steps.order_by("-seq")[: STEPS_DRAWN + 1]
     steps = [one for one in latest if one.kind != Step.Kind.NOTICE]
@@ -316,7 +316,7 @@ LISTED = 12
 
 @AgentAdmin.add_page("change", _("Chat"), order=10, needs=READERS)
 def show_chat(visit: ObjectRequest) -> HttpResponseBase:
-    """Show the chosen session, or the field to begin one."""
+    """Show the selected session, or the form to start one."""
     agent: Agent = visit.object
     mine = Session.objects.visible_to(visit.principal).filter(agent=agent)
     wanted = visit.request.GET.get("session")
@@ -349,7 +349,7 @@ GRANTS_SHOWN = 50
 
 @AgentAdmin.add_page("sessions", _("Sessions"), order=50, needs=(Action.RUN_AGENTS, Action.VIEW))
 def show_agent_sessions(visit: ObjectRequest) -> HttpResponseBase:
-    """Show the agent's sessions, the latest first, and what was allowed in them."""
+    """Show the agent's sessions, latest first, and their session approvals."""
     agent: Agent = visit.object
     mine = Session.objects.visible_to(visit.principal).filter(agent=agent).order_by("-created_at")
     page = Paginator(mine, SHOWN_AT_ONCE).get_page(visit.request.GET.get("page"))

@@ -1,4 +1,4 @@
-"""Skills in the admin: written, given to agents, compared with earlier versions, and run."""
+"""Skills in the admin: edit, attach to agents, compare versions and run."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ from bonobot.core.text.untrusted_text import make_visible
 
 
 class SkillForm(AssignableForm):
-    """A skill as it is written."""
+    """The form of a skill."""
 
     name = forms.SlugField(label=_("Name"), max_length=64, widget=TextInput)
     title = forms.CharField(label=_("Title"), max_length=255, required=False, widget=TextInput)
@@ -57,7 +57,7 @@ class SkillForm(AssignableForm):
     )
 
     def spec(self) -> SkillSpec:
-        """Return what was said; raises `Invalid`."""
+        """Return the specification of the form; raises `InvalidInput`."""
         said = dict(self.cleaned_data)
         lines = read_lines(said.pop("arguments"))
         return SkillSpec(**said, arguments=[one.as_dict() for one in lines])
@@ -80,7 +80,7 @@ class SkillAdmin(AssignableAdmin):
     )
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Skill]:
-        """Return the skills that the person may see, with the agents that have them."""
+        """Return the visible skills with the visible agents that have them."""
         rows: Any = Skill.objects.visible_to(self.principal(request))
         seen = of_visible_agents(Given.objects.select_related("agent"), self.principal(request))
         found: QuerySet[Skill] = rows.prefetch_related(Prefetch("given", seen))
@@ -102,11 +102,11 @@ class SkillAdmin(AssignableAdmin):
         return ", ".join(sorted(one.agent.slug for one in skill.given.all())) or "–"
 
     def save(self, principal: Principal, form: Any, row: Any = None) -> Skill:
-        """Write a skill; raises `Problem`."""
+        """Create or update a skill; raises `Problem`."""
         return save_skill(principal, form.spec(), row)
 
     def remove(self, principal: Principal, row: Any) -> None:
-        """Remove a skill with its versions."""
+        """Delete a skill with its versions."""
         remove_skill(principal, row)
 
 
@@ -144,7 +144,7 @@ def run(visit: ObjectRequest) -> HttpResponseBase:
 
 @SkillAdmin.add_page("write", _("Write"), order=20)
 def write(visit: ObjectRequest) -> HttpResponseBase:
-    """Show the form with the earlier versions, or change the skill."""
+    """Show the form with earlier versions, or update the skill."""
     skill: Skill = visit.object
     posted = visit.request.POST if visit.request.method == "POST" else None
     form = SkillForm(visit.principal, posted, initial=_build_initial(skill))

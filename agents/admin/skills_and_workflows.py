@@ -1,4 +1,4 @@
-"""What both share: list, form, agent tabs."""
+"""Shared admin of skills and workflows: list, form and agent tabs."""
 
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -37,7 +37,7 @@ VERSIONS_SHOWN = 20
 
 
 class AssignableForm(forms.Form):
-    """A form that says, beside what is written, which agents have it and whether it is on."""
+    """Base of the forms of skills and workflows: agents and enabled state."""
 
     agents = forms.MultipleChoiceField(
         label=_("Agents that have it"), required=False, widget=forms.CheckboxSelectMultiple
@@ -55,7 +55,7 @@ class AssignableForm(forms.Form):
         add_problem_to_form(self, problem)
 
     def written(self, write: Callable[[Any], Any]) -> Any:
-        """Return what `write` makes of the entered form; None where it is refused, at its field."""
+        """Return the result of `save`; None if the form has errors, which it shows."""
         if not self.is_valid():
             return None
         try:
@@ -66,10 +66,10 @@ class AssignableForm(forms.Form):
 
 
 class AssignableAdmin(TabbedAdmin):
-    """The active organization's rows; members see those of their agents.
+    """Base of the admins of skills and workflows; members see those of their agents.
 
-    Subclasses say by `written_form` and `save` what is written, by `remove` how one goes; `titles`
-    is what the page to write one (`add_template`) says before and after.
+    Subclasses set `form_class` and `add_template` and implement `save` and `remove`; `titles` are
+    the title of the add page and its success message.
     """
 
     written_form: ClassVar[type[AssignableForm]]
@@ -81,31 +81,31 @@ class AssignableAdmin(TabbedAdmin):
     ordering = ("name",)
 
     def save(self, principal: Principal, form: Any, row: Any = None) -> Any:
-        """Write a new row, or change one; raises `Problem`."""
+        """Create or update a row; raises `Problem`."""
         raise NotImplementedError
 
     def remove(self, principal: Principal, row: Any) -> None:
-        """Remove a row."""
+        """Delete a row."""
         raise NotImplementedError
 
     def beginning(self, principal: Principal) -> dict[str, Any]:
-        """Return what stands in the form of a new one."""
+        """Return the initial values of a new row."""
         del principal
         return {"enabled": True}
 
     def get_actions(self, request: HttpRequest) -> dict[str, Any]:
-        """Offer none: each is removed on its own page."""
+        """Offer no bulk actions: each row is deleted on its own page."""
         return {}
 
     @display(description=_("on"), boolean=True, ordering="enabled")
     def on(self, row: Any) -> bool:
-        """Return whether it is switched on."""
+        """Return whether it is enabled."""
         return bool(row.enabled)
 
     def add_view(
         self, request: HttpRequest, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponseBase:
-        """Show our own form, or write what was entered."""
+        """Show the form, or create the row."""
         principal = self.principal(request)
         principal.require(Action.MANAGE_WORKFLOWS)
         posted = request.POST if request.method == "POST" else None
@@ -120,11 +120,11 @@ class AssignableAdmin(TabbedAdmin):
         return HttpResponseRedirect(reverse(address, args=[made.pk]))
 
     def delete_model(self, request: HttpRequest, obj: Any) -> None:
-        """Remove by the operation."""
+        """Delete through the service."""
         self.remove(self.principal(request), obj)
 
     def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
-        """Name what goes: one with its versions, which nobody deletes on their own."""
+        """Return what is deleted; versions need no permission of their own."""
         found, counts, _needed, protected = super().get_deleted_objects(objs, request)
         return found, counts, set(), protected
 
@@ -135,14 +135,14 @@ OFFERED = 500
 
 @AgentAdmin.add_page("skills", _("Skills"), order=43)
 def show_skills(visit: ObjectRequest) -> HttpResponseBase:
-    """Show the skills that the agent has, and those that it could be given."""
+    """Show the agent's skills and those that can be attached."""
     rows: Any = Skill.objects.visible_to(visit.principal)
     return _render_tab(visit, "agents/skills.html", rows, rows.filter(given__agent=visit.object))
 
 
 @AgentAdmin.add_page("workflows", _("Workflows"), order=44)
 def show_workflows(visit: ObjectRequest) -> HttpResponseBase:
-    """Show the workflows that the agent has as tools, and those that run as it."""
+    """Show the workflows that the agent has as tools, and those that run as this agent."""
     agent: Agent = visit.object
     rows: Any = Workflow.objects.visible_to(visit.principal).select_related("agent")
     own = rows.filter(agent=agent).order_by("name")
@@ -152,25 +152,25 @@ def show_workflows(visit: ObjectRequest) -> HttpResponseBase:
 
 @AgentAdmin.add_deed("give_skill", needs=Action.MANAGE_WORKFLOWS)
 def attach_skill(visit: ObjectRequest) -> HttpResponseBase:
-    """Give the agent a skill."""
+    """Attach a skill to the agent."""
     return _set_skill_attached(visit, have=True)
 
 
 @AgentAdmin.add_deed("take_skill", needs=Action.MANAGE_WORKFLOWS)
 def take_skill(visit: ObjectRequest) -> HttpResponseBase:
-    """Take a skill from the agent; the skill stays."""
+    """Detach a skill from the agent; the skill stays."""
     return _set_skill_attached(visit, have=False)
 
 
 @AgentAdmin.add_deed("give_workflow", needs=Action.MANAGE_WORKFLOWS)
 def attach_workflow(visit: ObjectRequest) -> HttpResponseBase:
-    """Give the agent a workflow as a tool."""
+    """Attach a workflow to the agent as a tool."""
     return _set_workflow_attached(visit, have=True)
 
 
 @AgentAdmin.add_deed("take_workflow", needs=Action.MANAGE_WORKFLOWS)
 def take_workflow(visit: ObjectRequest) -> HttpResponseBase:
-    """Take a workflow from the agent's tools; the workflow stays."""
+    """Detach a workflow from the agent; the workflow stays."""
     return _set_workflow_attached(visit, have=False)
 
 
@@ -208,7 +208,7 @@ def _set_workflow_attached(visit: ObjectRequest, *, have: bool) -> HttpResponseB
 
 
 def _list_agent_slugs(visit: ObjectRequest, row: Skill | Workflow, *, have: bool) -> list[str]:
-    """Return the agents that have it afterwards."""
+    """Return the slugs of the agents that have it after the change."""
     others = [slug for slug in list_agent_slugs(row) if slug != visit.object.slug]
     return [*others, visit.object.slug] if have else others
 

@@ -1,4 +1,4 @@
-"""What starts a workflow by itself, as a tab: schedules and webhooks with their last runs."""
+"""The triggers tab of a workflow: schedules and webhooks with their last runs."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ from bonobot.core.problems import Problem
 
 
 class TriggerForm(forms.Form):
-    """A trigger as a person writes it."""
+    """The form of a trigger."""
 
     name = forms.SlugField(label=_("Name"), max_length=64, widget=TextInput)
     kind = forms.ChoiceField(label=_("Started by"), choices=Trigger.Kind.choices, widget=Select)
@@ -74,7 +74,7 @@ class TriggerForm(forms.Form):
     )
 
     def clean_inputs(self) -> dict[str, Any]:
-        """Return the inputs; raises ValidationError for what is no object."""
+        """Return the inputs; raises `ValidationError` if they are not an object."""
         found = self.cleaned_data["inputs"]
         if found is None or isinstance(found, dict):
             return found or {}
@@ -83,7 +83,7 @@ class TriggerForm(forms.Form):
 
 @WorkflowAdmin.add_page("triggers", _("Triggers"), order=15)
 def show_triggers(visit: ObjectRequest) -> HttpResponseBase:
-    """Show what starts the workflow by itself; add or change one."""
+    """Show the workflow's triggers; create or update one."""
     workflow: Workflow = visit.object
     wanted = visit.request.GET.get("trigger")
     chosen = get_trigger(workflow, wanted) if wanted else None
@@ -104,14 +104,14 @@ def show_triggers(visit: ObjectRequest) -> HttpResponseBase:
 
 @WorkflowAdmin.add_deed("replace_secret", needs=Action.MANAGE_WORKFLOWS)
 def replace(visit: ObjectRequest) -> HttpResponseBase:
-    """Give a webhook another secret and show it, this once."""
+    """Replace the secret of a webhook and show it once."""
     trigger = get_trigger(visit.object, visit.request.POST.get("trigger", ""))
     return _render_secret(visit, trigger, replace_secret(visit.principal, trigger))
 
 
 @WorkflowAdmin.add_deed("switch_trigger", needs=Action.MANAGE_WORKFLOWS)
 def set_trigger_enabled(visit: ObjectRequest) -> HttpResponseBase:
-    """Switch a trigger on or off."""
+    """Enable or disable a trigger."""
     trigger = get_trigger(visit.object, visit.request.POST.get("trigger", ""))
     enabled = visit.request.POST.get("enabled") == "1"
     save_trigger(
@@ -122,7 +122,7 @@ def set_trigger_enabled(visit: ObjectRequest) -> HttpResponseBase:
 
 @WorkflowAdmin.add_deed("remove_trigger", needs=Action.MANAGE_WORKFLOWS)
 def remove(visit: ObjectRequest) -> HttpResponseBase:
-    """Remove a trigger."""
+    """Delete a trigger."""
     remove_trigger(
         visit.principal, get_trigger(visit.object, visit.request.POST.get("trigger", ""))
     )
@@ -140,7 +140,7 @@ def _build_context(visit: ObjectRequest) -> dict[str, Any]:
 
 
 def _render_secret(visit: ObjectRequest, trigger: Trigger, text: str) -> HttpResponseBase:
-    """Show a webhook's secret in the answer itself: no page shows it again."""
+    """Render a webhook's secret directly, because it is shown only once."""
     shown = visit.show(
         "workflows/secret.html",
         workflow=visit.object,

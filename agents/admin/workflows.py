@@ -1,4 +1,4 @@
-"""Workflows in the admin: written, approved, started, and their runs step by step."""
+"""Workflows in the admin: edit, approve and run, with the steps of each run."""
 
 import json
 from typing import Any
@@ -56,7 +56,7 @@ outputs:
 
 
 class WorkflowForm(AssignableForm):
-    """A workflow as it is written."""
+    """The form of a workflow."""
 
     name = forms.SlugField(label=_("Name"), max_length=64, widget=TextInput)
     source = forms.CharField(
@@ -68,7 +68,7 @@ class WorkflowForm(AssignableForm):
     )
 
     def __init__(self, principal: Principal, *args: Any, **kwargs: Any) -> None:
-        """Say what it means that an agent has a workflow."""
+        """Set the label and help text of the agents field."""
         super().__init__(principal, *args, **kwargs)
         self.fields["agents"].label = _("Agents that have it as a tool")
         self.fields["agents"].help_text = _(
@@ -76,7 +76,7 @@ class WorkflowForm(AssignableForm):
         )
 
     def refuse(self, problem: Problem) -> None:
-        """Show a problem; what is wrong within the definition stands at it, with its path."""
+        """Show a problem; errors inside the definition are shown at its field, with their path."""
         if problem.field not in self.fields:
             problem.extra.setdefault("path", problem.field)
             problem.remedy = f"{problem.remedy} ({problem.field})".strip()
@@ -102,7 +102,7 @@ class WorkflowAdmin(AssignableAdmin):
     )
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Workflow]:
-        """Return the workflows that the person may see, with the number of their runs."""
+        """Return the visible workflows with the number of their visible runs."""
         principal = self.principal(request)
         found: Any = Workflow.objects.visible_to(principal)
         mine = Q(runs__in=WorkflowRun.objects.visible_to(principal))
@@ -125,32 +125,32 @@ class WorkflowAdmin(AssignableAdmin):
 
     @display(description=_("as a tool"))
     def as_tool(self, workflow: Workflow) -> str:
-        """Return how it stands as a tool."""
+        """Return its approval state as a tool."""
         return badge_html(workflow.state)
 
     @display(description=_("runs"), ordering="run_total")
     def run_count(self, workflow: Any) -> str:
-        """Return how often it ran."""
+        """Return the number of runs."""
         return f"{workflow.run_total:,}"
 
     def beginning(self, principal: Principal) -> dict[str, Any]:
-        """Return an example, of one of the organization's agents."""
+        """Add an example definition with one of the organization's agents."""
         agent = Agent.objects.for_organization(principal.organization_id).first()
         start = START.format(agent=agent.slug if agent else "AGENT")
         return super().beginning(principal) | {"source": start}
 
     def save(self, principal: Principal, form: Any, row: Any = None) -> Workflow:
-        """Write a workflow; raises `Problem`."""
+        """Create or update a workflow; raises `Problem`."""
         return save_workflow(principal, WorkflowSpec(**form.cleaned_data), row)
 
     def remove(self, principal: Principal, row: Any) -> None:
-        """Remove a workflow with its versions."""
+        """Delete a workflow with its versions."""
         remove_workflow(principal, row)
 
 
 @WorkflowAdmin.add_page("change", _("Runs"), order=10, needs=READERS)
 def show_runs(visit: ObjectRequest) -> HttpResponseBase:
-    """Show the runs with a form that starts one."""
+    """Show the runs and the form that starts one."""
     workflow: Workflow = visit.object
     mine: Any = WorkflowRun.objects.visible_to(visit.principal).filter(workflow=workflow)
     page = Paginator(mine.select_related("session"), SHOWN_AT_ONCE)
@@ -191,7 +191,7 @@ def show_run(visit: ObjectRequest) -> HttpResponseBase:
 
 @WorkflowAdmin.add_deed("cancel", needs=Action.RUN_AGENTS)
 def cancel_run(visit: ObjectRequest) -> HttpResponseBase:
-    """Have a run cancelled."""
+    """Cancel a run."""
     run = _run_of(visit, visit.request.POST.get("run"))
     if cancel(visit.principal, run.session):
         messages.success(visit.request, _t("The run is being cancelled."))
@@ -200,7 +200,7 @@ def cancel_run(visit: ObjectRequest) -> HttpResponseBase:
 
 @WorkflowAdmin.add_page("write", _("Write"), order=20)
 def write(visit: ObjectRequest) -> HttpResponseBase:
-    """Show the definition with its earlier versions, or change it."""
+    """Show the definition with earlier versions, or update it."""
     workflow: Workflow = visit.object
     posted = visit.request.POST if visit.request.method == "POST" else None
     form = WorkflowForm(visit.principal, posted, initial=_build_initial(workflow))
@@ -221,7 +221,7 @@ def write(visit: ObjectRequest) -> HttpResponseBase:
 
 @WorkflowAdmin.add_deed("approve", needs=Action.APPROVE_DEFINITIONS)
 def approve(visit: ObjectRequest) -> HttpResponseBase:
-    """Approve the workflow as it was shown."""
+    """Approve the shown version of the workflow."""
     approve_workflow(visit.principal, visit.object, visit.request.POST.get("digest", ""))
     messages.success(visit.request, _t("Agents that have it may call it as it stands."))
     return redirect_to_page(visit, "write")

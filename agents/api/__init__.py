@@ -1,1 +1,1 @@
-"""REST of agents: what they are, which servers they have, what they may, and what they do."""
+"""REST API of agents, their servers, policies and sessions."""

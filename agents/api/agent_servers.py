@@ -1,6 +1,6 @@
-"""/agents/{id}/mcp-servers.
+"""REST of attached servers: /agents/{id}/mcp-servers.
 
-Private servers belong to the agent; servers of the pool are bound to it and changed elsewhere.
+Private servers belong to the agent; pool servers are attached to it and changed elsewhere.
 """
 
 from typing import Any
@@ -151,12 +151,12 @@ class AgentServerView(AgentView):
     """A resource below the servers of one agent."""
 
     def bound(self, agent: Agent, server_id: str) -> Server:
-        """Return a server that the agent has; raises `NotFound`."""
+        """Return a server that is attached to the agent; raises `NotFound`."""
         with set_not_found_field("server_id"):
             return bound_server(agent, server_id)
 
     def give(self, agent: Agent, server: Server, old: Binding | None, body: dict[str, Any]) -> None:
-        """Bind the server as the body says; what it leaves out stays as the old binding has it."""
+        """Attach the server, or update the attachment with the values in the body."""
         if "allowed_tools" in body:
             offered = set(server.definitions.tools().values_list("name", flat=True))
             body["allowed_tools"] = choose(body["allowed_tools"], offered)
@@ -164,7 +164,7 @@ class AgentServerView(AgentView):
         bind(self.principal, agent, server, **(kept | body))
 
     def answer(self, agent: Agent, server: Server, *, status: int = 200) -> Response:
-        """Show the server as the agent has it now."""
+        """Return the response with the server as it is attached now."""
         rows = add_server_annotations(Server.objects.filter(pk=server.pk), tools=True)
         bindings = {row.server_id: row for row in agent.bindings.filter(server=server)}
         return self.shown(rows.get(), AgentServerSerializer, status=status, bindings=bindings)
@@ -221,7 +221,7 @@ class AgentServerListView(AgentServerView):
         server_id = body.pop("server_id")
         given = Q(scope_id=F("organization_id")) | Q(scope_id=agent.pk)
         with set_not_found_field("server_id"):
-            # Another agent's private server does not exist here.
+            # Another agent's private server is not found.
             mine = Server.objects.filter(given)
             server: Server = mine.get_or_404(self.organization_id, pk=server_id)
         old = agent.bindings.filter(server=server).first()

@@ -1,4 +1,4 @@
-"""The labels that an agent's notes and workspace carry, and clearing them."""
+"""REST of the flow labels of an agent's notes and workspace."""
 
 from rest_framework import serializers
 from rest_framework.response import Response

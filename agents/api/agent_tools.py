@@ -1,4 +1,4 @@
-"""An agent's tools, resources, prompts."""
+"""REST of an agent's tools, resources and prompts."""
 
 from typing import Any
 
@@ -82,7 +82,7 @@ class AgentDefinitionView(AgentView):
     orderings = ("server",)
 
     def listing(self, agent_id: str) -> Response:
-        """List the offers of this resource's kinds, allowed or not."""
+        """List the agent's definitions of the view's kinds, allowed or not."""
         self.check_parameters()
         agent = self.agent(agent_id)
         offers = get_snapshot_cache().current("agent", agent.pk).offers_of(*self.kinds)
@@ -91,7 +91,7 @@ class AgentDefinitionView(AgentView):
         )
 
     def called(self, agent: Agent, method: Method, name: str, body: dict[str, Any]) -> Response:
-        """Make the call as the agent, and answer with its outcome."""
+        """Make the call as the agent; return its outcome."""
         require_run(self.principal, agent)
         wanted = pipeline.CallRequest(
             principal=self.principal,
@@ -180,7 +180,7 @@ class GetPromptView(AgentDefinitionView):
 
 
 def serialize_definition(offer: SnapshotDefinition) -> dict[str, Any]:
-    """Return a resource, template or prompt with the decision about it."""
+    """Serialize a resource, template or prompt with its decision."""
     facts, decision = offer.facts, offer.decision
     mime = offer.declaration.get("mimeType")
     return {
@@ -209,7 +209,7 @@ class AgentToolView(AgentView):
     """A resource of an agent's tools."""
 
     def snapshot(self, agent: Agent) -> CallSnapshot:
-        """Return what decisions about the agent's calls are made from, as of now."""
+        """Return the current snapshot of the agent."""
         return get_snapshot_cache().current("agent", agent.pk)
 
 
@@ -298,7 +298,7 @@ class CallToolView(AgentToolView):
 
 
 def serialize_tool(tool: SnapshotTool) -> dict[str, Any]:
-    """Return a tool with the decision about it."""
+    """Serialize a tool with its decision."""
     facts, decision = tool.facts, tool.decision
     return {
         "name": tool.name,

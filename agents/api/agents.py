@@ -1,4 +1,4 @@
-"""Agents, members, callable agents, workspace."""
+"""REST of agents, their members, callable agents and workspaces."""
 
 from typing import Any
 
@@ -136,11 +136,11 @@ class AgentSlugs(serializers.Field):
     """The agents that have something, as far as who asks sees them."""
 
     def __init__(self, **options: Any) -> None:
-        """Read the whole row."""
+        """Use the whole row as the source."""
         super().__init__(**options | {"source": "*", "read_only": True})
 
     def to_representation(self, value: Any) -> list[str]:
-        """Return their slugs; which agents are seen is asked once an answer."""
+        """Return the visible slugs; the visible agents are loaded once per response."""
         context: Any = self.context
         if "visible_agents" not in context:
             principal = context["view"].principal
@@ -157,7 +157,7 @@ class AgentView(ResourceView):
     """A resource below one agent."""
 
     def agent(self, agent_id: str) -> Agent:
-        """Return the agent with this id or slug, if it may be seen; raises `NotFound`."""
+        """Return the visible agent with this id or slug; raises `NotFound`."""
         with set_not_found_field("agent_id"):
             return Agent.objects.named(self.principal, agent_id)
 
@@ -228,7 +228,7 @@ class AgentDetailView(AgentView):
 
 
 def build_spec(view: ResourceView, body: dict[str, Any]) -> AgentSpec:
-    """Return what was written as a specification; raises `NotFound` for a strange endpoint."""
+    """Return the specification of a body; raises `NotFound` for an unknown endpoint."""
     wanted = body.pop("model_endpoint", None)
     if wanted is None:
         return AgentSpec(**body)
@@ -262,17 +262,17 @@ class AgentMemberView(AgentView):
     """A resource below the members of one agent."""
 
     def people(self, agent: Agent) -> Any:
-        """Return whom the agent was given to, as far as they still belong to the organization."""
+        """Return the users who may run the agent and are still members of the organization."""
         here = {"memberships__organization": agent.organization_id}
         return User.objects.filter(pk__in=agent.members.values("pk"), **here).order_by("username")
 
     def give(self, agent: Agent, usernames: set[str]) -> Response:
-        """Give the agent to exactly these people and show them."""
+        """Set exactly these users as members of the agent and list them."""
         set_agent_members(self.principal, agent, usernames)
         return self.all(agent)
 
     def all(self, agent: Agent) -> Response:
-        """Show whom the agent was given to; the version is that of all of them."""
+        """List the members of the agent, with one version for the whole list."""
         people = self.people(agent)
         self.shown_row = agent
         self.shown_parts = {"members": list(people.values_list("username", flat=True))}
@@ -323,7 +323,7 @@ class AgentMemberDetailView(AgentMemberView):
         with set_not_found_field("user_id"):
             member = Membership.objects.get_or_404(self.organization_id, user=user_id).user
         with transaction.atomic():
-            lock(Agent.objects.filter(pk=agent.pk))  # nobody else is given it, or loses it, by this
+            lock(Agent.objects.filter(pk=agent.pk))  # against lost updates
             given = set(self.people(agent).values_list("username", flat=True))
             set_agent_members(self.principal, agent, given | {member.username})
         return self.shown(member, AgentMemberSerializer)

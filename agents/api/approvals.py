@@ -1,4 +1,4 @@
-"""Approvals: calls that wait for a person, and the answers to them."""
+"""REST of approvals: calls that wait for a person, and session approvals."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ class ApprovalFilter(StrictFilterSet):
     until = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="lt")
 
     def by_agent(self, rows: Any, name: str, value: str) -> Any:
-        """Keep those of one agent."""
+        """Return the approvals of one agent."""
         return rows.filter(
             **{f"agent__{field}": found for field, found in build_agent_lookup(value).items()}
         )
@@ -105,7 +105,7 @@ class ApprovalView(ResourceView):
     """What has a question in its address."""
 
     def approval(self, approval_id: str) -> Approval:
-        """Return the question, if it may be read; raises `NotFound`."""
+        """Return the visible approval with this id; raises `NotFound`."""
         visible: Any = Approval.objects.visible_to(self.principal)
         with set_not_found_field("approval_id"):
             found: Approval = visible.get_or_404(self.organization_id, pk=approval_id)

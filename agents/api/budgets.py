@@ -1,4 +1,4 @@
-"""Budgets of organizations, agents and servers, with their use."""
+"""REST of budgets of organizations, agents and servers, with their usage."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,7 +17,7 @@ from bonobot.accounts.roles import Action
 from bonobot.core.api.serializers import StrictSerializer, VersionedBody, VersionedShape
 from mcp_servers.api.servers import ServerView
 
-# Every unit in every period, and for an agent each of them for its sessions too.
+# Each unit in each period; for agents also per session.
 MOST_BUDGETS = 24
 
 
@@ -108,7 +108,7 @@ class BudgetsSerializer(VersionedShape):
     budgets = BudgetUseSerializer(many=True)
 
     def parts_of(self, instance: Any, shown: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the budgets as they are written, without their use."""
+        """Return the writable values of the budgets, without their usage."""
         names = BudgetBody._declared_fields
         return {"budgets": [{name: line[name] for name in names} for line in shown["budgets"]]}
 
@@ -117,13 +117,13 @@ class BudgetsView(ResourceView):
     """The budgets of one owner."""
 
     def replaced(self, owner: Owner, shape: type[StrictSerializer] = BudgetsBody) -> Response:
-        """Replace an owner's budgets by those of the request."""
+        """Replace an owner's budgets with those of the request."""
         lines = [BudgetLine(**line) for line in self.read(shape)["budgets"]]
         set_budgets(self.principal, owner, lines)
         return self.used(owner)
 
     def used(self, owner: Owner) -> Response:
-        """Show an owner's budgets."""
+        """Return the response with an owner's budgets."""
         return self.shown({"budgets": list_budget_use(owner)}, BudgetsSerializer, owner=owner)
 
 

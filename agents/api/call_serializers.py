@@ -1,4 +1,4 @@
-"""Serializers of tools, decisions, outcomes, steps, messages."""
+"""Serializers of tools, decisions, call results, steps and messages."""
 
 from drf_spectacular.utils import OpenApiExample, extend_schema_field, extend_schema_serializer
 from rest_framework import serializers

@@ -1,4 +1,4 @@
-"""Elicitation requests (/questions)."""
+"""REST of elicitation requests (/questions)."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ class ElicitationRequestFilter(StrictFilterSet):
     server = django_filters.CharFilter(field_name="server_name", label="Name of the server")
 
     def by_agent(self, rows: Any, name: str, value: str) -> Any:
-        """Keep those of one agent."""
+        """Return the requests of one agent."""
         return rows.filter(
             **{f"agent__{field}": found for field, found in build_agent_lookup(value).items()}
         )
@@ -89,7 +89,7 @@ class ElicitationRequestView(ResourceView):
     """What has a question in its address."""
 
     def question(self, question_id: str) -> Question:
-        """Return the question, if it may be read; raises `NotFound`."""
+        """Return the visible request with this id; raises `NotFound`."""
         visible: Any = Question.objects.visible_to(self.principal)
         with set_not_found_field("question_id"):
             found: Question = visible.get_or_404(self.organization_id, pk=question_id)

@@ -1,4 +1,4 @@
-"""Held labels of agents and tokens."""
+"""REST of the flow labels that agents and tokens carry."""
 
 from django.utils import timezone
 from rest_framework import serializers

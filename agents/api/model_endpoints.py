@@ -17,7 +17,7 @@ from bonobot.accounts.roles import Action
 from bonobot.core.api.serializers import StrictSerializer, VersionedBody, VersionedShape
 from bonobot.core.text.masking import MASK
 
-# What is written as it is read; the key is not.
+# Fields that are written as they are read; the API key is not.
 SAID = tuple(one.name for one in fields(ModelEndpointSpec) if one.name != "api_key")
 LARGEST_PRICE = 2**53
 LARGEST_ANSWER = 10_000_000
@@ -271,7 +271,7 @@ def _get_endpoint(view: ResourceView, endpoint_id: str) -> ModelEndpoint:
 
 
 def _build_spec(view: ResourceView, body: dict[str, Any]) -> ModelEndpointSpec:
-    """Return what a body says, with the fallback that it names."""
+    """Return the specification of a body, with its fallback endpoint."""
     wanted = body.pop("fallback", None)
     if wanted is None or isinstance(wanted, ModelEndpoint):
         return ModelEndpointSpec(**body, fallback=wanted)

@@ -1,4 +1,4 @@
-"""An agent's notes: read, written and removed by people."""
+"""REST of an agent's notes."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ class NoteFilter(StrictFilterSet):
     q = django_filters.CharFilter(method="about", label="Words; the notes that hold one of them")
 
     def about(self, rows: Any, name: str, value: str) -> Any:
-        """Keep those that the agent would find by these words."""
+        """Return the notes that the agent would find with this query."""
         return rows.filter(pk__in=[one.pk for one in rank_notes(rows[:MOST_NOTES], value)])
 
 

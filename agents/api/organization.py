@@ -1,4 +1,4 @@
-"""The organization: how it stands, its kill switch, and its own tool policy."""
+"""REST of the organization and its kill switch."""
 
 from drf_spectacular.utils import OpenApiExample, extend_schema_serializer
 from rest_framework import serializers
@@ -86,7 +86,7 @@ class OrganizationView(ResourceView):
     """A resource of the organization that is worked in."""
 
     def answer(self, organization: Organization) -> Response:
-        """Show the organization as it stands."""
+        """Return the response with the organization's current state."""
         organization.reach = load_impact(organization)  # type: ignore[attr-defined]  # for the shape
         return self.shown(organization, OrganizationSerializer)
 

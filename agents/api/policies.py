@@ -1,4 +1,4 @@
-"""An agent's tool policy."""
+"""REST of tool policies of agents and the organization."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -53,7 +53,7 @@ class PolicyRuleField(serializers.Field):
     default_error_messages = {"invalid": 'A name, or {"tool": …, "when": {…}}.'}
 
     def to_internal_value(self, data: Any) -> Entry:
-        """Return the entry."""
+        """Return the policy entry; raises `ValidationError`."""
         if isinstance(data, str) and data.strip() and len(data) <= NAME_LENGTH:
             return data
         if isinstance(data, dict) and set(data) == {"tool", "when"}:
@@ -63,7 +63,7 @@ class PolicyRuleField(serializers.Field):
         raise serializers.ValidationError(self.error_messages["invalid"], code="invalid")
 
     def to_representation(self, value: Any) -> Any:
-        """Return it as it is: `as_dict` has written it."""
+        """Return the value unchanged: `as_dict` has serialized it."""
         return value
 
 
@@ -98,7 +98,7 @@ class PolicySerializer(VersionedShape):
     """A tool policy, the same for MCP and built-in tools."""
 
     version = VersionField(required=False)
-    # The mode is judged with the rules, where the answer says which modes there are.
+    # The service validates the mode; its error lists the valid modes.
     mode = serializers.CharField(help_text=f"One of: {', '.join(ToolPolicy.Mode.values)}.")
     allow = _build_rules_field("Allowed.")
     ask = _build_rules_field("Wants a person's yes.")
@@ -106,7 +106,7 @@ class PolicySerializer(VersionedShape):
 
 
 def build_policy_text(body: Mapping[str, Any]) -> PolicySpec:
-    """Return the policy that a body of `PolicyShape` says."""
+    """Return the policy of a `PolicySerializer` body."""
     return PolicySpec(body["mode"], **{effect: tuple(body.get(effect, ())) for effect in EFFECTS})
 
 

@@ -1,4 +1,4 @@
-"""Replay, draft, shadow, enforce."""
+"""REST of policy simulations and drafts in shadow mode."""
 
 from drf_spectacular.utils import OpenApiExample, extend_schema_serializer
 from rest_framework import serializers
@@ -96,27 +96,27 @@ class PolicySimulationView(ResourceView):
     """What is done with a policy, whoever its owner is."""
 
     def replayed(self, owner: Owner) -> Response:
-        """Say what another policy would have decided."""
+        """Return what another policy would have decided."""
         body = self.read(PolicySimulationBody)
         found = replay(self.principal, owner, build_policy_text(body), days=body["days"])
         return Response(found.as_dict())
 
     def draft(self, owner: Owner) -> Response:
-        """Show the draft."""
+        """Return the response with the draft."""
         return self.shown(get_draft(owner).as_dict(), ShadowDraftSerializer, owner=owner)
 
     def redrafted(self, owner: Owner) -> Response:
-        """Write the draft."""
+        """Save the draft."""
         set_draft(self.principal, owner, build_policy_text(self.read(PolicySerializer)))
         return self.draft(owner)
 
     def discarded(self, owner: Owner) -> Response:
-        """Drop the draft."""
+        """Delete the draft."""
         delete_draft(self.principal, owner)
         return Response(status=204)
 
     def summed_up(self, owner: Owner) -> Response:
-        """Say what the draft would have decided."""
+        """Return what the draft would have decided."""
         get_draft(owner)
         found = simulate_shadow_policy(self.principal, owner)
         return Response(found.as_dict() if found else None)
@@ -133,7 +133,7 @@ class OrganizationSimulationView(PolicySimulationView):
 
     @property
     def own(self) -> Organization:
-        """The organization that is worked in."""
+        """The current organization."""
         return Organization.objects.get(pk=self.organization_id)
 
 

@@ -1,4 +1,4 @@
-"""Recordings of sessions, and their replays with the agent as it would be."""
+"""REST of recordings of sessions and their replays."""
 
 from typing import Any
 
@@ -180,7 +180,7 @@ class RecordingView(ResourceView):
     """A resource of one recording."""
 
     def recording(self, recording_id: str) -> Recording:
-        """Return a recording that may be seen; raises `NotFound`."""
+        """Return the visible recording with this id; raises `NotFound`."""
         rows: Any = Recording.objects.visible_to(self.principal).select_related("agent")
         with set_not_found_field("recording_id"):
             found: Recording = rows.get_or_404(self.organization_id, pk=recording_id)

@@ -1,4 +1,4 @@
-"""/mcp-servers/{id}/execute."""
+"""REST of requests to a server without an agent: /mcp-servers/{id}/execute."""
 
 import json
 from time import perf_counter
@@ -179,7 +179,7 @@ class ExecuteServerRequestView(ServerView):
 
 
 def _parse_params(shape: type[StrictSerializer], body: dict[str, Any]) -> dict[str, Any]:
-    """Return the checked parameters of a method, in plain dictionaries."""
+    """Return the validated parameters of a method as plain dictionaries."""
     params = shape(data=body.get("params", {}))
     if not params.is_valid():
         raise serializers.ValidationError({"params": params.errors})
@@ -188,7 +188,7 @@ def _parse_params(shape: type[StrictSerializer], body: dict[str, Any]) -> dict[s
 
 
 def _build_initialize_result(server: Server) -> dict[str, Any]:
-    """Return what the server said of itself, in the words of MCP's `initialize`."""
+    """Return the stored discovery as a result of MCP's `initialize`."""
     said: dict[str, Any] = server.discovery or {}
     names = ("protocolVersion", "capabilities", "instructions")
     return {name: said[name] for name in names if name in said} | {"serverInfo": server.server_info}
@@ -201,7 +201,7 @@ def _build_outcome(
     result: dict[str, Any] | None = None,
     problem: Problem | None = None,
 ) -> dict[str, Any]:
-    """Return the shape of a call's outcome for what isn't one."""
+    """Return a call result for a request that is not an audited call."""
     return {
         "call_id": None,
         "outcome": "ok" if problem is None else "error",

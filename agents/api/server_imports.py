@@ -1,4 +1,4 @@
-"""/mcp-servers/import; progress of an import."""
+"""REST of server imports and their progress: /mcp-servers/import."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -62,12 +62,12 @@ class ImportProgressSerializer(StrictSerializer):
 
 
 def ask_soon() -> None:
-    """Have a worker ask what is due, which new servers are; without one the sweep does."""
+    """Enqueue the checks that are due, which includes new servers."""
     enqueue_task_on_commit(CHECK_DUE)
 
 
 def load_import_progress(organization_id: UUID, ids: Sequence[UUID]) -> dict[str, Any]:
-    """Return how far these servers are, in a fixed number of queries; raises `NotFound`."""
+    """Return the progress of these servers (a fixed number of queries); raises `NotFound`."""
     mine = Server.objects.for_organization(organization_id).filter(pk__in=ids)
     rows = {one.pk: one for one in add_server_annotations(mine)}
     servers = [_build_server_progress(require_row(rows.get(pk), "MCP server", pk)) for pk in ids]

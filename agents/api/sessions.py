@@ -1,4 +1,4 @@
-"""Sessions, messages, files, SSE."""
+"""REST of sessions: messages, steps, files and the event stream."""
 
 import json
 from collections.abc import AsyncIterator
@@ -55,7 +55,7 @@ class SessionFilter(StrictFilterSet):
     until = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="lt")
 
     def by_agent(self, rows: Any, name: str, value: str) -> Any:
-        """Keep those of one agent."""
+        """Return the sessions of one agent."""
         return rows.filter(
             **{f"agent__{field}": found for field, found in build_agent_lookup(value).items()}
         )
@@ -150,7 +150,7 @@ class SessionView(ResourceView):
     """A resource below one session."""
 
     def session(self, session_id: str) -> Session:
-        """Return the session, if it may be read; raises `NotFound`."""
+        """Return the visible session with this id; raises `NotFound`."""
         visible = Session.objects.visible_to(self.principal).select_related("agent")
         with set_not_found_field("session_id"):
             found: Session = visible.get_or_404(self.organization_id, pk=session_id)
@@ -159,7 +159,7 @@ class SessionView(ResourceView):
         return found
 
     def answer(self, session: Session, *, status: int = 200) -> Response:
-        """Show the session as it is now."""
+        """Return the response with the current session."""
         return self.shown(self.session(str(session.pk)), SessionSerializer, status=status)
 
 
@@ -263,7 +263,7 @@ def parse_seq(text: str, field: str) -> int:
 
 
 KEEPALIVE_S = 15.0
-# Then the client comes again with the last id, and whether it still may is asked anew.
+# Then the client reconnects with its last id and is authorized again.
 LONGEST_STREAM_S = 600.0
 EVENT_STREAM = "text/event-stream"
 
@@ -324,9 +324,9 @@ class SessionEventsView(SessionView):
 async def stream_events(
     session_id: UUID, after_seq: int, principal: Principal | None = None
 ) -> AsyncIterator[bytes]:
-    """Yield the session's events as server-sent events, and a comment where nothing happens.
+    """Yield the session's events as server-sent events, with comments as keepalive.
 
-    A token that reads them holds from then on what the session holds.
+    A token that reads them gets the session's flow labels.
     """
     began = spoken = monotonic()
     async with aclosing(watch_session(session_id, after_seq)) as looks:
@@ -344,7 +344,7 @@ async def stream_events(
 
 
 def encode_event(event: SessionEvent) -> bytes:
-    """Return one event as it stands in the stream; JSON has no line breaks."""
+    """Encode one event for the stream; the JSON has no line breaks."""
     number = f"id: {event.id}\n" if event.id is not None else ""
     return f"{number}event: {event.kind}\ndata: {json.dumps(event.data)}\n\n".encode()
 

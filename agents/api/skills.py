@@ -1,4 +1,4 @@
-"""Skills: named instructions, written, rendered and run."""
+"""REST of skills and their versions."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ class SkillFilter(StrictFilterSet):
     agent = django_filters.CharFilter(method="by_agent", label="Slug of an agent that has it")
 
     def by_agent(self, rows: SkillQuerySet, name: str, value: str) -> SkillQuerySet:
-        """Keep what an agent has that who asks sees."""
+        """Return the skills of an agent that is visible to the principal."""
         seen = of_visible_agents(Given.objects.all(), resolve_principal(self.request))
         return rows.filter(given__in=seen.filter(agent__slug=value))
 
@@ -153,7 +153,7 @@ class SkillView(ResourceView):
     """A resource of one skill."""
 
     def skill(self, skill_id: str) -> Skill:
-        """Return the skill with this id or name, if it may be seen; raises `NotFound`."""
+        """Return the visible skill with this id or name; raises `NotFound`."""
         with set_not_found_field("skill_id"):
             return get_skill(self.principal, skill_id)
 

@@ -1,7 +1,7 @@
-"""Triggers and incoming webhooks.
+"""REST of workflow triggers and incoming webhooks.
 
-No one signs in here. The same problem answers an id that there isn't, a trigger without a secret
-and a wrong secret.
+Webhooks need no sign-in. An unknown id, a trigger without a secret and a wrong secret get the same
+problem.
 """
 
 from typing import Any
@@ -129,7 +129,7 @@ class TriggerView(WorkflowView):
             return get_trigger(workflow, trigger_id)
 
     def told(self, trigger: Trigger, shape: type[StrictSerializer], **more: Any) -> Response:
-        """Answer a trigger as it stands now."""
+        """Return the response with the current trigger."""
         answer = self.shown(list_triggers(trigger.workflow).get(pk=trigger.pk), shape, **more)
         answer["Cache-Control"] = "no-store"
         return answer

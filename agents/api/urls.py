@@ -1,4 +1,4 @@
-"""Where the resources of agents are, below /api/."""
+"""URLs of the REST resources of agents, below /api/."""
 
 from django.urls import path
 

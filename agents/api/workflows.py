@@ -1,4 +1,4 @@
-"""Workflows: written, approved, run, and their runs."""
+"""REST of workflows, their versions and runs."""
 
 from typing import Any
 
@@ -189,12 +189,12 @@ class WorkflowView(ResourceView):
     """A resource of one workflow."""
 
     def workflow(self, workflow_id: str) -> Workflow:
-        """Return the workflow with this id or name, if it may be seen; raises `NotFound`."""
+        """Return the visible workflow with this id or name; raises `NotFound`."""
         with set_not_found_field("workflow_id"):
             return get_workflow(self.principal, workflow_id)
 
     def run(self, run_id: str) -> WorkflowRun:
-        """Return a run that may be seen; raises `NotFound`."""
+        """Return the visible run with this id; raises `NotFound`."""
         rows: Any = WorkflowRun.objects.visible_to(self.principal)
         with set_not_found_field("run_id"):
             found: WorkflowRun = rows.select_related("session__agent").get_or_404(

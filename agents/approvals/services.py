@@ -1,4 +1,4 @@
-"""Request, answer, revoke, expire approvals; notify people."""
+"""Create, answer, withdraw and expire approvals of calls, and notify approvers."""
 
 from datetime import datetime, timedelta
 from typing import Literal
@@ -30,10 +30,10 @@ SYSTEM = Actor(kind="system", id="approvals", label="approvals")
 
 
 def answer(principal: Principal, approval: Approval, said: str, word: str = "") -> Approval:
-    """Answer a question; `word` is told to the model with a no. The session goes on by itself.
+    """Approve or deny a call and wake its session; `word` is passed to the model with a denial.
 
-    Raises `Forbidden` (the role; or one's own call, where the organization says so: `own_call`),
-    `Conflict` (`already_answered`, `approval_expired`) or `Invalid`.
+    Raises `Forbidden` (missing role, or `own_call` if the organization requires a second person),
+    `Conflict` (`already_answered`, `approval_expired`) or `InvalidInput`.
     """
     principal.require(Action.APPROVE_CALLS)
     _check_answer(principal, approval, said, word)
@@ -64,7 +64,7 @@ def answer(principal: Principal, approval: Approval, said: str, word: str = "") 
 
 
 def revoke(principal: Principal, grant: SessionGrant) -> None:
-    """Take back a yes for a session; it is asked again on the very next call."""
+    """Revoke a session approval; the next call needs an approval again."""
     principal.require(Action.APPROVE_CALLS)
     with record_change(
         event=ANSWER,
@@ -79,7 +79,7 @@ def revoke(principal: Principal, grant: SessionGrant) -> None:
 
 
 def take_back(principal: Principal, approval: Approval) -> None:
-    """Take back a question that its asker has no more use for; its yes or no stays."""
+    """Withdraw a pending approval that its requester no longer needs."""
     waiting = Approval.objects.filter(pk=approval.pk, state=Approval.State.WAITING)
     with record_change(
         event=ANSWER,
@@ -96,13 +96,13 @@ def take_back(principal: Principal, approval: Approval) -> None:
 
 
 def withdraw_approvals(session_id: UUID) -> int:
-    """Take back what a session asked, because it ended; return how many."""
+    """Withdraw the pending approvals of an ended session; return how many."""
     waiting = Approval.objects.filter(session_id=session_id, state=Approval.State.WAITING)
     return waiting.update(state=Approval.State.WITHDRAWN, decided_at=timezone.now())
 
 
 def expire_overdue() -> int:
-    """Turn questions that nobody answered in time into a no; their sessions go on."""
+    """Expire overdue approvals and wake their sessions; return how many."""
     overdue = list(Approval.objects.overdue()[:500])
     for approval in overdue:
         with record_change(
@@ -150,7 +150,7 @@ def _check_answer(principal: Principal, approval: Approval, said: str, word: str
 
 
 def is_own(principal: Principal, approval: Approval) -> bool:
-    """Tell whether somebody else must approve this, because the principal asked for it."""
+    """Return whether someone else must approve, because the principal requested the call."""
     by = (approval.requested_by_kind, approval.requested_by_id)
     mine = by == (principal.kind, principal.id) or _is_own_token(principal, *by)
     organization = Organization.objects.filter(pk=approval.organization_id, four_eyes=True)
@@ -158,7 +158,7 @@ def is_own(principal: Principal, approval: Approval) -> bool:
 
 
 def _is_own_token(principal: Principal, kind: str, number: str) -> bool:
-    """Tell whether a program asked that the person has let in."""
+    """Return whether the requester is an OAuth client that the person authorized."""
     if kind != "token" or principal.kind != "user":
         return False
     return Token.objects.filter(pk=number, user_id=principal.id).exists()
@@ -166,7 +166,7 @@ def _is_own_token(principal: Principal, kind: str, number: str) -> bool:
 
 def _decide(principal: Principal, approval: Approval, *, yes: bool, word: str) -> None:
     now = timezone.now()
-    # The condition makes two answers at once exclude each other.
+    # The condition lets only one of two concurrent answers succeed.
     mine = Approval.objects.filter(
         pk=approval.pk, state=Approval.State.WAITING, expires_at__gt=now
     ).update(
@@ -214,30 +214,30 @@ def _grant(principal: Principal, approval: Approval) -> None:
 
 
 def _resume(approval: Approval) -> None:
-    """Let the session go on that waits for the answer, where there is one."""
+    """Wake the session that waits for the answer, if there is one."""
     if approval.session_id is not None:
         wake(approval.session_id)
 
 
 def build_page_path(approval: Approval) -> str:
-    """Return the path of the question's page in the admin."""
+    """Return the path of the approval's page in the admin."""
     return reverse("admin:agents_approval_change", args=[approval.pk])
 
 
 def build_page_url(approval: Approval) -> str:
-    """Return the whole address of the question's page, as callers and people elsewhere get it."""
+    """Return the absolute URL of the approval's page."""
     return f"{settings.BONOBOT_URL}{build_page_path(approval)}"
 
 
 def calculate_expiry(organization_id: UUID) -> datetime:
-    """Return when a question that is asked now becomes a no."""
+    """Return when an approval that is requested now expires."""
     chosen = Organization.objects.filter(pk=organization_id).values_list("approval_hours")
     hours = next((hours for (hours,) in chosen if hours), settings.BONOBOT_APPROVAL_H)
     return timezone.now() + timedelta(hours=hours)
 
 
 def build_requester_fields(session: Session) -> dict[str, str]:
-    """Return a question's fields about who asks: the person or token that started the session."""
+    """Return the requester fields: the person or token that started the session."""
     return {
         "requested_by_kind": session.started_by_kind,
         "requested_by_id": session.started_by_id,
@@ -246,7 +246,7 @@ def build_requester_fields(session: Session) -> dict[str, str]:
 
 
 def create_approval(question: Approval) -> Approval:
-    """Write a question down and tell people; two who ask the same at once get the same one."""
+    """Save an approval and notify approvers; concurrent identical requests share one."""
     question.expires_at = calculate_expiry(question.organization_id)
     try:
         with transaction.atomic():
@@ -258,7 +258,7 @@ def create_approval(question: Approval) -> Approval:
             digest=question.digest,
             state=Approval.State.WAITING,
         )
-        # One that was overdue and not swept yet makes way for the new question.
+        # An overdue one that hasn't been expired yet is replaced.
         if waiting.overdue().update(state=Approval.State.EXPIRED):
             return create_approval(question)
         return waiting.get()
@@ -266,7 +266,7 @@ def create_approval(question: Approval) -> Approval:
 
 
 def notify_approvers(approval: Approval) -> None:
-    """Tell people that a call waits for them, once; its arguments stay on the question's page."""
+    """Notify approvers of a pending approval, once, without the call's arguments."""
     called = approval.own_name
     if approval.server_name:
         called = f"{called} ({approval.server_name})"

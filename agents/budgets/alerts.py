@@ -1,7 +1,7 @@
-"""Tell people of nearly spent budgets.
+"""Notify people of nearly spent budgets.
 
-A sweep reads the ledger's cells and its refusals, so the path of a call does nothing for it. Each
-budget is told of once in a period, and again when its limit is changed.
+A periodic job reads the ledger's cells and refusals, so calls aren't slowed down. Each budget is
+reported once per period, and again after its limit changes.
 """
 
 from collections.abc import Iterator
@@ -19,11 +19,11 @@ from bonobot.ledger.models import AuditRow
 from bonobot.notifications.notify import NotificationSubject, list_listening_organizations, notify
 
 EVENTS = ("budget_warning", "budget_exhausted")
-# Longer than between two sweeps, so that no refusal falls between them.
+# Longer than the interval between two runs, so that no refusal is missed.
 LOOKED_BACK = timedelta(minutes=10)
 BATCH = 500
 THE_ORGANIZATION = format_message("the organization")
-# Notices are stored in English, whoever's call it was that spent the last of it.
+# Notifications are stored in English.
 UNITS: dict[str, str] = {
     **{unit: unit.value for unit in Budget.Unit},
     Budget.Unit.MONEY: "micro-dollars",
@@ -36,13 +36,13 @@ PERIODS: dict[str, str] = {
 
 
 def watch() -> int:
-    """Look at the budgets of organizations where somebody listens; return how many it told of."""
+    """Notify organizations with listeners of spent budgets; return how many were reported."""
     return sum(_watch(organization_id) for organization_id in list_listening_organizations(*EVENTS))
 
 
 def _watch(organization_id: UUID) -> int:
     refused = _list_refusing_cells(organization_id, timezone.now())
-    # One for each session ends with the session: its refusals are told where it runs.
+    # Budgets of single sessions are excluded: the session shows its own refusals.
     budgets = Budget.objects.for_organization(organization_id).filter(each_session=False)
     told = 0
     for rows in _split_batches(
@@ -61,7 +61,7 @@ def _watch(organization_id: UUID) -> int:
 
 
 def find_event(use: BudgetUse, *, refused: bool) -> str:
-    """Return what there is to tell of a budget, blank if nothing."""
+    """Return the event to report for a budget, or an empty string."""
     limit = use.line.limit
     if refused or use.spent >= limit > 0:
         return "budget_exhausted"
@@ -69,7 +69,7 @@ def find_event(use: BudgetUse, *, refused: bool) -> str:
 
 
 def _list_refusing_cells(organization_id: UUID, now: datetime) -> set[str]:
-    """Return the cells that refused a call a moment ago; a refusal's rule is the cell's key."""
+    """Return the keys of cells that recently refused a call (the refusal's rule)."""
     rows = AuditRow.objects.of(organization_id).filter(
         code="budget_exhausted", opened_at__gte=now - LOOKED_BACK
     )

@@ -1,6 +1,6 @@
-"""What a call of a server costs. Pure.
+"""Costs of calls to servers. No I/O.
 
-Amounts are as the ledger's cells count: calls, micro-dollars, and milliseconds for `seconds`.
+Amounts are in the units of ledger cells: calls, micro-dollars, and milliseconds for `seconds`.
 """
 
 from dataclasses import dataclass
@@ -10,14 +10,14 @@ MILLISECONDS = 1000
 
 @dataclass(frozen=True, slots=True)
 class CallPrice:
-    """What a paid server takes, in micro-dollars: for a call, and for each second that it runs."""
+    """The price of a server in micro-dollars: per call and per second of running time."""
 
     call: int = 0
     second: int = 0
 
     @property
     def free(self) -> bool:
-        """Tell whether calls cost nothing."""
+        """Whether calls cost nothing."""
         return not self.call and not self.second
 
 
@@ -25,12 +25,12 @@ FREE = CallPrice()
 
 
 def calculate_cost(price: CallPrice, duration_ms: int) -> int:
-    """Return what a call of this length costs in micro-dollars, rounded up."""
+    """Return the cost of a call in micro-dollars, rounded up."""
     return price.call + -(-price.second * duration_ms // MILLISECONDS)
 
 
 def estimate_amounts(price: CallPrice, deadline_ms: int) -> dict[str, int]:
-    """Return what a call may take at most, to set aside before it."""
+    """Return the maximum amounts of a call, to reserve before it."""
     amounts = {"calls": 1, "seconds": deadline_ms}
     return amounts if price.free else amounts | {"microusd": calculate_cost(price, deadline_ms)}
 
@@ -38,10 +38,10 @@ def estimate_amounts(price: CallPrice, deadline_ms: int) -> dict[str, int]:
 def calculate_amounts(
     price: CallPrice, *, deadline_ms: int, duration_ms: int, sent: bool, known: bool
 ) -> dict[str, int]:
-    """Return what a call took: nothing where it was never sent, all where nobody knows.
+    """Return the actual amounts of a call: zero if unsent, the maximum if its outcome is unknown.
 
-    Starting a server and looking for it are not the call's time: it is never more than the
-    deadline, so a settlement never takes more than what was set aside.
+    The time is limited to the deadline, because starting a server isn't charged, so a settlement
+    never exceeds the reservation.
     """
     if not sent:
         return {"calls": 0, "seconds": 0, "microusd": 0}

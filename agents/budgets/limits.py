@@ -1,4 +1,4 @@
-"""Rate and budget cells of a call. Pure."""
+"""Rate charges and budget reservations of a call. No I/O."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -11,16 +11,16 @@ from uuid import UUID
 from bonobot.ledger import budgets
 from bonobot.ledger.types import BudgetReservation, RateCharge, build_rate_prefix
 
-# A third of a minute's calls may come at once: parallel calls of one turn are no flood.
+# A third of a minute's calls may come at once, for parallel calls of one turn.
 BURST_SHARE = 3
 LEAST_BURST = 10
-# Seconds are counted in milliseconds, or a thousand short calls would be a thousand seconds.
+# Count seconds in milliseconds; otherwise each short call would be rounded up to a second.
 CELL_UNITS = {"seconds": ("milliseconds", 1000)}
 
 
 @dataclass(frozen=True, slots=True)
 class BudgetLimit:
-    """One budget as calls meet it; a session's gets its `scope_id` with the call."""
+    """A budget limit for calls; a session's limit gets its `scope_id` with the call."""
 
     scope: str
     scope_id: str
@@ -30,7 +30,7 @@ class BudgetLimit:
 
 
 def build_budget_key(organization_id: UUID, limit: BudgetLimit, now: datetime) -> str:
-    """Return the ledger's cell of a budget in the period that `now` (UTC) falls into."""
+    """Return the key of a budget's cell in the period that contains `now`."""
     return _build_daily_key(organization_id, limit, now.astimezone(UTC).date())
 
 
@@ -47,19 +47,19 @@ def _build_daily_key(organization_id: UUID, limit: BudgetLimit, day: date) -> st
 
 
 def get_cell_unit(unit: str) -> tuple[str, int]:
-    """Return the unit that a budget's cell counts in, and how many of them are one of `unit`."""
+    """Return the unit of a budget's cell, and how many of them make one `unit`."""
     return CELL_UNITS.get(unit, (unit, 1))
 
 
 def to_whole_units(unit: str, counted: int) -> int:
-    """Return what a cell counted in whole units of its budget, rounded up."""
+    """Return a cell's amount in whole units of its budget, rounded up."""
     return ceil(counted / get_cell_unit(unit)[1])
 
 
 def select_limits(
     limits: Iterable[BudgetLimit], *, server_id: UUID | None, session_id: UUID | None
 ) -> tuple[BudgetLimit, ...]:
-    """Return the limits that hold for a call of this server in this session."""
+    """Return the limits that apply to a call of this server in this session."""
     found = []
     for limit in limits:
         if limit.scope == "session":
@@ -73,7 +73,7 @@ def select_limits(
 def build_reservations(
     organization_id: UUID, limits: Iterable[BudgetLimit], amounts: Mapping[str, int], now: datetime
 ) -> tuple[BudgetReservation, ...]:
-    """Return a reservation for each budget whose unit is in `amounts` (as its cell counts)."""
+    """Return a reservation for each limit whose unit is in `amounts` (in cell units)."""
     return tuple(
         BudgetReservation(
             build_budget_key(organization_id, limit, now),
@@ -88,7 +88,7 @@ def build_reservations(
 def build_settlements(
     reserved: Iterable[BudgetReservation], amounts: Mapping[str, int] | None
 ) -> tuple[tuple[str, int, int], ...]:
-    """Return reservations as they are settled: at `amounts`, or (None) at all that they hold."""
+    """Return (key, reserved, actual) of each reservation; without `amounts` all of it is spent."""
     by_cell = {get_cell_unit(unit)[0]: amount for unit, amount in (amounts or {}).items()}
     return tuple(
         (
@@ -102,7 +102,7 @@ def build_settlements(
 
 @lru_cache(maxsize=4096)
 def charge(organization_id: UUID, scope: str, scope_id: UUID | str, per_minute: int) -> RateCharge:
-    """Return one call's charge on a rate of `per_minute`."""
+    """Return a call's charge on a rate limit."""
     return RateCharge(
         f"{build_rate_prefix(organization_id)}{scope}:{scope_id}",
         per_minute,
@@ -111,7 +111,7 @@ def charge(organization_id: UUID, scope: str, scope_id: UUID | str, per_minute: 
 
 
 def build_global_charge(per_minute: int) -> RateCharge:
-    """Return one call's charge on the rate that all organizations share."""
+    """Return a call's charge on the rate limit shared by all organizations."""
     return RateCharge("rate:all:global:all", per_minute, _calculate_burst(per_minute))
 
 

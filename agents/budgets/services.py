@@ -1,7 +1,6 @@
-"""Set and read budgets with their use.
+"""Set budgets, and read them with their use.
 
-An owner is an organization (its own budgets), an agent (also those for each of its sessions) or a
-server.
+An owner is an organization, an agent (including budgets for each of its sessions) or a server.
 """
 
 from collections.abc import Iterable, Sequence
@@ -25,7 +24,7 @@ from bonobot.ledger.audit.admin_changes import record_change
 from bonobot.ledger.queries import load_balances
 from mcp_servers.models import Server
 
-# What the ledger can count in one cell, and set aside beside it; seconds count as milliseconds.
+# The ledger's maximum amount, divided because seconds are counted in milliseconds.
 LARGEST = 2**53 // 1000
 WARN_AT = 80
 
@@ -36,8 +35,8 @@ Owner = Organization | Agent | Server
 class BudgetLine:
     """How much of a unit (tokens, microusd, calls, seconds) may be spent in a period.
 
-    Periods are day, month and total. `each_session` is for agents: every session of it has that
-    much for itself. People are warned when `warn_at` percent are spent.
+    Periods are day, month and total. With `each_session` (agents only), every session has its own
+    budget. People are warned when `warn_at` percent are spent.
     """
 
     unit: str
@@ -49,9 +48,9 @@ class BudgetLine:
 
 @dataclass(frozen=True)
 class BudgetUse:
-    """A budget with what is spent of it in the current period, and what running calls hold.
+    """A budget with the amounts spent and reserved in the current period.
 
-    Of one for each session it is that of the session that was asked for, else zero.
+    For a budget of each session, they are those of the requested session, else zero.
     """
 
     id: UUID
@@ -63,19 +62,19 @@ class BudgetUse:
 
     @property
     def warned(self) -> bool:
-        """Tell whether as much is spent as people are warned at."""
+        """Whether the warning threshold is reached."""
         return self.spent * 100 >= self.line.limit * self.line.warn_at
 
     @property
     def tone(self) -> str:
-        """Return what the use means to the eye."""
+        """The color of the use on pages."""
         if self.spent >= self.line.limit:
             return "bad"
         return "warn" if self.warned else "good"
 
     @property
     def period(self) -> str:
-        """Return the period in words."""
+        """The label of the period."""
         return str(Budget.Period(self.line.period).label)
 
 
@@ -89,12 +88,12 @@ def list_budgets(owner: Owner) -> QuerySet[Budget]:
 
 
 def build_line(row: Budget) -> BudgetLine:
-    """Return a stored budget in the words of whoever sets it."""
+    """Return a stored budget as a line."""
     return BudgetLine(row.unit, row.period, row.limit, row.each_session, row.warn_at)
 
 
 def set_budgets(principal: Principal, owner: Owner, lines: Sequence[BudgetLine]) -> None:
-    """Replace an owner's budgets; what was spent stays spent. Raises `Invalid` naming the line."""
+    """Replace an owner's budgets; spent amounts are kept. Raises `InvalidInput` naming the line."""
     principal.require(_get_required_action(owner))
     for index, line in enumerate(lines):
         _check(line, f"budgets[{index}]", owner)
@@ -127,9 +126,9 @@ def set_budgets(principal: Principal, owner: Owner, lines: Sequence[BudgetLine])
 
 
 def save_budget(principal: Principal, owner: Owner, line: BudgetLine) -> None:
-    """Add a budget to an owner's, or replace the one of the same unit and period."""
+    """Add a budget to an owner, or replace the one with the same unit and period."""
     with transaction.atomic():
-        lock(type(owner)._base_manager.filter(pk=owner.pk))  # the others stay as they are by then
+        lock(type(owner)._base_manager.filter(pk=owner.pk))  # so that the other lines can't change
         kept = [
             one
             for one in map(build_line, list_budgets(owner))
@@ -139,7 +138,7 @@ def save_budget(principal: Principal, owner: Owner, line: BudgetLine) -> None:
 
 
 def remove_budget(principal: Principal, row: Budget) -> None:
-    """Remove one budget; what was spent stays spent."""
+    """Delete one budget; the spent amount is kept."""
     owner = row.agent or row.server or row.organization
     kept = [build_line(one) for one in list_budgets(owner).exclude(pk=row.pk)]
     set_budgets(principal, owner, kept)
@@ -151,13 +150,13 @@ def list_budget_use(owner: Owner) -> list[BudgetUse]:
 
 
 def list_session_budget_use(session: Session) -> list[BudgetUse]:
-    """Return the budgets that a session has for itself, with their use (two queries)."""
+    """Return the session's own budgets with their use (two queries)."""
     rows = Budget.objects.filter(agent=session.agent_id, each_session=True)
     return load_budget_use(rows, session_id=session.pk)
 
 
 def load_budget_use(rows: Iterable[Budget], *, session_id: UUID | None = None) -> list[BudgetUse]:
-    """Return budgets with their use in the period that is now, in whole units of theirs."""
+    """Return budgets with their use in the current period, in whole units."""
     now = timezone.now()
     keys = []
     found = list(rows)
@@ -239,7 +238,7 @@ def _check(line: BudgetLine, where: str, owner: Owner) -> None:
 def load_limits(
     organization_id: UUID, servers: Iterable[UUID], agent: Agent | None = None
 ) -> tuple[BudgetLimit, ...]:
-    """Return the budgets that calls may be charged to: which of them, each call tells."""
+    """Return all budget limits that may apply to calls; `select_limits` selects per call."""
     whose = Q(agent=None, server=None) | Q(server__in=list(servers))
     if agent is not None:
         whose |= Q(agent=agent)
@@ -248,6 +247,6 @@ def load_limits(
 
 
 def build_limit(row: Budget) -> BudgetLimit:
-    """Return a budget as calls meet it; one for each session names none of them yet."""
+    """Return the limit of a budget; for each-session budgets without a session id yet."""
     owner = row.server_id or (None if row.each_session else row.agent_id or row.organization_id)
     return BudgetLimit(row.scope, str(owner or ""), row.unit, row.period, row.limit)

@@ -1,1 +1,1 @@
-"""Built-in tools: the same policy, audit and bounds as any server's tool."""
+"""Built-in tools, under the same policy, audit and limits as tools of servers."""

@@ -1,11 +1,11 @@
 """Run commands in bubblewrap.
 
-A command ends with whoever asked for it: when they go away, when its time is over, when it writes
-more than anybody will read, and when it fills the workspace beyond its quota.
+A command is stopped when its caller is canceled, when its timeout expires, when its output is too
+large, and when it fills the workspace beyond its quota.
 
-Nothing else of the host is in it: no home, no `/etc` but what programs need to start, no socket, no
-other process, and no network unless it was granted. Nothing but the workspace and a small `/tmp`
-can be written to. Where such a box can't be made, nothing is run: never in a weaker one.
+The sandbox exposes nothing else of the host: no home, only the files of `/etc` that programs need
+to start, no socket, no other process, and no network unless granted. Only the workspace and a small
+`/tmp` are writable. If the sandbox can't be created, the command isn't run.
 """
 
 import asyncio
@@ -38,9 +38,9 @@ ENVIRONMENT = {
 
 @dataclass(frozen=True, kw_only=True)
 class CommandSandbox:
-    """One box: the folder that is its workspace, where commands start, and what covers what.
+    """A sandbox: its workspace folder, start folder, network access and limits.
 
-    `covers` are files of ours that stand in the workspace in place of its own, read-only.
+    `read_only_files` maps paths of the workspace to our own files, mounted over them read-only.
     """
 
     root: Path
@@ -50,7 +50,7 @@ class CommandSandbox:
     covers: Mapping[str, Path] = field(default_factory=dict)
 
     def words(self) -> tuple[str, ...]:
-        """Return the words that go before a command. Blocks; raises `Unavailable`."""
+        """Return the arguments before a command. Blocks; raises `ServerSandboxUnavailable`."""
         _require()
         if self.root.resolve() != self.root:
             raise ServerSandboxUnavailable(
@@ -72,7 +72,7 @@ class CommandSandbox:
 
 
 def find_sandbox_fault() -> ServerSandboxUnavailable | None:
-    """Return why no box can be made here, with what would help; None where one can. Blocks."""
+    """Return why no sandbox can be created on this host; None if one can. Blocks."""
     try:
         _require()
     except ServerSandboxUnavailable as problem:
@@ -84,7 +84,7 @@ _seen: set[str] = set()
 
 
 def _require() -> None:
-    """Raise `Unavailable` unless a box has been seen to work; what failed is tried again."""
+    """Raise `ServerSandboxUnavailable` unless a sandbox works; only success is cached."""
     if "works" in _seen:
         return
     if problem := sandbox_modes.find_sandbox_problem("bubblewrap", "none"):
@@ -100,12 +100,12 @@ def _require() -> None:
 
 @cache
 def _can_forbid_namespaces() -> bool:
-    """Tell whether bubblewrap can also forbid namespaces within; old ones and some hosts can't."""
+    """Return whether bubblewrap can forbid nested namespaces; older versions can't."""
     return not _try_sandbox(_build_bwrap_arguments(network=False, alone=True))
 
 
 def _try_sandbox(words: tuple[str, ...]) -> str:
-    """Return why a command can't be run in a box; "" when it can."""
+    """Return why a command can't be run in a sandbox; "" if it can."""
     inside = ("--remount-ro", "/", "--", "/usr/bin/env", "true")
     return sandbox_modes.try_command([*words, *inside], ENVIRONMENT)
 
@@ -126,7 +126,7 @@ WATCH_S = 1.0
 
 
 class SandboxUnavailable(Problem):
-    """Commands can't be boxed on this host, so none is run."""
+    """Commands can't be sandboxed on this host, so none is run."""
 
     code = "sandbox_unavailable"
     status = 503
@@ -135,9 +135,9 @@ class SandboxUnavailable(Problem):
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
-    """How a command ended; `ended` says what ended it: "" by itself, `time`, `output`, `quota`.
+    """The result of a command; `ended_by` is "" if it exited, else `time`, `output` or `quota`.
 
-    `out` are its output and errors together, the first and the last of them.
+    `output` is stdout and stderr together, without the middle of long output.
     """
 
     status: int
@@ -154,7 +154,7 @@ class CommandOutput:
     size: int = 0
 
     def add(self, data: bytes) -> None:
-        """Keep `data`, forget what is in the middle."""
+        """Append `data`; bytes in the middle are dropped."""
         self.size += len(data)
         room = HEAD - len(self.head)
         self.head += data[:room]
@@ -163,7 +163,7 @@ class CommandOutput:
             del self.tail[:-TAIL]
 
     def text(self) -> str:
-        """Return it, with a note where something is left out."""
+        """Return the output as text, with a note where bytes are left out."""
         head, tail = bytes(self.head), bytes(self.tail)[-TAIL:]
         left_out = self.size - len(head) - len(tail)
         note = f"\n[{left_out:,} bytes left out]\n".encode() if left_out else b""
@@ -179,7 +179,7 @@ async def run(
     seconds: float,
     env: Mapping[str, str] | None = None,
 ) -> CommandResult:
-    """Run a command and return how it ended; raises `SandboxUnavailable` rather than unboxed."""
+    """Run a command and return its result; raises `SandboxUnavailable`."""
     try:
         words = await run_in_thread(box.words)
     except ServerSandboxUnavailable as problem:
@@ -196,7 +196,7 @@ async def run(
     try:
         ended = await _wait_for_end(command_run, place, seconds)
     finally:
-        # Whatever happened, none of it is left behind.
+        # No process may outlive the call.
         _kill(transport)
         try:
             await _wait_for_event(command_run.unplugged, REAP_S)
@@ -208,10 +208,10 @@ async def run(
 async def _start_process(
     words: Sequence[str], env: Mapping[str, str], running: "_CommandProtocol"
 ) -> asyncio.SubprocessTransport:
-    """Start a process in a group of its own.
+    """Start a process in a process group of its own.
 
-    Being cancelled half-way would kill its leader alone, perhaps before that has arranged for the
-    others to die with it; so the start is let end, and all of it is killed then.
+    Canceling the start would kill only the group's leader, perhaps before it has arranged for the
+    others to die with it. So the start completes, and then the whole group is killed.
     """
     loop = asyncio.get_running_loop()
     starting = asyncio.ensure_future(
@@ -249,7 +249,7 @@ def _kill(transport: asyncio.SubprocessTransport) -> None:
 
 
 class _CommandProtocol(asyncio.SubprocessProtocol):
-    """A command that runs: its output, and events for how it ends."""
+    """A running command: its output, and events for how it ends."""
 
     def __init__(self) -> None:
         self.output = CommandOutput()
@@ -257,26 +257,26 @@ class _CommandProtocol(asyncio.SubprocessProtocol):
         self.flooded = asyncio.Event()
         self.unplugged = asyncio.Event()
         self.on_exit: Callable[[], object] = lambda: None
-        self.start: object = None  # held until it is over
+        self.start: object = None  # keeps a reference until the start completes
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
-        """Take what it wrote (called by the loop)."""
+        """Add output (called by the event loop)."""
         self.output.add(data)
         if self.output.size > HOPELESS:
             self.flooded.set()
 
     def process_exited(self) -> None:
-        """Note the exit (called by the loop)."""
+        """Handle the exit (called by the event loop)."""
         self.exited.set()
         self.on_exit()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Note that the process and its pipe are gone (called by the loop)."""
+        """Handle the closed pipe (called by the event loop)."""
         self.unplugged.set()
 
 
 async def _wait_for_end(command: _CommandProtocol, place: Workspace, seconds: float) -> str:
-    """Wait until the command has ended or must; returns what ended it."""
+    """Wait until the command ends or must be stopped; return the value of `ended_by`."""
     exit_, flood, quota = tasks = [
         asyncio.create_task(one)
         for one in (command.exited.wait(), command.flooded.wait(), _wait_until_over_quota(place))
@@ -297,7 +297,7 @@ async def _wait_for_event(event: asyncio.Event, seconds: float) -> None:
 
 
 async def _wait_until_over_quota(place: Workspace) -> None:
-    """Return once the workspace is over its quota; of an attached folder nothing is counted."""
+    """Return once the workspace exceeds its quota; attached folders have none."""
     if place.attached:
         await asyncio.Event().wait()
     while not await run_in_thread(_is_over, place):

@@ -1,4 +1,4 @@
-"""All built-in tools; an agent's; run one."""
+"""The catalog of built-in tools, the tools of an agent, and how one is run."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -45,7 +45,7 @@ BUILTIN_TOOLS: dict[str, BuiltinTool] = {
 
 @dataclass(frozen=True, slots=True)
 class BuiltinToolAvailability:
-    """What an agent has; `many`: more tools of servers than are shown to its model at once."""
+    """What an agent has; `has_many_tools`: more tools than are shown to its model at once."""
 
     resources: bool
     skills: bool
@@ -53,7 +53,7 @@ class BuiltinToolAvailability:
     toolbox: AgentToolsets
 
     def uses(self, tool: BuiltinTool) -> bool:
-        """Tell whether a tool is there for the agent."""
+        """Return whether a tool is available to the agent."""
         return (
             (self.resources or not tool.of_resources)
             and (self.skills or not tool.of_skills)
@@ -61,20 +61,20 @@ class BuiltinToolAvailability:
         )
 
 
-# Tools that start sessions lie above the call pipeline: `AgentsConfig.ready` registers them.
+# Tools that start sessions import the call pipeline, so `AgentsConfig.ready` registers them.
 _TOOL_SOURCES: dict[str, Callable[[Any], BuiltinTool]] = {}
 
 
 def register_tool_source(
     kind: Literal["agent", "workflow"], build_tool: Callable[[Any], BuiltinTool]
 ) -> None:
-    """Register what builds the tool of a callable agent or of an attached workflow."""
+    """Register the function that builds the tool of a callable agent or attached workflow."""
     _TOOL_SOURCES[kind] = build_tool
 
 
 @dataclass(frozen=True, slots=True)
 class AgentBuiltinTool:
-    """One of our own tools with the facts that are decided on."""
+    """A built-in tool with the facts that policy decisions use."""
 
     tool: BuiltinTool
     facts: ToolFacts
@@ -84,7 +84,7 @@ class AgentBuiltinTool:
 
 @dataclass(frozen=True, slots=True)
 class BuiltinToolCatalog:
-    """What an agent has of ours: built-in tools, skills, agents that it may ask, workflows."""
+    """An agent's built-in tools, skills, callable agents and workflows."""
 
     given: Sequence[Given]
     skills: Mapping[str, SkillTemplate]
@@ -93,7 +93,7 @@ class BuiltinToolCatalog:
     _many_above: int
 
     def tools(self, offered: int) -> Iterator[AgentBuiltinTool]:
-        """Yield our own tools for an agent that is offered so many tools of servers."""
+        """Yield the built-in tools of an agent that has this many tools of servers."""
         has = BuiltinToolAvailability(
             resources=self._resources,
             skills=bool(self.skills),
@@ -119,7 +119,7 @@ class BuiltinToolCatalog:
 
 
 def load_builtin_tools(agent: Agent, ruling: EffectivePolicy) -> BuiltinToolCatalog:
-    """Read what an agent has of ours (queries)."""
+    """Load an agent's built-in tools, skills, callable agents and workflows (queries)."""
     given = list(agent.given.select_related("skill", "callee", "workflow"))
     skills = [build_template(one.skill) for one in given if one.skill and one.skill.enabled]
     return BuiltinToolCatalog(
@@ -145,7 +145,7 @@ def _build_agent_tool(tool: BuiltinTool, toolbox: AgentToolsets) -> AgentBuiltin
 async def run_builtin(
     tool: BuiltinTool, context: BuiltinToolContext, arguments: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return the tool's result as MCP has it; raises `Problem`."""
+    """Return the tool's result as an MCP result; raises `Problem`."""
     if tool.writes:
         await get_runtime().orm(_carry_over, context)
     found = await tool.run(context, arguments)
@@ -153,10 +153,10 @@ async def run_builtin(
 
 
 def _carry_over(context: BuiltinToolContext) -> None:
-    """Write down, before something is written, what its writer has seen.
+    """Add the session's flow labels to the workspace before the tool writes to it.
 
-    A file outlives the session: without this, what one session read in private another could read
-    in the workspace and send out. The change is governed, so the very next call knows of it.
+    Files outlive the session: without this, private data that one session wrote could be read from
+    the workspace and sent out by another. The change is governed, so the next call sees it.
     """
     held = encode_labels(
         list_current_labels(

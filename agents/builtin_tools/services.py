@@ -1,4 +1,4 @@
-"""Check an agent's toolsets and folder; empty workspace."""
+"""Clean an agent's toolset options and folder, describe and clear its workspace."""
 
 from collections.abc import Iterator
 from dataclasses import Field, replace
@@ -26,13 +26,13 @@ LARGEST_MIB = 1024 * 1024
 
 
 class ToolsetSpec(Protocol):
-    """The fields of an agent's specification that say which built-in tools it has, and where."""
+    """The fields of an agent's specification for built-in tools and workspace."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
     @property
     def builtin_tools(self) -> Any:
-        """The toolsets, as `check_kits` reads them."""
+        """The toolsets, as `clean_toolsets` takes them."""
 
     @property
     def workspace_folder(self) -> str | None:
@@ -51,10 +51,10 @@ Spec = TypeVar("Spec", bound=ToolsetSpec)
 
 
 def check_builtin_tools(principal: Principal, agent: Agent, spec: Spec) -> Spec:
-    """Return the specification with its kits and folder as they are stored.
+    """Return the specification with its toolsets and folder as they are stored.
 
-    Raises `Invalid`, or `Forbidden` (`platform_admin_only`) for what reaches beyond the workspace
-    and is new.
+    Raises `InvalidInput`, or `Forbidden` (`platform_admin_only`) for newly granted access beyond
+    the workspace.
     """
     if spec.builtin_tools is not None:
         wanted = check_kits(spec.builtin_tools)
@@ -80,7 +80,7 @@ def check_builtin_tools(principal: Principal, agent: Agent, spec: Spec) -> Spec:
 
 
 def build_toolbox(agent: Agent) -> AgentToolsets:
-    """Return what an agent has of the built-in tools."""
+    """Return the toolsets and workspace limits of an agent."""
     return AgentToolsets(
         kits=apply_defaults(agent.builtin_tools),
         folder=agent.workspace_folder,
@@ -91,7 +91,7 @@ def build_toolbox(agent: Agent) -> AgentToolsets:
 
 
 def describe_workspace(agent: Agent) -> dict[str, Any]:
-    """Return what the workspace is and holds; counts its files (up to the quota). Blocks."""
+    """Return the workspace's folder, labels, usage and limits. Blocks while counting files."""
     place = build_workspace(agent.organization_id, agent.pk, build_toolbox(agent))
     found = {
         "folder": agent.workspace_folder,
@@ -109,9 +109,9 @@ def describe_workspace(agent: Agent) -> dict[str, Any]:
 
 
 def clear_workspace(principal: Principal, agent: Agent) -> None:
-    """Delete all that is in an agent's own workspace, and forget what its sessions had seen.
+    """Delete the contents and flow labels of an agent's own workspace.
 
-    Raises `Conflict` (`attached_folder`) where the folder is a person's.
+    Raises `Conflict` (`attached_folder`) if the folder is attached.
     """
     principal.require(Action.MANAGE_AGENTS)
     if agent.workspace_folder:
@@ -137,9 +137,9 @@ def clear_workspace(principal: Principal, agent: Agent) -> None:
 
 
 def _check_workspace_folder(agent: Agent, path: str) -> str:
-    """Return the folder; it may be another agent's, but neither lie in it nor hold it.
+    """Return the folder; it may be another agent's, but not be inside or contain one.
 
-    Who can rename the folders above another's workspace could put a link in its place.
+    An agent that can rename folders above another's workspace could replace it with a link.
     """
     found = Path(check_folder(path))
     for other in _list_other_folders(agent):

@@ -1,8 +1,7 @@
-"""Toolsets and options people switch on. Pure.
+"""Toolsets that people enable for an agent, and their options. Pure.
 
-A kit is a handful of tools that belong together. An agent has none at first, whatever its policy
-says; each may have options, and those that reach beyond the workspace are for platform
-administrators.
+An agent has no toolset at first, whatever its policy says. Only platform administrators can set
+options that reach beyond the workspace.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,7 +21,7 @@ METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 MOST_HOSTS = 100
 _HOST = re2.compile(r"(?:\*\.)?[a-z0-9_-]+(?:\.[a-z0-9_-]+)*|[0-9a-f:.]+|\*")
 
-# What these do is done by programs, which run in a sandbox or not at all.
+# These run programs, which require a sandbox.
 SANDBOXED = frozenset({"git", "shell"})
 
 Options = Mapping[str, Any]
@@ -30,11 +29,10 @@ Options = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class ToolsetOption:
-    """One option of a kit: a `flag`, a `number` within its bounds, or a list of `texts`.
+    """An option of a toolset: a `flag`, a `number` or a list of `texts`.
 
-    Programs know it by its `name`, people by its `title`. `most` and `least` bound a number. Who
-    sets one that is `restricted` to something else than its usual value, or changes it, is a
-    platform administrator.
+    `minimum` and `maximum` bound a number. Only a platform administrator can set a `restricted`
+    option to a value other than its default.
     """
 
     name: str
@@ -49,7 +47,7 @@ class ToolsetOption:
 
 @dataclass(frozen=True, slots=True)
 class Toolset:
-    """A handful of tools; only a platform administrator grants one that is `restricted`."""
+    """A group of tools; only a platform administrator can grant a `restricted` one."""
 
     name: str
     title: str
@@ -58,12 +56,12 @@ class Toolset:
     restricted: bool = False
 
     def option(self, name: str) -> ToolsetOption | None:
-        """Return an option by its name."""
+        """Return the option with this name, or None."""
         return next((one for one in self.options if one.name == name), None)
 
     @property
     def usual(self) -> dict[str, Any]:
-        """The options as they are where nobody says anything."""
+        """The default values of the options."""
         return {one.name: one.usual for one in self.options}
 
 
@@ -183,11 +181,11 @@ KITS: dict[str, Toolset] = {
 
 @dataclass(frozen=True, slots=True)
 class AgentToolsets:
-    """What of the built-in tools an agent has: kits with all their options, and its workspace.
+    """An agent's toolsets with all their options, and its workspace.
 
-    `folder` is one that a platform administrator attached, else the workspace is the agent's own,
-    with a quota. `holds` are the labels of the sessions that wrote to it: a later session that
-    reads there gets them, as if it had seen what they saw.
+    `folder` is the folder that a platform administrator attached; "" means the agent's own, which
+    has a quota. `stored_labels` are the flow labels of the sessions that wrote to the workspace;
+    sessions that read from it get them.
     """
 
     kits: Mapping[str, Options] = field(default_factory=dict)
@@ -197,20 +195,20 @@ class AgentToolsets:
     holds: tuple[FlowLabel, ...] = ()
 
     def has(self, kit: str, *, writes: bool) -> bool:
-        """Tell whether the agent has a kit, also to change something with it."""
+        """Return whether the agent has a toolset, with write access if `writes`."""
         options = self.kits.get(kit)
         return options is not None and not (writes and options.get("read_only"))
 
     def labels(self) -> tuple[FlowLabel, ...]:
-        """Return what a session gets that reads in the workspace."""
+        """Return the flow labels that a session gets by reading from the workspace."""
         own = (FlowLabel.PRIVATE_DATA,) if self.folder else ()
         return tuple(dict.fromkeys((*own, *self.holds)))
 
 
 def check_kits(said: Any) -> dict[str, dict[str, Any]]:
-    """Return kits as they are stored: by name, each with the options that differ from the usual.
+    """Return toolsets as they are stored: by name, each with its non-default options.
 
-    `said` is a list of names, or an object of names and options. Raises `Invalid`, with the field.
+    `value` is a list of names, or an object of names and options. Raises `InvalidInput`.
     """
     if isinstance(said, list | tuple) and all(isinstance(name, str) for name in said):
         said = {name: {} for name in said}
@@ -224,16 +222,16 @@ def check_kits(said: Any) -> dict[str, dict[str, Any]]:
 
 
 def apply_defaults(stored: Mapping[str, Any]) -> dict[str, Options]:
-    """Return stored kits with all their options; what is no kit (any more) is left out."""
+    """Return stored toolsets with all their options; unknown ones are left out."""
     return {
         name: {**KITS[name].usual, **options} for name, options in stored.items() if name in KITS
     }
 
 
 def list_restricted_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """Return what only a platform administrator may change so: `shell`, `fetch.allow_private`.
+    """Return the changes that need a platform administrator, such as `fetch.allow_private`.
 
-    Taking something away is for everybody who may change the agent.
+    Removing access doesn't need one.
     """
     was, is_now = apply_defaults(old), apply_defaults(new)
     found = []

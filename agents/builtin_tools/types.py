@@ -1,4 +1,4 @@
-"""BuiltinTool, its context and hints."""
+"""The types of built-in tools: the tool, its call context, its hints."""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,15 +13,15 @@ from mcp_servers.flow_labels import FlowLabel
 
 
 class NestedCallOutcome(Protocol):
-    """What came of a call that a built-in tool made."""
+    """The outcome of a call that a built-in tool made."""
 
     @property
     def is_error(self) -> bool:
-        """Tell whether the call failed."""
+        """Whether the call failed."""
 
     @property
     def text(self) -> str:
-        """The result as models see it, or why there is none."""
+        """The result as models see it, or the error."""
 
     @property
     def code(self) -> str:
@@ -33,7 +33,7 @@ class NestedCallOutcome(Protocol):
 
 
 class ToolDescription(Protocol):
-    """A tool of the agent, as it is described to its model."""
+    """A tool of the agent, as described to its model."""
 
     @property
     def name(self) -> str:
@@ -41,7 +41,7 @@ class ToolDescription(Protocol):
 
     @property
     def description(self) -> str:
-        """What is said about it."""
+        """The description."""
 
     @property
     def input_schema(self) -> dict[str, Any]:
@@ -57,11 +57,11 @@ class DefinitionDescription(Protocol):
 
     @property
     def title(self) -> str:
-        """The title, or nothing."""
+        """The title, or ""."""
 
     @property
     def description(self) -> str:
-        """What is said about it."""
+        """The description."""
 
     @property
     def declaration(self) -> Mapping[str, Any]:
@@ -69,15 +69,15 @@ class DefinitionDescription(Protocol):
 
     @property
     def facts(self) -> DefinitionFacts:
-        """What decisions need of it."""
+        """The facts that policy decisions use."""
 
     @property
     def decision(self) -> PolicyDecision:
-        """Whether the agent may use it."""
+        """The policy decision for the agent."""
 
 
 class ServerIdentity(Protocol):
-    """An attached server, as built-in tools name it."""
+    """An attached server, as built-in tools refer to it."""
 
     @property
     def id(self) -> UUID:
@@ -85,11 +85,11 @@ class ServerIdentity(Protocol):
 
     @property
     def slug(self) -> str:
-        """The name that tools and people know it by."""
+        """The server's slug."""
 
 
 class AgentSnapshot(Protocol):
-    """What built-in tools read of their agent's snapshot; `memo` keeps what they computed of it."""
+    """The part of an agent's snapshot that built-in tools use."""
 
     @property
     def agent_name(self) -> str:
@@ -113,22 +113,22 @@ class AgentSnapshot(Protocol):
 
     @property
     def memo(self) -> dict[object, Any]:
-        """What is worth keeping as long as the snapshot."""
+        """Values cached for the lifetime of the snapshot."""
 
     def searchable(self) -> Sequence[ToolDescription]:
         """Return the tools that `find_tools` searches."""
 
     def offers_of(self, *kinds: str) -> Sequence[DefinitionDescription]:
-        """Return the definitions of these kinds."""
+        """Return the definitions of the given kinds."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BuiltinToolContext:
-    """For whom a built-in tool runs; `call` makes a call of its own (method, server, name).
+    """The context of a call of a built-in tool; `call` makes a nested call (method, server, name).
 
-    Such a call goes through the door like every other: the tool itself may do nothing more than
-    its agent. `labels` are those that the call was admitted with. `timeout_s` is what the caller
-    waits at most; None: the tool's own bound.
+    Nested calls go through policy and audit like any other, so the tool can do nothing that its
+    agent can't. `labels` are the flow labels that the call was admitted with. `timeout_s` is how
+    long the caller waits; None means the tool's own timeout.
     """
 
     organization_id: UUID
@@ -137,7 +137,7 @@ class BuiltinToolContext:
     labels: tuple[str, ...]
     agent_id: UUID | None
     session_id: UUID | None
-    # Whose flow labels count: the session's, or the root's where another session began it.
+    # The session whose flow labels apply: this one, or the root session if another started it.
     holding_session: UUID | None
     snapshot: AgentSnapshot
     toolbox: AgentToolsets
@@ -147,7 +147,7 @@ class BuiltinToolContext:
 
 @dataclass(frozen=True, slots=True)
 class BuiltinToolHints:
-    """What a tool is, in MCP's words (ToolAnnotations): nothing here decides anything."""
+    """MCP's tool annotations; no decision depends on them."""
 
     read_only: bool = True
     destructive: bool = False
@@ -155,7 +155,7 @@ class BuiltinToolHints:
     open_world: bool = False
 
     def declared(self) -> dict[str, bool]:
-        """Return them as they are declared; two have no meaning where nothing is changed."""
+        """Return the annotations; two of them apply only to tools that aren't read-only."""
         found = {"readOnlyHint": self.read_only}
         if not self.read_only:
             found |= {"destructiveHint": self.destructive, "idempotentHint": self.idempotent}
@@ -164,15 +164,15 @@ class BuiltinToolHints:
 
 @dataclass(frozen=True, kw_only=True)
 class BuiltinTool:
-    """A tool that Bonobot itself offers; `run` returns text or an MCP result, or raises `Problem`.
+    """A tool that Bonobot provides; `run` returns text or an MCP result, or raises `Problem`.
 
-    `kit`: there only for agents that were given it ("": for all). `of_resources`: there only for
-    agents that have a resource ticked; `of_skills`: for those that have a skill; `of_many`: for
-    those with more tools than are shown to their model at once. `instructs`: what it gives are our
-    own people's words, no data. `labels`: what the tool adds of its own; a call that it makes
-    brings those of what it reads. `brings` says what a call with these arguments adds (it may
-    query); the tool then gives nothing that would bring more. `reads` and `writes` say what it does
-    with the workspace, `online` names the kit's flag that makes it a way out.
+    `toolset` limits it to agents with that toolset ("": all agents). `needs_resources`,
+    `needs_skills` and `needs_many_tools` limit it to agents with an allowed resource, with a skill,
+    and with more tools than are shown to their model at once. `returns_instructions`: its results
+    were written by members and are not data. `labels` are the flow labels of the tool itself;
+    nested calls add their own. `list_result_labels` returns the labels that a call with the given
+    arguments adds (it may query); the tool must not return content with other labels.
+    `network_option` names the option of the toolset that allows network access.
     """
 
     name: str
@@ -193,7 +193,7 @@ class BuiltinTool:
 
     @property
     def declaration(self) -> dict[str, Any]:
-        """The tool as MCP would declare it."""
+        """The tool as an MCP declaration."""
         return {
             "name": self.name,
             "description": self.description,
@@ -202,11 +202,11 @@ class BuiltinTool:
         }
 
     def granted(self, toolbox: AgentToolsets) -> bool:
-        """Tell whether an agent with this toolbox has the tool."""
+        """Return whether an agent with this toolbox has the tool."""
         return not self.kit or toolbox.has(self.kit, writes=self.writes)
 
     def labels_in(self, toolbox: AgentToolsets) -> tuple[FlowLabel, ...]:
-        """Return the labels of its calls: its own, the workspace's, those of a granted network."""
+        """Return the flow labels of calls: the tool's, the workspace's and the network's."""
         found = [*self.labels, *(toolbox.labels() if self.reads else ())]
         if self.online and toolbox.kits.get(self.kit, {}).get(self.online):
             found += [FlowLabel.UNTRUSTED_CONTENT, FlowLabel.SENDS_OUT]

@@ -1,9 +1,8 @@
-"""Workspaces: the folder that an agent's tools work in, its own or one that was attached.
+"""Workspaces: the folder that an agent's tools work in, its own or an attached one.
 
-An agent's own folder is below `BONOBOT_VAR`, for nobody else to enter, and has a quota in bytes and
-files. An attached one is a person's: nothing is counted there, and reading it is reading private
-data. Whoever changes something holds a lock of the folder, across processes, so that a quota is
-kept by all of them together.
+An agent's own folder is private, below `BONOBOT_VAR`, and has a quota in bytes and files. An
+attached folder has no quota, and its content is private data. Changes are made under a lock of the
+folder, so that the quota holds across processes.
 """
 
 import asyncio
@@ -28,16 +27,16 @@ from bonobot.core.crypto import key_files
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput, NotFound, Problem
 
-INSIDE = "/workspace"  # what commands in the sandbox know it as
+INSIDE = "/workspace"  # the workspace's path in the sandbox
 THREADS = 8
-# Nothing of these is anybody's work; whoever writes there changes the machine.
+# System folders: writing there changes the host.
 NEVER = ("/proc", "/sys", "/dev", "/run", "/boot", "/etc", "/usr", "/bin", "/sbin", "/lib")
 
 _Found = TypeVar("_Found")
 
 
 class QuotaExceeded(Problem):
-    """The workspace has no room for it."""
+    """The change exceeds the workspace's quota."""
 
     code = "quota_exceeded"
     status = 409
@@ -46,7 +45,7 @@ class QuotaExceeded(Problem):
 
 @dataclass(frozen=True, slots=True)
 class Workspace:
-    """Where an agent works; `attached` where the folder is a person's."""
+    """An agent's workspace; `attached` folders have no quota."""
 
     root: Path
     attached: bool
@@ -54,7 +53,7 @@ class Workspace:
     most_files: int
 
     def open(self) -> ConfinedFolder:
-        """Return the open folder; raises `NotFound` where an attached one is gone."""
+        """Return the open folder; raises `NotFound` if an attached one doesn't exist."""
         if not self.attached:
             key_files.ensure_private_folder(self.root)
         try:
@@ -67,12 +66,12 @@ class Workspace:
             ) from error
 
     def usage(self, folder: ConfinedFolder) -> FolderUsage:
-        """Return what is in it; of an attached folder nothing is counted."""
+        """Return the workspace's usage; zero for an attached folder."""
         return FolderUsage() if self.attached else folder.usage(self.most_files)
 
     @contextmanager
     def changing(self, folder: ConfinedFolder) -> Iterator[None]:
-        """Hold the folder's lock: changes of one workspace are made one after the other."""
+        """Hold the folder's lock, which serializes changes of the workspace."""
         fcntl.flock(folder.fd, fcntl.LOCK_EX)
         try:
             yield
@@ -80,7 +79,7 @@ class Workspace:
             fcntl.flock(folder.fd, fcntl.LOCK_UN)
 
     def require_room(self, folder: ConfinedFolder, more_bytes: int, more_files: int = 1) -> None:
-        """Raise `QuotaExceeded` where so much more doesn't fit; call it while `changing`."""
+        """Raise `QuotaExceeded` if the addition doesn't fit; call it under `lock`."""
         used = self.usage(folder)
         if self.attached or not (more_bytes > 0 or more_files > 0):
             return
@@ -114,15 +113,15 @@ def build_workspace(
 
 
 def get_own_folder(organization_id: UUID, agent_id: UUID) -> Path:
-    """Return where the agent's own folder is, made or not."""
+    """Return the path of the agent's own folder, which may not exist."""
     var: Path = settings.BONOBOT_VAR
     return var.resolve() / "workspaces" / str(organization_id) / str(agent_id)
 
 
 def ensure_workspace_folder(organization_id: UUID, agent_id: UUID, folder: str = "") -> Path:
-    """Return an agent's folder, made if it wasn't there: its root for servers that ask for one.
+    """Return an agent's folder, created if missing: its root for servers that list roots.
 
-    `folder` is the attached one, of its session or else of the agent; "" where there is none.
+    `folder` is the attached one, of the session or the agent; "" if there is none.
     """
     return (
         Path(folder)
@@ -132,14 +131,14 @@ def ensure_workspace_folder(organization_id: UUID, agent_id: UUID, folder: str =
 
 
 def remove_own_folder(organization_id: UUID, agent_id: UUID) -> None:
-    """Delete an agent's own folder with all that is in it; an attached one is never touched."""
+    """Delete an agent's own folder with its contents, never an attached one."""
     shutil.rmtree(get_own_folder(organization_id, agent_id), ignore_errors=True)
 
 
 def check_folder(path: str) -> str:
-    """Return a folder of this host as it is attached: absolute, without any link.
+    """Return the absolute path of a folder of this host, with links resolved.
 
-    Raises `Invalid` for what isn't there and for what would give the machine away.
+    Raises `InvalidInput` if it doesn't exist, or is a system folder or one of Bonobot's.
     """
     folder = Path(path).expanduser()
     with suppress(OSError, RuntimeError):
@@ -162,7 +161,7 @@ def _build_attach_error(path: str, why: str, remedy: str) -> InvalidInput:
 
 
 async def run_in_thread(work: Callable[..., _Found], *args: object, **named: object) -> _Found:
-    """Do blocking work in a thread of its own kind: slow disks hold up nobody else."""
+    """Run a blocking function in a separate thread pool, so slow disks block nothing else."""
     loop = asyncio.get_running_loop()
     call = partial(_translate_os_errors, work, *args, **named)
     return await loop.run_in_executor(_get_thread_pool(os.getpid()), call)

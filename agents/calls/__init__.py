@@ -1,1 +1,1 @@
-"""The call pipeline: the only path of a call, from any caller (`pipeline.py` is its start)."""
+"""The call pipeline that every call goes through; it starts in `pipeline.py`."""

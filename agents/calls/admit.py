@@ -1,4 +1,4 @@
-"""Audit opening, reservations, rate charges; root's limits."""
+"""Build the admission of a call: its audit opening, budget reservations and rate charges."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -37,9 +37,9 @@ def build_admission(
     consent: ApprovalGrant | None = None,
     of_root: tuple[BudgetLimit, ...] = (),
 ) -> Admission:
-    """Return a decided call as it asks to be admitted, with a person's yes where it needs one.
+    """Return the admission of a decided call, with its approval where it needs one.
 
-    `of_root` are the budgets of the root's, where another session began this one.
+    `root_limits` are the budgets of the root session, if another session started this one.
     """
     stores = _stores(request, snapshot, target)
     found = build_flows(
@@ -49,7 +49,7 @@ def build_admission(
         agent_id=snapshot.agent_id,
         stores=stores,
     )
-    # A further leg sends nothing that its first one didn't: people answer what a server asks back.
+    # A later leg only adds answers that people gave to the server's own requests.
     if consent is not None or request.continues is not None:
         found = tuple(replace(flow, barred=0) for flow in found)
     return Admission(
@@ -64,7 +64,7 @@ def build_admission(
 
 
 def _stores(request: CallRequest, snapshot: CallSnapshot, target: Target) -> tuple[Store, ...]:
-    """Return the store that a call uses: what its server keeps."""
+    """Return the server store that a call reads or writes."""
     use, going_on = target.store_use, request.continues or request.relay
     if going_on and (going_on.more or getattr(going_on, "updates", None)):
         use = use.with_answers()
@@ -80,10 +80,10 @@ def build_opening(
     consent: ApprovalGrant | None = None,
     asked: UUID | None = None,
 ) -> Opening:
-    """Return the audit's first half: who calls what, with which arguments.
+    """Return the opening of the audit entry: who calls what, with which arguments.
 
-    `asked` is the approval that the call waits for. Such a row has an id of its own: the call
-    itself may still come under its own, and may be asked about again.
+    `approval_id` is the approval that the call waits for. Such an entry gets its own id, because
+    the call may still run later under its own, or wait for another approval.
     """
     server = _find_server(snapshot, target)
     named = _redact_name(request, snapshot, target, server)
@@ -117,7 +117,7 @@ def build_opening(
 def _redact_name(
     request: CallRequest, snapshot: CallSnapshot, target: Target | None, server: ServerFacts | None
 ) -> str:
-    """Return what was asked for, as it may be kept; of a tool that is known, looked at once."""
+    """Return the requested name with secrets masked; cached for known tools."""
     if target is None or request.method != "tools/call":
         return str(redact_value(request.tool, snapshot.organization_id, server))
     masker, known = get_organization_masker(snapshot.organization_id), snapshot.memo
@@ -157,7 +157,7 @@ def _build_details(
 def _build_target_details(
     snapshot: CallSnapshot, target: Target | None, server: ServerFacts | None
 ) -> Mapping[str, Any]:
-    """Return what all calls of a target say of it and its server; of a tool, worked out once."""
+    """Return the details that describe the target and its server; cached for tools."""
     key = ("about", target.name, target.labels) if isinstance(target, SnapshotTool) else None
     if key and (known := snapshot.memo.get(key)) is not None:
         about: Mapping[str, Any] = known
@@ -190,7 +190,7 @@ def _build_approval_details(
 def _build_shadow_details(
     request: CallRequest, snapshot: CallSnapshot, target: Target | None, decision: PolicyDecision
 ) -> dict[str, Any]:
-    """Return what the policies in the shadow would have decided otherwise."""
+    """Return the shadow policies' decisions that differ from the actual one."""
     if not isinstance(target, SnapshotTool):
         return {}
     others = snapshot.shadows(target, request.arguments, decision)
@@ -217,7 +217,7 @@ def _get_resource_type(request: CallRequest, target: Target | None) -> str:
 
 
 def calculate_deadline_ms(request: CallRequest, server: ServerFacts | None) -> int:
-    """Return how long a call may run; our own tools call servers in calls of their own."""
+    """Return how long a call may run, in milliseconds; 0 for built-in tools."""
     if server is None:
         return 0
     seconds = server.endpoint.read_s if request.timeout_s is None else request.timeout_s
@@ -241,7 +241,7 @@ def _build_reservations(
 def _build_charges(
     request: CallRequest, snapshot: CallSnapshot, target: Target
 ) -> tuple[RateCharge, ...]:
-    """Return the rates that a call uses, all of them or none: the narrowest first."""
+    """Return the rate limits that a call is charged to, the narrowest first."""
     organization_id = snapshot.organization_id
     server = _find_server(snapshot, target)
     rates: list[tuple[str, UUID | None, int | None]] = [

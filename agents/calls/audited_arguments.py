@@ -1,4 +1,4 @@
-"""The arguments of a call as the audit keeps them."""
+"""Arguments of calls for the audit log."""
 
 from typing import Any
 from uuid import UUID
@@ -15,11 +15,11 @@ ARGUMENTS_KEPT = 16_384  # characters
 def build_audited_arguments(
     arguments: dict[str, Any], organization_id: UUID, server: ServerFacts | None = None
 ) -> dict[str, Any]:
-    """Return the arguments as the audit keeps them, 16 KiB at most, and their fingerprint."""
+    """Return the masked arguments, at most 16,384 characters, and their fingerprint."""
     shown = redact_value(arguments, organization_id, server)
     try:
         text = to_canonical_json(shown)
-    except ValueError:  # clients send numbers that JSON has no word for
+    except ValueError:  # clients send numbers that JSON can't represent
         shown = make_storable(shown)
         text = to_canonical_json(shown)
     written = text if shown is arguments else to_sorted_json(arguments)

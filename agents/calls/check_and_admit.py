@@ -1,7 +1,7 @@
-"""First half: resolve, check, decide, ask, admit.
+"""Resolve, check, decide and admit a call.
 
-What was decided is compared with the policy generation when the call is admitted, so a change made
-anywhere holds on the very next call. Each refusal and each question is written before it is raised.
+Admission compares the policy generation of the decision with the current one, so a policy change
+applies from the next call on. Refusals and approval requests are recorded before they are raised.
 """
 
 import asyncio
@@ -32,17 +32,17 @@ from bonobot.ledger.types import Admission
 from bonobot.ledger.writer.writer_thread import get_writer
 from mcp_servers.schemas.subprocess_pool import check
 
-# A snapshot can go stale between reading and admission again and again only in a storm of changes.
+# Only constant policy changes can make a snapshot stale this often between reading and admission.
 TRIES = 5
-# Characters that URI templates look at.
+# Characters to match against URI templates on the event loop; more go to a thread.
 FOUND_INLINE = 16_384
 
 
 @dataclass(frozen=True, slots=True)
 class AdmittedCall:
-    """An admitted call: what decided it, and what was reserved for it.
+    """An admitted call: the snapshot that decided it, its target, and what was reserved for it.
 
-    `request` is as it was asked for, by the principal as it was admitted.
+    `request` carries the principal as of the admission.
     """
 
     request: CallRequest
@@ -52,11 +52,11 @@ class AdmittedCall:
 
 
 async def admit(request: CallRequest) -> AdmittedCall:
-    """Bring a call through the first half of the door.
+    """Resolve, check and decide a call, and admit it.
 
-    Raises `Refused` (`ApprovalRequired` where a person must say yes), `InvalidArguments`,
-    `NotFound` (unknown tool) or the ledger's `Refusal`, each after it was written to the audit;
-    `BadToken` where the caller's token has ended meanwhile.
+    Raises `CallRefused` (`ApprovalRequired` if a person must approve it), `InvalidArguments`,
+    `NotFound` (unknown tool) or the ledger's `Refusal`, each after recording it in the audit log;
+    `BadToken` if the caller's token is no longer valid.
     """
     request, snapshot = await _prepare_request(request, fresh=False)
     asked: PolicyDecision | None = None
@@ -94,9 +94,9 @@ async def admit(request: CallRequest) -> AdmittedCall:
 
 
 async def decide_again(request: CallRequest, passed: AdmittedCall) -> AdmittedCall:
-    """Decide an admitted call anew, by what its server is known to declare now; writes nothing.
+    """Decide an admitted call again with the server's current definitions; writes nothing.
 
-    Raises as `admit`; where a person said yes, they said it to the definition as it was.
+    Raises as `admit_call` does. An approval is only valid for the definition it was given for.
     """
     request, snapshot = await _prepare_request(request, fresh=True)
     target = _require_target(request, snapshot, await _find_target(request, snapshot))
@@ -115,7 +115,7 @@ async def decide_again(request: CallRequest, passed: AdmittedCall) -> AdmittedCa
 
 
 async def _is_stale(snapshot: CallSnapshot) -> bool:
-    """Tell whether a refusal was decided on old rules: admission, which tells, wasn't reached."""
+    """Return whether the snapshot is older than the current policy generation."""
     now = await get_runtime().orm(load_policy_generation, snapshot.organization_id)
     return now != snapshot.generation
 
@@ -123,10 +123,10 @@ async def _is_stale(snapshot: CallSnapshot) -> bool:
 async def _prepare_request(
     request: CallRequest, *, fresh: bool
 ) -> tuple[CallRequest, CallSnapshot]:
-    """Return what decides the call: a snapshot, and the request by a principal not older than it.
+    """Return the request and the snapshot that decides it; the principal is at least as recent.
 
-    The principal is read after the snapshot's generation was, and admission compares that one: what
-    both say holds at the same moment. Raises `NotFound` for what isn't the principal's.
+    The principal is read after the snapshot's generation, which admission compares, so both are
+    valid at the same time. Raises `NotFound` for an agent or server the principal can't reach.
     """
     snapshot = await _snapshot(request, fresh=fresh)
     request = await _refresh_principal(request, snapshot, fresh=fresh)
@@ -154,7 +154,7 @@ async def _refresh_principal(
 
 
 def _get_snapshot_key(request: CallRequest) -> tuple[str, UUID | None]:
-    """Return whose snapshot decides: an agent's, or without one a server's."""
+    """Return the snapshot's kind and id: the agent, or the server if there is no agent."""
     if request.agent_id:
         return "agent", request.agent_id
     return "server", request.server_id
@@ -171,7 +171,7 @@ async def _snapshot(request: CallRequest, *, fresh: bool) -> CallSnapshot:
 
 
 async def _find_target(request: CallRequest, snapshot: CallSnapshot) -> Target | None:
-    """Find what is asked for, beside the loop where many templates read a long URI."""
+    """Find the target; in a thread if many templates have to match a long URI."""
     if estimate_match_cost(request, snapshot) <= FOUND_INLINE:
         return find(request, snapshot)
     return await asyncio.to_thread(find, request, snapshot)
@@ -185,7 +185,7 @@ def _require_target(request: CallRequest, snapshot: CallSnapshot, target: Target
 
 
 def _decide_call(request: CallRequest, snapshot: CallSnapshot, target: Target) -> PolicyDecision:
-    """Return the decision; raises `Refused` for a no that is not set aside to try it."""
+    """Return the decision; raises `CallRefused` for a denial that isn't a reviewer's trial."""
     decision = target.decision
     if isinstance(target, SnapshotTool):
         decision = snapshot.decided(target, request.arguments)
@@ -201,7 +201,7 @@ def _decide_call(request: CallRequest, snapshot: CallSnapshot, target: Target) -
 
 
 async def _add_call_labels(request: CallRequest, snapshot: CallSnapshot, target: Target) -> Target:
-    """Return the target with the labels that this very call brings, where its tool tells them."""
+    """Return the target with the labels that this call's arguments add, if its tool reports any."""
     tool = target.builtin if isinstance(target, SnapshotTool) else None
     if tool is None or tool.brings is None or snapshot.agent_id is None:
         return target
@@ -210,7 +210,7 @@ async def _add_call_labels(request: CallRequest, snapshot: CallSnapshot, target:
 
 
 def _is_unapproved_trial(request: CallRequest, decision: PolicyDecision) -> bool:
-    """Tell whether somebody who may approve it tries a definition that waits for approval."""
+    """Return whether a reviewer is trying a definition that is pending review."""
     waits = decision.code in ("not_approved", "definition_changed")
     trying = request.unapproved and waits and request.agent_id is None
     return trying and request.principal.may(Action.APPROVE_DEFINITIONS)
@@ -227,7 +227,7 @@ async def _check_approval(
 async def _record_refusal(
     request: CallRequest, snapshot: CallSnapshot, target: Target | None, problem: Problem
 ) -> None:
-    """Write the refusal; without its row the caller gets the ledger's own error instead."""
+    """Record the refusal; raises the ledger's error if it can't be written."""
     if isinstance(problem, Refusal) and problem.code == "audit_unavailable":
         return
     decision = PolicyDecision("deny", problem.rule or problem.code, problem.code)

@@ -1,8 +1,8 @@
-"""Calls promised as tasks until approved.
+"""Deferred calls: calls that are returned as MCP tasks until they are approved.
 
-Whoever asks what became of one takes it a step further: a yes makes it ready, a no ends it, and a
-call whose process died is made again only if it never went out. Every step is a conditional
-update, so that of several who come at once, one takes it.
+Reading a deferred call advances it: an approval makes it ready, a denial ends it, and a call whose
+process crashed is repeated only if it was never sent. Each step is a conditional UPDATE, so only
+one of several concurrent readers performs it.
 """
 
 from collections.abc import Mapping
@@ -24,14 +24,14 @@ from bonobot.ledger.models import AuditRow
 
 State = Promise.State
 LEASE = timedelta(seconds=15)
-# How long what came of a call is kept after its question is over.
+# How long a result is kept after its approval has expired.
 KEPT = timedelta(days=1)
 MOST_SWEPT = 500
 OPEN = (State.WAITING, State.READY, State.RUNNING, State.ASKING)
 
 
 def create_deferred_call(approval_id: UUID, request: Mapping[str, Any]) -> Promise:
-    """Write a call down that waits for a person; the same call is promised once at a time."""
+    """Save a call that waits for approval; reuses the row of the same waiting call."""
     waiting = Promise.objects.filter(approval_id=approval_id, state=State.WAITING)
     found = waiting.select_related("approval").first()
     if found is not None:
@@ -47,9 +47,9 @@ def create_deferred_call(approval_id: UUID, request: Mapping[str, Any]) -> Promi
 
 
 def find_deferred_call(organization_id: UUID, promise_id: UUID) -> Promise | None:
-    """Return how a call stands by now; one that is to be made is `ready`.
+    """Return a deferred call, advanced to its current state; `ready` means it can be made.
 
-    A problem that ended it stands in its answer as `refused`.
+    A problem that ended it is in its answer as `refused`.
     """
     rows = Promise.objects.for_organization(organization_id).filter(pk=promise_id)
     row: Promise | None = rows.select_related("approval").first()
@@ -65,7 +65,7 @@ def find_deferred_call(organization_id: UUID, promise_id: UUID) -> Promise | Non
 
 
 def claim(row: Promise) -> bool:
-    """Take a call that is ready, to make it; tell whether nobody else has."""
+    """Claim a ready call; return False if another process has claimed it."""
     number, now = generate_uuid7(), timezone.now()
     taken = Promise.objects.filter(pk=row.pk, state=State.READY, fence=row.fence).update(
         state=State.RUNNING, fence=F("fence") + 1, call_id=number, beaten_at=now, updated_at=now
@@ -76,17 +76,17 @@ def claim(row: Promise) -> bool:
 
 
 def update_heartbeat(row: Promise) -> bool:
-    """Say that a call is still being made; False where it isn't ours any more, or taken back."""
+    """Update the heartbeat of a running call; False if it was claimed by others or canceled."""
     return bool(_filter_leased(row).update(beaten_at=timezone.now()))
 
 
 def finish(row: Promise, state: str, answer: Mapping[str, Any]) -> bool:
-    """Write what came of a call that we make; tell whether it was still ours."""
+    """Save the result of a claimed call; return whether the claim was still valid."""
     return _move(row, _filter_leased(row), state, answer)
 
 
 def wait_again(row: Promise, approval_id: UUID) -> bool:
-    """Wait for a person once more: the yes was for a call as it isn't any more."""
+    """Wait for a new approval, because the old one doesn't fit the call any more."""
     approval = Approval.objects.get(pk=approval_id)
     return bool(
         _filter_leased(row).update(
@@ -100,7 +100,7 @@ def wait_again(row: Promise, approval_id: UUID) -> bool:
 
 
 def save_responses(row: Promise, responses: Mapping[str, Any]) -> None:
-    """Take what a server asked for; with all of it, the call is to go on."""
+    """Save responses to input requests; once complete, the call is ready to continue."""
     found = row.answer.open()
     given = found.get("given", {}) | {
         key: one for key, one in responses.items() if key in found["requests"]
@@ -121,12 +121,12 @@ def save_responses(row: Promise, responses: Mapping[str, Any]) -> None:
 
 
 def mark_visited(row: Promise) -> None:
-    """Note that the person before the client went to where it is answered."""
+    """Note that the client's user visited the approval page."""
     Promise.objects.filter(pk=row.pk).update(visited=True)
 
 
 def cancel(principal: Principal, row: Promise) -> None:
-    """Take a call back: nobody is asked any more, and what comes of it is told to nobody."""
+    """Cancel a deferred call: withdraw its approval request or discard its result."""
     with transaction.atomic():
         waits = Promise.objects.filter(pk=row.pk, state=State.WAITING)
         if waits.update(state=State.CANCELLED, updated_at=timezone.now()):
@@ -137,14 +137,14 @@ def cancel(principal: Principal, row: Promise) -> None:
 
 
 def forget_old() -> int:
-    """Remove promises whose time is over; return how many."""
+    """Delete expired deferred calls; return how many."""
     old = Promise.objects.filter(ends_at__lt=timezone.now()).values_list("pk", flat=True)
     found, _ = Promise.objects.filter(pk__in=list(old[:MOST_SWEPT])).delete()
     return found
 
 
 def _advance_call(row: Promise) -> None:
-    """Take a call further whose question is answered, or whose time was over."""
+    """Advance a waiting call whose approval was answered or has expired."""
     waits = Promise.objects.filter(pk=row.pk, state=State.WAITING, approval=row.approval)
     if row.approval.answerable(timezone.now()):
         return
@@ -156,7 +156,7 @@ def _advance_call(row: Promise) -> None:
 
 
 def _recover_call(row: Promise) -> None:
-    """End a call that its process left, or have it made where it never went out."""
+    """End a call whose process crashed, or make it ready again if it was never sent."""
     went_out = AuditRow.objects.filter(pk__in=[row.call_id]).exclude(decision="deny").exists()
     if not went_out:
         _filter_leased(row).update(state=State.READY, updated_at=timezone.now())
@@ -178,7 +178,7 @@ def _filter_leased(row: Promise) -> Any:
 
 
 def _move(row: Promise, rows: Any, state: str, answer: Mapping[str, Any]) -> bool:
-    """Write state and answer together, where the row is still one of `rows`."""
+    """Save state and answer together if the row is still one of `rows`."""
     with transaction.atomic():
         if not rows.update(state=state, updated_at=timezone.now()):
             return False

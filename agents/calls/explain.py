@@ -1,9 +1,7 @@
-"""Why a tool is allowed or not; no tools.
+"""Explain why a tool can be called or not, and why a server has no callable tools.
 
-Each stage says what it would say by itself, also behind one that refuses, and who can change it.
+Each stage is evaluated on its own, even after one that denies, and names who can change it.
 Nothing is called, reserved or written.
-
-Pure over a snapshot.
 """
 
 from collections import Counter
@@ -30,12 +28,12 @@ from mcp_servers.flow_labels import FlowLabel, decode_labels
 from mcp_servers.schemas.subprocess_pool import check
 
 MICROSECONDS = 1_000_000
-# What the stages of a decision are called here, in their order.
+# The names of the decision stages here, in order.
 DECIDING = (
     *("switches", "server", "binding", "definition"),
     *("binding_lists", "organization_rules", "policy"),
 )
-# Who can change what a stage says; for some codes it is somebody else.
+# The action needed to change a stage's verdict; some codes need a different one.
 CHANGED_BY: Mapping[str, Action | None] = {
     "resolve": Action.MANAGE_AGENTS,
     "arguments": None,
@@ -60,7 +58,7 @@ WHOEVER_CALLS, THE_SERVER = "whoever calls", "the server's makers"
 
 @dataclass(frozen=True, slots=True)
 class StageExplanation:
-    """What one stage of the door says: `allow`, `ask`, `deny`, or `skip` where it has no say."""
+    """The verdict of one stage: `allow`, `ask`, `deny`, or `skip` if it doesn't apply."""
 
     stage: str
     verdict: str
@@ -71,14 +69,14 @@ class StageExplanation:
 
     @property
     def who(self) -> str:
-        """Name the roles (or those) who can change what this stage says."""
+        """The roles, or other parties, that can change this verdict."""
         action = CHANGED_BY.get(self.code, CHANGED_BY[self.stage])
         if action is None:
             return WHOEVER_CALLS if self.stage == "arguments" else THE_SERVER
         return WHO_MAY[action]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as programs read it."""
+        """Return the explanation as JSON data."""
         return {
             "stage": self.stage,
             "verdict": self.verdict,
@@ -97,10 +95,10 @@ def explain(
     tool: SnapshotTool,
     arguments: Arguments | None = None,
 ) -> dict[str, Any]:
-    """Return what a call of the principal's would come to, with every stage of the door.
+    """Return the decision that a call by the principal would get, with every stage.
 
-    `first` names the first stage that refuses, else the first that asks. Without `arguments` the
-    rules with conditions say what they might (as in `Snapshot.tools`). Does queries.
+    `first` names the first stage that denies, else the first that asks. Without `arguments`, rules
+    with conditions count as in `CallSnapshot.tools`. Queries the database.
     """
     found = list(_explain_stages(principal, snapshot, tool, arguments))
     first = next((one for one in found if one.verdict == "deny"), None)
@@ -185,7 +183,7 @@ def _explain_approval(decided: list[StageVerdict]) -> StageExplanation:
 def _explain_flow_labels(
     principal: Principal, snapshot: CallSnapshot, tool: SnapshotTool
 ) -> StageExplanation:
-    """Say what the caller outside a session holds, and what the tool would add."""
+    """Explain the labels held outside sessions and those the tool would add."""
     held = _load_held_labels(principal, snapshot)
     adds = ", ".join(tool.labels) or "nothing"
     seen = ", ".join(decode_labels(held)) or "nothing"
@@ -224,7 +222,7 @@ def _explain_rate_limit(snapshot: CallSnapshot) -> StageExplanation:
         int(timezone.now().timestamp() * MICROSECONDS),
         gcra.compute_interval(one.per_minute),
     )
-    # What is owed rounds up: a call that is half back doesn't count yet.
+    # Round up: a partly regained call doesn't count yet.
     left = max(0, one.burst - -(-max(0, tat - now) // interval))
     reason = format_message(
         "{left} of {burst} calls are free at once; {per_minute} a minute come back.",
@@ -247,7 +245,7 @@ def _explain_rate_limit(snapshot: CallSnapshot) -> StageExplanation:
 
 
 def _explain_budgets(snapshot: CallSnapshot, tool: SnapshotTool) -> StageExplanation:
-    """Say what is left of each budget; a call is refused where no call is left."""
+    """Explain what is left of each budget; denies if no call is left."""
     limits = select_limits(snapshot.limits, server_id=tool.facts.server_id, session_id=None)
     if not limits:
         return StageExplanation("budgets", "allow", reason="No budget is set.")
@@ -270,7 +268,7 @@ def _explain_budgets(snapshot: CallSnapshot, tool: SnapshotTool) -> StageExplana
 
 
 def _format_remaining(unit: str, left: int, limit: int) -> str:
-    """Return what is left of a limit as people read it: money in dollars."""
+    """Return the remaining amount for people: money in dollars."""
     if unit == "microusd":
         return f"${left / 1e6:,.4f} of ${limit / 1e6:,.2f}"
     return f"{left:,} of {limit:,} {unit}"
@@ -278,7 +276,7 @@ def _format_remaining(unit: str, left: int, limit: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class NoToolsReason:
-    """Why there is none, and what to do."""
+    """Why a server or agent has no callable tools, and what to do."""
 
     code: str
     reason: str
@@ -289,9 +287,9 @@ class NoToolsReason:
 
 
 def find_no_tools_reason(snapshot: CallSnapshot) -> NoToolsReason | None:
-    """Return why no tool of a server can be called; None where one can.
+    """Return why no server tool can be called; None if one can.
 
-    Built-in tools alone don't count: nobody makes an agent for them.
+    Built-in tools don't count: an agent needs at least one server tool to be useful.
     """
     mcp = [tool for tool in snapshot.tools.values() if tool.facts.source == "mcp"]
     if any(tool.decision.offered for tool in mcp):
@@ -314,7 +312,7 @@ def find_no_tools_reason(snapshot: CallSnapshot) -> NoToolsReason | None:
 
 
 def _find_main_reason(tools: list[SnapshotTool], snapshot: CallSnapshot) -> NoToolsReason:
-    """Return the reason that stands most often in the way, in the words of one such tool."""
+    """Return the most frequent reason, as worded for one of the tools."""
     if snapshot.ruling.policy.mode == "none":
         return NoToolsReason(
             "denied_by_policy",

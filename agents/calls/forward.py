@@ -1,4 +1,4 @@
-"""Send an admitted call to its server, or run the built-in tool that it names."""
+"""Send an admitted call to its server, or run its built-in tool."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
@@ -24,7 +24,7 @@ from mcp_servers.client.protocol_versions import HEADER_MISMATCH
 from mcp_servers.refresh_definitions import await_refresh_on_error
 
 CANCEL_TIMEOUT_S = 5.0
-LEAST_S = 0.1  # of a call that goes out again when its time is nearly over
+LEAST_S = 0.1  # for a retry shortly before the deadline
 
 MakeCall = Callable[[CallRequest], Awaitable[CallOutcome]]
 
@@ -32,11 +32,11 @@ MakeCall = Callable[[CallRequest], Awaitable[CallOutcome]]
 async def forward_call(
     request: CallRequest, passed: AdmittedCall, make_call: MakeCall
 ) -> dict[str, Any]:
-    """Return the raw result; a call that was mirrored by old annotations goes out once more.
+    """Return the raw result; retry once if the server rejects headers built from an old schema.
 
-    A server that refuses headers (-32020) has read nothing of the call. Its declarations are read
-    again, and only what may be called as it is declared now is sent (MCP 2026-07-28, transports).
-    `make_call` makes the calls of a built-in tool.
+    A server that rejects the headers (-32020) didn't process the call. Its definitions are then
+    refreshed, and the call is decided again before it is resent (MCP 2026-07-28, transports).
+    `make_call` makes the calls of built-in tools.
     """
     began = perf_counter()
     try:
@@ -111,9 +111,9 @@ def _build_tool_context(
 async def _call_on_behalf(
     make_call: MakeCall, parent: CallRequest, method: Method, server_id: UUID, name: str
 ) -> CallOutcome:
-    """Make a call on behalf of a built-in tool: decided, admitted and audited by itself.
+    """Make a call for a built-in tool; it is decided, admitted and audited on its own.
 
-    Raises `CallIncomplete` where its server asks for something first.
+    Raises `CallIncomplete` if the call is pending.
     """
     outcome = await make_call(
         CallRequest(
@@ -144,7 +144,7 @@ async def _call_on_behalf(
 
 
 async def cancel_task(request: CallRequest, task_id: str) -> None:
-    """Tell a server that nobody waits for its task any more; what it does then is its own."""
+    """Send `tasks/cancel` for a task whose result is no longer needed."""
     if request.agent_id is None or request.server_id is None:
         return
     snapshot = await get_runtime().orm(get_snapshot_cache().read, "agent", request.agent_id)

@@ -1,7 +1,7 @@
-"""Calls handed between processes, by rows.
+"""Hand calls over between processes, through database rows.
 
-Every step is a conditional UPDATE, so that each is done by one process. The bus makes it quick;
-without it, or where a ring is lost, both ends look by themselves.
+Each step is a conditional UPDATE, so only one process performs it. The Redis bus wakes both sides
+quickly; without it they poll.
 """
 
 from collections.abc import Collection
@@ -17,15 +17,15 @@ from bonobot.core.redis_bus import wake_listeners
 
 HELD, ASKED, TAKEN = Handover.State.HELD, Handover.State.ASKED, Handover.State.TAKEN
 ANSWERED, LEFT = Handover.State.ANSWERED, Handover.State.LEFT
-# Where holders listen.
+# The bus channel that holders of calls listen on.
 HOLDERS = "held-calls"
-# Rows of processes that ended without a word.
+# Older rows belong to processes that crashed.
 FORGOTTEN = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True)
 class HandoffStatus:
-    """How a handover stands: whether it is answered, with what, and the holder's last beat."""
+    """The state of a handoff: whether it has a result, the result, and the last heartbeat."""
 
     answered: bool
     found: str
@@ -34,31 +34,31 @@ class HandoffStatus:
 
 @dataclass(frozen=True, slots=True)
 class HandoffRequests:
-    """What others ask of held calls: to go on with what was said, or to end them."""
+    """What other processes request of held calls: continue with answers, or end."""
 
     taken: list[tuple[str, str]]
     left: list[str]
 
 
 def build_channel(call_id: str) -> str:
-    """Return where who asks about a call listens."""
+    """Return the bus channel for callers that wait for a call."""
     return f"held-call:{call_id}"
 
 
 def create_handoff(organization_id: UUID, call_id: str) -> None:
-    """Have a call found by other processes; forgets what was left behind."""
+    """Make a call available to other processes; deletes abandoned rows."""
     now = timezone.now()
     delete_in_order(Handover.objects.filter(beaten_at__lt=now - FORGOTTEN))
     Handover.objects.create(pk=call_id, organization_id=organization_id, beaten_at=now)
 
 
 def update_heartbeats(calls: Collection[str]) -> None:
-    """Say that these calls are still held (a query)."""
+    """Update the heartbeats of held calls (one query)."""
     update_in_order(Handover.objects.filter(pk__in=calls), beaten_at=timezone.now())
 
 
 def take(calls: Collection[str]) -> HandoffRequests:
-    """Return what others ask of held calls, to one taker (a query, and one for each taken)."""
+    """Claim the requests for held calls (one query, plus one per claimed call)."""
     rows = Handover.objects.filter(pk__in=calls, state__in=(ASKED, LEFT))
     found = list(rows.values_list("pk", "state", "said"))
     return HandoffRequests(
@@ -73,19 +73,19 @@ def take(calls: Collection[str]) -> HandoffRequests:
 
 
 def answer(call_id: str, found: str) -> None:
-    """Say what came of a call that was taken."""
+    """Save the result of a claimed call and wake its caller."""
     Handover.objects.filter(pk=call_id, state=TAKEN).update(state=ANSWERED, found=found)
     wake_listeners(build_channel(call_id))
 
 
 def close(call_id: str) -> None:
-    """Have a call found no more that is over; who asked meanwhile is told by its row's end."""
+    """Delete the row of a finished call and wake callers that wait for it."""
     Handover.objects.filter(pk=call_id).exclude(state__in=(TAKEN, ANSWERED)).delete()
     wake_listeners(build_channel(call_id))
 
 
 def send_answers(organization_id: UUID, call_id: str, said: str) -> bool:
-    """Leave answers for the holder; False where nobody holds the call, or another asks already."""
+    """Save answers for the holder; False if the call isn't held or another caller is first."""
     mine = Handover.objects.filter(pk=call_id, organization_id=organization_id)
     passed = mine.filter(state__in=(HELD, ANSWERED)).update(state=ASKED, said=said, found="")
     wake_listeners(HOLDERS)
@@ -93,13 +93,13 @@ def send_answers(organization_id: UUID, call_id: str, said: str) -> bool:
 
 
 def find_status(call_id: str) -> HandoffStatus | None:
-    """Return how a handover stands, None where it is over (a query)."""
+    """Return the state of a handoff, or None if it is over (one query)."""
     row = Handover.objects.filter(pk=call_id).first()
     return HandoffStatus(row.state == ANSWERED, row.found, row.beaten_at) if row else None
 
 
 def leave(call_id: str) -> bool:
-    """Say that nobody waits any more: the holder ends the call. False where it has answered."""
+    """Mark the call as abandoned, so that its holder ends it; False if it has a result."""
     waiting = Handover.objects.filter(pk=call_id, state__in=(ASKED, TAKEN))
     given_up = waiting.update(state=LEFT)
     wake_listeners(HOLDERS)
@@ -107,7 +107,7 @@ def leave(call_id: str) -> bool:
 
 
 def mark_received(call_id: str, *, over: bool) -> None:
-    """Take note that the answer has come; the row of a call that is over goes."""
+    """Mark the result as received; deletes the row if the call is over."""
     row = Handover.objects.filter(pk=call_id, state=ANSWERED)
     if over:
         row.delete()

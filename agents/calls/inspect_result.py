@@ -1,4 +1,4 @@
-"""Inspect a raw result: mask secrets, scan and bound its text, keep what was cut."""
+"""Inspect a raw result: mask secrets, scan and truncate its text, store what was cut."""
 
 import asyncio
 from functools import partial
@@ -23,12 +23,12 @@ NOTE = 512
 async def inspect_result(
     request: CallRequest, passed: AdmittedCall, result: dict[str, Any]
 ) -> tuple[ResultText, dict[str, Any], dict[str, Any]]:
-    """Return the result as models read it, as programs do, and what the audit is told of it."""
+    """Return the result as text for models, as JSON, and its details for the audit log."""
     organization_id = passed.snapshot.organization_id
     limit = settings.BONOBOT_RESULT_LIMIT
     if passed.target.facts.source == "builtin":
-        limit += NOTE  # of the call that it made, which was cut already and says so
-    # Long texts are read beside the loop, which other calls are waiting for.
+        limit += NOTE  # room for the truncation note of the call that it made
+    # Scan long texts in a thread, to keep the event loop free.
     read = partial(_render, result, organization_id, limit=limit, result_id=request.call_id)
     inline = estimate_size(result, READ_INLINE) <= READ_INLINE
     shown, result, told = read() if inline else await asyncio.to_thread(read)

@@ -1,15 +1,14 @@
-"""Calls waiting for input or a task; next legs.
+"""Pending calls: calls that wait for input or for a task, and their next legs.
 
-A state that comes without a question is sent back at once. Everything else is written down as an
-`Exchange`, and the caller goes on with it as a further leg; that takes a session, since elsewhere
-nobody would answer.
+A request state without input requests is sent back at once. Everything else is saved as an
+`Exchange` row, and the session continues the call with another leg. Only sessions can do that:
+other callers have no one who could answer.
 
-Each leg is a call of its own for the audit and the policy: it is admitted and settled. What a leg
-ended with is written before it is settled, so that a call whose process died between two legs goes
-on where it stood, in any process.
+Each leg is admitted, audited and settled as a call of its own. Its result is saved before it is
+settled, so any process can continue the call after a crash between two legs.
 
-The call went through the door. Its task is spoken of only as long as the tool may be called as it
-was then; that it is over is in the audit, once for each process that has told of it.
+A task can only be accessed while its tool may still be called. The end of a task is recorded in
+the audit log, once per process that reports it.
 """
 
 import asyncio
@@ -53,7 +52,7 @@ from mcp_servers.client.endpoint import ServerEndpoint
 from mcp_servers.client.errors import UpstreamError, build_protocol_error, build_rpc_error
 from mcp_servers.client.pool import get_connection_pool
 
-# A task whose server doesn't say how long it keeps it, and the longest that is waited for one.
+# The lifetime of a task without a `ttlMs`, and the longest that any task is waited for.
 TASK_TIME = timedelta(hours=24)
 LONGEST_TASK = timedelta(days=7)
 
@@ -61,9 +60,9 @@ LONGEST_TASK = timedelta(days=7)
 def note(
     request: CallRequest, found: IncompleteResult, *, server_id: UUID, name: str, own: str
 ) -> Exchange:
-    """Write what a leg of a session's call ended with.
+    """Save the incomplete result of a leg of a session's call.
 
-    Raises `BadRequest` where the server asks again and again.
+    Raises `InvalidInputRequest` if the server asks too many times.
     """
     before = request.continues
     if before is None:
@@ -82,7 +81,7 @@ def note(
     exchange.requests = make_storable(asks)
     exchange.request_state = found.state
     exchange.responses = {}
-    # What goes on is the session's call, also where a built-in tool of it made this one.
+    # The session continues its own call, even if a built-in tool made this one for it.
     exchange.call_id = request.parent_id or request.call_id
     parts = dict.fromkeys((exchange.call_id, request.call_id))
     exchange.legs = [*exchange.legs, *map(str, parts)]
@@ -110,7 +109,7 @@ def _build_pending_call(request: CallRequest, server_id: UUID, name: str, own: s
 
 
 def build_continuation(exchange: Exchange) -> CallContinuation:
-    """Return how the next leg goes on: with the answers, and the state as it came."""
+    """Return the continuation for the next leg: the responses and the unchanged request state."""
     answers: dict[str, Any] = exchange.responses.open() or {}
     more: dict[str, Any] = {}
     if exchange.kind == Exchange.Kind.INPUT:
@@ -130,13 +129,13 @@ def build_continuation(exchange: Exchange) -> CallContinuation:
 
 
 def save_responses(exchange: Exchange, responses: Mapping[str, Any]) -> None:
-    """Keep answers of ours until the server gets them: none is made twice."""
+    """Save responses until the server has received them, so that none is created twice."""
     exchange.responses = {**(exchange.responses.open() or {}), **make_storable(dict(responses))}
     exchange.save(update_fields=["responses", "updated_at"])
 
 
 def mark_delivered(exchange_id: UUID, keys: Iterable[str]) -> None:
-    """Take note that a task has got answers, which are forgotten here."""
+    """Mark responses as delivered to a task and clear them."""
     exchange = Exchange.objects.get(pk=exchange_id)
     exchange.answered = [*exchange.answered, *keys]
     exchange.responses = {}
@@ -145,13 +144,13 @@ def mark_delivered(exchange_id: UUID, keys: Iterable[str]) -> None:
 
 
 def open_one(exchange_id: UUID | str | None = None, call_id: UUID | None = None) -> Exchange | None:
-    """Return an exchange that isn't over, by its id or by the last leg that is."""
+    """Return an open pending call by its id or by the id of its last leg."""
     wanted = Q(pk=exchange_id) if exchange_id else Q(call_id=call_id)
     return Exchange.objects.filter(wanted, closed_at=None).first()
 
 
 def close(exchange_id: UUID | str) -> None:
-    """Write that the call is over, once; what was entered for it is forgotten."""
+    """Close a pending call and clear the answers that were entered for it."""
     if (exchange := open_one(exchange_id)) is None:
         return
     exchange.closed_at = timezone.now()
@@ -164,17 +163,17 @@ def close(exchange_id: UUID | str) -> None:
 
 
 def schedule_check(exchange: Exchange, at: datetime) -> None:
-    """Write when a task is looked at next, with no worker held until then."""
+    """Schedule the next check of a task, so that no worker has to wait for it."""
     Exchange.objects.filter(pk=exchange.pk).update(next_at=at)
 
 
 def open_of(session_id: UUID) -> list[Exchange]:
-    """Return a session's calls that aren't over."""
+    """Return a session's open pending calls."""
     return list(Exchange.objects.filter(session_id=session_id, closed_at=None))
 
 
 def filter_waiting_sessions(sessions: Any) -> Any:
-    """Keep the sessions that have a reason to rest here: a question, or a task to look at later."""
+    """Filter sessions that wait for an elicitation or for a scheduled task check."""
     asked = Question.objects.filter(state=Question.State.WAITING, exchange__isnull=False)
     later = Exchange.objects.filter(closed_at=None, next_at__gt=timezone.now())
     return sessions.filter(
@@ -184,7 +183,7 @@ def filter_waiting_sessions(sessions: Any) -> Any:
 
 Ask = Callable[[str, Mapping[str, Any]], Awaitable[dict[str, Any]]]
 
-# Looks at a task that may fail one after the other before it is left for later.
+# Consecutive polls that may fail before the task is left for later.
 FAILURES = 3
 UNKNOWN_TASK = -32602
 
@@ -192,7 +191,7 @@ UNKNOWN_TASK = -32602
 async def send_leg(
     request: CallRequest, endpoint: ServerEndpoint, ask: Ask, params: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Send a leg of a call and return the raw result; one of a task looks at the task instead."""
+    """Send a leg of a call, or poll its task; return the raw result."""
     going_on = request.continues
     if going_on and going_on.task_id:
         return await _poll_task(request, endpoint, going_on, ask)
@@ -219,9 +218,9 @@ async def send_leg(
 async def save_pending_call(
     request: CallRequest, passed: AdmittedCall, result: Mapping[str, Any]
 ) -> UUID | None:
-    """Write down how a call goes on whose result isn't its last, and return the exchange's id.
+    """Save a call whose result is incomplete as a pending call, and return its id.
 
-    Raises `UpstreamError` (`protocol_error`) where the server asks for what it may not.
+    Raises `UpstreamError` (`protocol_error`) if the server asks for something it may not.
     """
     server_id = passed.target.facts.server_id
     server = passed.snapshot.servers.get(server_id) if server_id else None
@@ -241,13 +240,13 @@ async def save_pending_call(
 
 
 def _build_relayed_params(params: Mapping[str, Any], relay: RelayOptions) -> dict[str, Any]:
-    """Return what is sent for another program, with the answers and the state that it sent."""
+    """Return the parameters of a relayed call, with the client's responses and request state."""
     meta = {"_meta": dict(relay.meta)} if relay.meta else {}
     return {**params, **relay.more, **meta}
 
 
 def _get_allowed_requests(request: CallRequest, endpoint: ServerEndpoint) -> frozenset[str]:
-    """Return what a server may ask for: what was chosen for it, and the caller can be asked."""
+    """Return the requests a server may send: enabled for it and supported by the caller."""
     chosen = frozenset(str(one) for one in endpoint.may_ask)
     return chosen & request.relay.may_ask if request.relay else chosen
 
@@ -255,10 +254,10 @@ def _get_allowed_requests(request: CallRequest, endpoint: ServerEndpoint) -> fro
 async def _poll_task(
     request: CallRequest, endpoint: ServerEndpoint, going_on: CallContinuation, ask: Ask
 ) -> dict[str, Any]:
-    """Look at a task until it is over, asks for something, or this leg has taken its time.
+    """Poll a task until it ends, asks for input, or this leg times out.
 
-    A task that its server can't tell of just now is left for later. Raises `UpstreamError`: the
-    task's own error, or `task_lost`, `task_cancelled`, `task_expired`.
+    After repeated failures the task is left for later. Raises `UpstreamError`: the task's own
+    error, or `task_lost`, `task_cancelled`, `task_expired`.
     """
     named = {"taskId": going_on.task_id}
     if going_on.updates:
@@ -294,7 +293,7 @@ async def _poll_task(
 def _parse_task_result(
     endpoint: ServerEndpoint, going_on: CallContinuation, found: Mapping[str, Any]
 ) -> dict[str, Any] | None:
-    """Return what a task has come to; None while it is worked on."""
+    """Return the result of a task; None while it is still working."""
     status = found.get("status")
     if status == "completed":
         result = found.get("result")
@@ -312,7 +311,7 @@ def _parse_task_result(
     except InvalidInputRequest as fault:
         raise build_protocol_error(endpoint, str(fault)) from None
     if not set(wanted) - going_on.answered:
-        return None  # it has our answers, and didn't come to them yet
+        return None  # it has our responses but hasn't processed them yet
     return {**found, "resultType": "task", "taskId": going_on.task_id}
 
 
@@ -336,7 +335,7 @@ MOST_SEEN = 10_000
 
 @dataclass(frozen=True)
 class RemoteTask:
-    """A server's task, and the call that it was made of: `tool` is its name for the caller."""
+    """A server's task and the call that created it; `tool` is the name the caller used."""
 
     server_id: UUID
     id: str
@@ -351,10 +350,10 @@ async def ask(
     method: TaskMethod,
     said: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Ask a server about a task and return its answer, without our secrets.
+    """Send a task request to a server and return its response with secrets masked.
 
-    `snapshot` is how things are now. Raises `NotFound` (`unknown_task`) where the tool may not be
-    called any more, and `UpstreamError`.
+    `snapshot` must be current. Raises `NotFound` (`unknown_task`) if the tool may no longer be
+    called, and `UpstreamError`.
     """
     tool, server = snapshot.tools.get(task.tool), snapshot.servers.get(task.server_id)
     known = tool is not None and tool.facts.server_id == task.server_id and tool.decision.offered
@@ -382,7 +381,7 @@ def _note(
     task: RemoteTask,
     found: Mapping[str, Any],
 ) -> None:
-    """Write to the audit how a task ended."""
+    """Record the end of a task in the audit log."""
     result, failure = found.get("result"), found.get("error")
     failed = failure is not None or (isinstance(result, Mapping) and bool(result.get("isError")))
     text = to_sorted_json(result if result is not None else failure)
@@ -412,7 +411,7 @@ _seen: OrderedDict[UUID, None] = OrderedDict()
 
 
 def _mark_seen(task: RemoteTask) -> bool:
-    """Tell whether this process hears for the first time that a task is over."""
+    """Return True the first time this process sees that a task has ended."""
     if task.call_id in _seen:
         return False
     _seen[task.call_id] = None

@@ -1,15 +1,15 @@
-"""`call`: every governed call goes through here, whoever makes it.
+"""`make_call`, the only way to make a governed call.
 
-The way of a call:
+Steps:
 1. `resolve`: which attached server, server and definition the name means.
 2. `check_and_admit`: check the arguments, decide by the policy (allow, deny or ask), and admit the
-   call with its audit entry (`admit`), or ask a person for it (`require_approval`). No audit entry,
-   no call.
+   call with its audit entry (`admit`), or request an approval (`require_approval`). Without an
+   audit entry there is no call.
 3. `forward`: send it to its server, or run the built-in tool.
-4. `inspect_result`: mask secrets, scan and bound the text.
+4. `inspect_result`: mask secrets, scan and truncate the text.
 5. `settle_call`: close the audit entry and settle the budgets. An admitted call is always settled.
 
-A governed call is a span, by OpenTelemetry's GenAI conventions (`execute_tool`).
+Each call is an OpenTelemetry span that follows the GenAI conventions (`execute_tool`).
 """
 
 from contextlib import AbstractContextManager
@@ -48,15 +48,15 @@ __all__ = [
 async def call(request: CallRequest) -> CallOutcome:
     """Make one governed call.
 
-    Raises `Refused`, `InvalidArguments`, `NotFound` (unknown tool) or the ledger's `Refusal`, each
-    after it was written to the audit; an upstream's failure is an outcome, not an exception.
+    Raises `CallRefused`, `InvalidArguments`, `NotFound` (unknown tool) or the ledger's `Refusal`,
+    each after recording it in the audit log. A server's failure is an outcome, not an exception.
     """
     with LogContext(call=str(request.call_id)), _trace_call(request) as span:
         return _set_span_outcome(span, await _forward_and_settle(await admit(request)))
 
 
 async def _forward_and_settle(passed: AdmittedCall) -> CallOutcome:
-    """Forward the call and settle it, whatever happens: also when the caller goes away."""
+    """Forward the call and always settle it, even if the caller disconnects."""
     request, began, end = passed.request, perf_counter(), CallResult()
     try:
         await _complete_call(request, passed, end)
@@ -85,7 +85,7 @@ async def _forward_and_settle(passed: AdmittedCall) -> CallOutcome:
 
 
 def _is_trusted_instruction(target: Target) -> bool:
-    """Tell whether what a call gives are our own people's words."""
+    """Return whether the result is a trusted instruction of the organization's own people."""
     return isinstance(target, SnapshotTool) and bool(target.builtin and target.builtin.instructs)
 
 
@@ -110,22 +110,22 @@ async def _complete_call(request: CallRequest, passed: AdmittedCall, end: CallRe
 
 
 def _get_requested_name(request: CallRequest, target: Target) -> str:
-    """Return what was asked for by its server's own name; of a template, the URI."""
+    """Return the tool's own name at its server; for other methods the requested name or URI."""
     return target.facts.own_name if request.method == "tools/call" else request.tool
 
 
 async def release(holder: str) -> None:
-    """Close what calls of `holder` opened: children and handshake sessions."""
+    """Close all connections of a holder: child processes and MCP sessions."""
     await get_connection_pool().release(holder)
 
 
 async def disconnect(holder: str, server_id: UUID) -> None:
-    """Close what calls of `holder` opened at one server."""
+    """Close a holder's connections to one server."""
     await get_connection_pool().release(holder, server_id)
 
 
 def _trace_call(request: CallRequest) -> AbstractContextManager[Span | None]:
-    """Return the span of a call, from the door on."""
+    """Start the span of a call; a no-op without tracing."""
     if not tracing.is_on():
         return tracing.NOTHING
     return tracing.start_span(
@@ -141,7 +141,7 @@ def _trace_call(request: CallRequest) -> AbstractContextManager[Span | None]:
 
 
 def _set_span_outcome(span: Span | None, outcome: CallOutcome) -> CallOutcome:
-    """Say on the span how the call ended; return the outcome."""
+    """Record the outcome on the span and return it."""
     if span is not None:
         tracing.note(span, bonobot__outcome=outcome.outcome)
         tracing.mark_span_failed(span, outcome.code if outcome.outcome != "ok" else "")

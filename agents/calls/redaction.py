@@ -1,8 +1,7 @@
-"""Secrets out of arguments and results.
+"""Mask secrets in arguments and results.
 
-What is kept loses every stored secret of the organization, what is named like one and what looks
-like one. A result that somebody works with loses the stored secrets only: whatever else it says
-belongs to whoever asked.
+Stored values lose the organization's secrets and everything that is named or looks like a secret.
+Results returned to callers only lose the organization's secrets.
 """
 
 from typing import Any
@@ -15,16 +14,16 @@ from bonobot.core.text.masking import Masker, build_searchable_text, get_organiz
 
 
 async def prepare(snapshot: CallSnapshot) -> None:
-    """See to it that the organization's secrets are known, beside the loop where they aren't."""
+    """Load the organization's secrets unless they are cached."""
     organization_id, generation = snapshot.organization_id, snapshot.generation
     if find_cached_masker(organization_id, generation) is None:
         await get_runtime().orm(read_masker, organization_id, generation)
 
 
 def redact_value(value: Any, organization_id: UUID, server: ServerFacts | None) -> Any:
-    """Return a value as it may be kept; also what its own server holds that is no secret.
+    """Return a value that is safe to store; also masks the server's own configured values.
 
-    Most hold nothing: then it is the value itself, after one look at all that it says.
+    Returns the same object if nothing has to be masked.
     """
     masker = get_organization_masker(organization_id)
     words = build_searchable_text(value)
@@ -37,7 +36,7 @@ def redact_value(value: Any, organization_id: UUID, server: ServerFacts | None) 
 
 
 def redact_result(result: dict[str, Any], organization_id: UUID) -> dict[str, Any]:
-    """Return a result without the stored secrets; the same object where it holds none."""
+    """Return a result with stored secrets masked; the same object if it has none."""
     masker = get_organization_masker(organization_id)
     words = build_searchable_text(result)
     if words is not None and not masker.finds_known(words):
@@ -47,5 +46,5 @@ def redact_result(result: dict[str, Any], organization_id: UUID) -> dict[str, An
 
 
 def get_organization_masker(organization_id: UUID) -> Masker:
-    """Return what masks the organization's secrets; another one as soon as there are others."""
+    """Return the masker for the organization's current secrets."""
     return get_organization_secrets(str(organization_id)).masker()

@@ -1,8 +1,7 @@
-"""Find this call's approval or ask for one.
+"""Find the approval of a call or request one.
 
-A yes holds for one call with the same arguments, definition and asking rules, or for one tool in
-one session. Where there is none, the question is written down for a person, once, and the caller is
-told where it is answered.
+An approval is valid for one call with the same arguments, definition and asking rules, or for one
+tool in one session. Without one, a pending approval is created once, and the caller gets its URL.
 """
 
 from dataclasses import dataclass
@@ -29,7 +28,7 @@ from mcp_servers.flow_labels import decode_labels
 
 
 class ApprovalRequired(CallRefused):
-    """A person has to say yes first; `extra` names the approval and where it is answered."""
+    """A person must approve the call first; `extra` has the approval's id and URL."""
 
     code = "approval_required"
     title = "A person has to allow this call"
@@ -58,14 +57,14 @@ class ApprovalRequired(CallRefused):
 
 @dataclass(frozen=True, slots=True)
 class ApprovalGrant:
-    """A yes: a permit to spend on this one call, or none where the tool is free in the session."""
+    """An approval for this one call, or None if the tool is approved for the session."""
 
     permit: ApprovalReference | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ApprovalDigests:
-    """What a yes is bound to."""
+    """Digests of what an approval is bound to."""
 
     arguments: str
     definition: str
@@ -76,9 +75,9 @@ class ApprovalDigests:
 def require_approval(
     request: CallRequest, snapshot: CallSnapshot, target: Target, asked: PolicyDecision
 ) -> ApprovalGrant:
-    """Return the yes to this call; raises `ApprovalRequired`, or `Refused` for a no (queries).
+    """Return the call's approval (queries the database).
 
-    Codes of a no: `approval_denied`, `approval_expired`.
+    Raises `ApprovalRequired`, or `CallRefused` (`approval_denied`, `approval_expired`).
     """
     binding = bind(request, target, asked)
     if request.session_id and _has_session_grant(request.session_id, target, binding):
@@ -108,7 +107,7 @@ def require_approval(
 
 
 def build_refusal(approval: Approval) -> CallRefused | None:
-    """Return the no of a question that nobody can answer any more; None for a yes."""
+    """Return the refusal for a denied or expired approval; None if approved."""
     if approval.state == Approval.State.APPROVED:
         return None
     if is_denied(approval):
@@ -121,13 +120,13 @@ def build_refusal(approval: Approval) -> CallRefused | None:
 
 
 def is_denied(approval: Approval) -> bool:
-    """Tell whether a person has said no."""
+    """Return whether a person denied the call."""
     return approval.state == Approval.State.DENIED
 
 
 def bind(request: CallRequest, target: Target, asked: PolicyDecision) -> ApprovalDigests:
-    """Return what a yes to this call is bound to; a change of any of it needs another."""
-    # Keyed: short secrets in arguments would be found by trying.
+    """Return the digests that an approval of this call is bound to."""
+    # Keyed, so that short secrets in arguments can't be found by brute force.
     arguments = compute_fingerprint(
         request.principal.organization_id, to_canonical_json(request.arguments)
     )
@@ -160,7 +159,7 @@ def _has_session_grant(session_id: UUID, target: Target, binding: ApprovalDigest
 
 
 def _is_spent_by_leg(request: CallRequest, approval: Approval) -> bool:
-    """Tell whether the yes was spent by an earlier leg of the same call, which goes on by it."""
+    """Return whether an earlier leg of the same call used the approval."""
     legs = request.legs
     return bool(legs) and PermitRow.objects.filter(pk=approval.pk, spent_by__in=legs).exists()
 
@@ -208,7 +207,7 @@ def _build_requester(request: CallRequest) -> dict[str, str]:
 
 
 def _load_held_labels(request: CallRequest) -> list[str]:
-    """Return the labels that the caller holds now, for the person who is asked."""
+    """Return the flow labels the caller holds now, to show them to the approver."""
     keys = build_flow_keys(
         request.principal, session_id=request.holding_session, agent_id=request.agent_id
     )
@@ -231,7 +230,7 @@ def _build_denial(approval: Approval, code: str, reason: str) -> CallRefused:
 def aimed_at(
     target: Target, arguments: dict[str, Any], organization_id: UUID, server: ServerFacts | None
 ) -> dict[str, Any]:
-    """Return a question's fields about what is called, without secrets."""
+    """Return the approval's fields about the target, with secrets masked."""
     facts = target.facts
     return {
         "server_id": facts.server_id,

@@ -1,8 +1,7 @@
-"""Name to tool, resource, prompt; what is sent.
+"""Resolve the target of a call and build the parameters to send.
 
-A tool is found by the name that its caller knows; a resource, template or prompt by its server and
-its own URI, template or name, never by a shown name. A URI that no resource has may be one that a
-template means.
+A tool is found by the name its caller knows; a resource, template or prompt by its server and its
+own URI, template or name, never by a display name. A URI without a resource may match a template.
 """
 
 from collections.abc import Iterator
@@ -19,13 +18,13 @@ from mcp_servers.uri_templates import matches_template
 
 Target = SnapshotTool | SnapshotDefinition
 
-# A person said no to this very resource: no template gives it back.
+# A person disabled or rejected this exact resource: templates must not allow it again.
 FINAL = frozenset({"resource_disabled", "definition_refused"})
 _TEXTS = {"type": "object", "additionalProperties": {"type": "string"}}
 
 
 def find(request: CallRequest, snapshot: CallSnapshot) -> Target | None:
-    """Return what is asked for as the snapshot knows it, with the decision; None for nothing."""
+    """Return the requested definition with its decision, or None."""
     if request.method == "tools/call":
         tool = snapshot.tools.get(request.tool)
         return (
@@ -44,14 +43,14 @@ def find(request: CallRequest, snapshot: CallSnapshot) -> Target | None:
 
 
 def _apply_folder_labels(tool: SnapshotTool, folder: str, snapshot: CallSnapshot) -> SnapshotTool:
-    """Return a tool with the labels that it has where a folder is attached for the session."""
+    """Return the tool with the labels it has while a folder is attached to the session."""
     if tool.builtin is None:
         return tool
     return replace(tool, labels=tool.builtin.labels_in(replace(snapshot.toolbox, folder=folder)))
 
 
 def estimate_match_cost(request: CallRequest, snapshot: CallSnapshot) -> int:
-    """Return about how many characters `find` looks at: each template reads the whole URI."""
+    """Return about how many characters `find_target` matches: each template reads the whole URI."""
     if request.method != "resources/read":
         return 0
     templates = sum(one.facts.kind == "resource_template" for one in snapshot.offers.values())
@@ -59,7 +58,7 @@ def estimate_match_cost(request: CallRequest, snapshot: CallSnapshot) -> int:
 
 
 def build_not_found_error(request: CallRequest, snapshot: CallSnapshot) -> NotFound:
-    """Return the problem of asking for what isn't there."""
+    """Return the error for a target that doesn't exist."""
     whose = f"The agent `{snapshot.agent_name}`" if snapshot.agent_id else "This server"
     server = snapshot.servers.get(request.server_id) if request.server_id else None
     if request.method != "tools/call" and snapshot.agent_id and server is None:
@@ -74,7 +73,7 @@ def build_not_found_error(request: CallRequest, snapshot: CallSnapshot) -> NotFo
 
 
 def build_unknown_name_error(whose: str, noun: str, name: str) -> NotFound:
-    """Return the problem of a name that nothing has."""
+    """Return the error for an unknown name."""
     return NotFound(
         format_message("{whose} has no {noun} {name!r}.", whose=whose, noun=noun, name=name),
         code=f"unknown_{noun}",
@@ -88,7 +87,7 @@ def build_unknown_name_error(whose: str, noun: str, name: str) -> NotFound:
 
 
 def get_argument_schema(request: CallRequest, target: Target) -> dict[str, Any]:
-    """Return the JSON Schema that the arguments of the call are checked against."""
+    """Return the JSON Schema that the call's arguments must match."""
     if isinstance(target, SnapshotTool):
         return target.input_schema
     if request.method == "completion/complete":
@@ -99,7 +98,7 @@ def get_argument_schema(request: CallRequest, target: Target) -> dict[str, Any]:
 
 
 def build_params(request: CallRequest, target: Target) -> dict[str, Any]:
-    """Return what is sent to the server."""
+    """Return the parameters of the request to the server."""
     if request.method == "resources/read":
         return {"uri": request.tool}
     if request.method == "completion/complete":
@@ -137,7 +136,7 @@ def _build_completion_schema(offer: SnapshotDefinition) -> dict[str, Any]:
 
 
 def find_resource(snapshot: CallSnapshot, server_id: UUID, uri: str) -> SnapshotDefinition | None:
-    """Return the resource that is the URI, or the template that means it, the allowed one first."""
+    """Return the resource with this URI or a template that matches it, allowed ones first."""
     exact = snapshot.offers.get((server_id, "resource", uri))
     if exact and (exact.decision.allowed or exact.decision.code in FINAL):
         return exact

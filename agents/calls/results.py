@@ -1,7 +1,7 @@
-"""Results as text; input required, tasks. Pure.
+"""Render results as text and parse incomplete ones. No I/O.
 
-MCP 2026-07-28: multi round-trip requests, and the tasks extension; and the error of 2025-11-25 by
-which a server wants a web page visited first (-32042).
+Covers multi round-trip requests and the tasks extension of MCP 2026-07-28, and error -32042 of
+MCP 2025-11-25 (URL elicitation required).
 """
 
 import base64
@@ -13,19 +13,19 @@ from typing import Any, Literal
 from mcp_servers.client.server_requests import METHODS
 from mcp_servers.scanning import clean_result, inspect_result
 
-# The protocol's own bound on the values of a completion, and ours on each of them.
+# MCP's limit on the number of completion values, and our limit on their length.
 MOST_COMPLETIONS = 100
 LONGEST_COMPLETION = 512
-# Texts whose type doesn't begin with `text/`.
+# Text types that don't start with `text/`.
 TEXTS = frozenset({"application/json", "application/xml", "application/yaml"})
 
 
 @dataclass(frozen=True, slots=True)
 class ResultText:
-    """A result as text; `whole` is kept when `text` had to be cut.
+    """A result as text; `full_text` is set if `text` was truncated.
 
-    `sanitized` counts what was removed or made inert and `flagged` what reads like orders, by rule;
-    `before` and `after` are the text's characters.
+    `sanitized` counts what was removed or escaped and `flagged` what reads like instructions, by
+    rule; the lengths before and after are in characters.
     """
 
     text: str
@@ -36,13 +36,13 @@ class ResultText:
     after: int = 0
 
     def changes(self) -> dict[str, Any]:
-        """Return what the audit is told of it: numbers and rules, never the text."""
+        """Return the counts and rules for the audit log, never the text."""
         counted = {"rules": dict(self.sanitized)} if self.sanitized else {}
         return {"before": self.before, "after": self.after, **counted}
 
 
 def render_result(result: dict[str, Any], *, limit: int, result_id: object) -> ResultText:
-    """Return `result` as text of at most `limit` bytes, with a note where it was cut."""
+    """Return `result` as text, truncated to `limit` bytes plus a note."""
     read = clean_text("\n".join(_render_parts(result)))
     whole = read.text
     raw = whole.encode()
@@ -57,9 +57,9 @@ def render_result(result: dict[str, Any], *, limit: int, result_id: object) -> R
 
 
 def clean_text(text: str) -> ResultText:
-    """Return a text as models may read it: nothing hides or runs in it; orders are counted."""
+    """Return a text that is safe for models, with counts of what was removed or flagged."""
     found = inspect_result(text)
-    # A lone surrogate is legal in JSON, and in no database or model.
+    # JSON allows lone surrogates; databases and models don't.
     shown = found.text.encode(errors="replace").decode()
     return ResultText(
         shown,
@@ -71,7 +71,7 @@ def clean_text(text: str) -> ResultText:
 
 
 def estimate_size(value: Any, enough: int) -> int:
-    """Return about how many characters a JSON value has; counting ends beyond `enough`."""
+    """Return about how many characters a JSON value has; stops counting beyond `limit`."""
     if isinstance(value, str):
         return len(value)
     members: Iterable[Any] = value.values() if isinstance(value, dict) else ()
@@ -84,7 +84,7 @@ def estimate_size(value: Any, enough: int) -> int:
 
 
 def clean_completion(result: dict[str, Any]) -> dict[str, Any]:
-    """Return a completion as it may be shown: at most 100 values, short, without what hides."""
+    """Return a completion that is safe to show: at most 100 short values without hidden content."""
     found = result.get("completion")
     said = found if isinstance(found, dict) else {}
     values = said.get("values")
@@ -98,7 +98,7 @@ def clean_completion(result: dict[str, Any]) -> dict[str, Any]:
 
 
 def _render_parts(result: dict[str, Any]) -> Iterable[str]:
-    """Yield the texts of a tool's content, a resource's, a prompt's messages, or values."""
+    """Yield the texts of tool content, resource contents, prompt messages or completion values."""
     texts = [_render_part(part) for part in _list(result, "content")]
     if any(texts):
         yield from texts
@@ -145,7 +145,7 @@ def _render_resource(resource: dict[str, Any]) -> str:
 
 
 def decode_text_blob(resource: dict[str, Any]) -> str | None:
-    """Return the text of a blob whose type says that it is one; None for any other."""
+    """Return the text of a blob with a text type, else None."""
     kind = str(resource.get("mimeType") or "").partition(";")[0].strip().lower()
     blob = resource.get("blob")
     if not isinstance(blob, str) or not (kind.startswith("text/") or kind in TEXTS):
@@ -175,12 +175,12 @@ MOST_POLL_MS = 3_600_000
 
 
 class InvalidInputRequest(Exception):
-    """A server asks for what it may not, or for too much; the text says what."""
+    """A server asked for something it may not, or for too much; the message says what."""
 
 
 @dataclass(frozen=True)
 class IncompleteResult:
-    """What a call needs to go on; `state` is None where the server sent none."""
+    """What a call needs to continue; `state` is the server's request state, if any."""
 
     kind: Kind
     requests: Mapping[str, dict[str, Any]] = field(default_factory=dict)
@@ -193,11 +193,11 @@ class IncompleteResult:
 def parse_incomplete_result(
     result: Mapping[str, Any], may_ask: Collection[str]
 ) -> IncompleteResult | None:
-    """Return how a call goes on whose result isn't its last; raises `BadRequest`."""
+    """Return what an incomplete result asks for, or None; raises `InvalidInputRequest`."""
     kind = result.get("resultType", "complete")
     if kind == "task":
         return parse_task(result, may_ask)
-    if kind == "url":  # what an error -32042 was made into; no server can send that
+    if kind == "url":  # created from error -32042; servers can't send it
         return IncompleteResult("url", parse_input_requests(result.get("inputRequests"), may_ask))
     if kind != "input_required":
         return None
@@ -211,7 +211,7 @@ def parse_incomplete_result(
 
 
 def parse_task(result: Mapping[str, Any], may_ask: Collection[str]) -> IncompleteResult:
-    """Return a task as it stands; raises `BadRequest`."""
+    """Return the state of a task; raises `InvalidInputRequest`."""
     number, poll, ttl = (result.get(name) for name in ("taskId", "pollIntervalMs", "ttlMs"))
     if not isinstance(number, str) or not 0 < len(number) <= LONGEST_KEY:
         raise InvalidInputRequest("its task has no usable id")
@@ -222,7 +222,7 @@ def parse_task(result: Mapping[str, Any], may_ask: Collection[str]) -> Incomplet
 
 
 def parse_input_requests(requests: Any, may_ask: Collection[str]) -> dict[str, dict[str, Any]]:
-    """Return what is asked, by its keys; raises `BadRequest`."""
+    """Return the input requests by key; raises `InvalidInputRequest`."""
     if not isinstance(requests, dict) or len(requests) > MOST_REQUESTS:
         raise InvalidInputRequest(f"it asks for more than {MOST_REQUESTS} things at once")
     if estimate_size(requests, MOST_ASKED) > MOST_ASKED:
@@ -240,7 +240,7 @@ def parse_input_requests(requests: Any, may_ask: Collection[str]) -> dict[str, d
 
 
 def parse_url_elicitations(data: Any) -> dict[str, dict[str, Any]]:
-    """Return the visits that an error -32042 wants, as a modern server would ask for them."""
+    """Return the URL elicitations of an error -32042 as input requests by key."""
     wanted = data.get("elicitations") if isinstance(data, dict) else None
     listed = wanted if isinstance(wanted, list) else []
     return {
@@ -251,7 +251,7 @@ def parse_url_elicitations(data: Any) -> dict[str, dict[str, Any]]:
 
 
 def poll_ms(value: Any) -> int:
-    """Return how long to wait between two looks at a task, in milliseconds."""
+    """Return the poll interval of a task in milliseconds."""
     return max(LEAST_POLL_MS, min(_parse_whole_number(value) or USUAL_POLL_MS, MOST_POLL_MS))
 
 

@@ -1,7 +1,7 @@
-"""The root of a session that another one began: who pays for it, and who holds what it has seen.
+"""The root session of a tree of sessions, and its budget limits.
 
-Agents that call agents spend of the root's budgets beside their own, and all
-sessions of one tree hold the flow labels together: what one has seen, the next one may pass on.
+Child sessions are charged to the root's budgets as well as their own, and all sessions of a tree
+share their flow labels, because one may pass on what another has seen.
 """
 
 from dataclasses import dataclass, replace
@@ -14,16 +14,16 @@ from bonobot.core.runtime import get_runtime
 
 @dataclass(frozen=True, slots=True)
 class RootSession:
-    """The session that a tree of sessions began with, and its agent."""
+    """The first session of a tree of sessions, and its agent."""
 
     session_id: UUID
     agent_id: UUID
 
 
 async def load_root_limits(root: RootSession | None) -> tuple[BudgetLimit, ...]:
-    """Return what a call in a tree is charged to beside its own agent's budgets.
+    """Return the root's limits that a call is charged to besides those of its own agent.
 
-    Read after the snapshot that the call is decided on: what changes later makes that one stale.
+    Read after the call's snapshot, so that a later change makes the snapshot stale.
     """
     return await get_runtime().orm(_load_limits, root) if root else ()
 
@@ -41,5 +41,5 @@ def _load_limits(root: RootSession) -> tuple[BudgetLimit, ...]:
 def merge_limits(
     own: tuple[BudgetLimit, ...], of_root: tuple[BudgetLimit, ...]
 ) -> tuple[BudgetLimit, ...]:
-    """Return the limits that hold, each once: an agent may be its own root."""
+    """Return both sets of limits without duplicates: an agent may be its own root."""
     return tuple(dict.fromkeys((*own, *of_root)))

@@ -1,6 +1,6 @@
-"""Settle a call: its outcome, what it cost, and what a failure says of its server.
+"""Settle a call: record its outcome, its cost, and server trouble behind a failure.
 
-A call that was admitted is always settled.
+An admitted call is always settled.
 """
 
 import logging
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class CallResult:
-    """What came of a call so far; as long as nobody knows, it was cancelled."""
+    """The result of a call so far; until something else is known, it was canceled."""
 
     outcome: LedgerOutcome = "unknown"
     code: str = "cancelled"
@@ -48,13 +48,13 @@ class CallResult:
 
 
 async def settle_call(request: CallRequest, passed: AdmittedCall, end: CallResult) -> None:
-    """Settle a call before its answer goes out; a session waits for a database that is away.
+    """Settle a call before its result is returned; sessions wait for an unreachable database.
 
-    Raises `OutcomeUnrecorded` to the others: the call was made, and they must not repeat it.
+    Raises `OutcomeUnrecorded` for other callers: the call was made and must not be repeated.
     """
     end.took = _calculate_amounts(request, passed, end)
     settlement = _build_settlement(request, passed, end)
-    # Handed over before it waits: a caller that goes away meanwhile changes nothing of it.
+    # The item is queued before this waits, so a canceled caller doesn't prevent the settlement.
     try:
         await get_writer().settle_async(settlement, patient=request.session_id is not None)
     except AuditUnavailable as problem:
@@ -64,10 +64,10 @@ async def settle_call(request: CallRequest, passed: AdmittedCall, end: CallResul
 async def record_failure(
     request: CallRequest, passed: AdmittedCall, problem: Problem, end: CallResult
 ) -> None:
-    """Write a problem into what came of a call, and what it says of the server."""
+    """Store a problem in the call's result and record the server trouble behind it."""
     end.sent = end.answered or (isinstance(problem, UpstreamError) and problem.sent)
     end.outcome = "unknown" if _is_outcome_unknown(problem) else "error"
-    end.code, end.remedy, end.result = problem.code, problem.remedy, {}  # a refused answer's
+    end.code, end.remedy, end.result = problem.code, problem.remedy, {}  # drops a rejected result
     end.error = _find_server_error(problem, passed.snapshot.organization_id)
     end.shown = clean_text(str(problem))
     await _note_trouble(request, passed.target.facts.server_id, problem)
@@ -95,21 +95,21 @@ def _build_settlement(request: CallRequest, passed: AdmittedCall, end: CallResul
 def _calculate_amounts(
     request: CallRequest, passed: AdmittedCall, end: CallResult
 ) -> dict[str, int]:
-    """Return what the call took of its budgets; a built-in tool is a call that costs nothing."""
+    """Return what the call used of its budgets; built-in tools are free."""
     server_id = passed.target.facts.server_id
     server = passed.snapshot.servers.get(server_id) if server_id else None
     return calculate_amounts(
         server.price if server else FREE,
         deadline_ms=calculate_deadline_ms(request, server),
         duration_ms=end.duration_ms,
-        # A look at a task is no call: the one that began it was.
+        # Polling a task isn't charged: the call that started it was.
         sent=(end.sent and not (request.continues and request.continues.task_id)) or server is None,
         known=end.outcome != "unknown",
     )
 
 
 async def _note_trouble(request: CallRequest, server_id: UUID | None, problem: Problem) -> None:
-    """Write what a failure says of its server: that it is away, or that it has changed."""
+    """Record server trouble behind a failure and refresh definitions that may have changed."""
     if server_id is not None:
         try:
             await get_runtime().orm(record_trouble, server_id, problem)
@@ -120,7 +120,7 @@ async def _note_trouble(request: CallRequest, server_id: UUID | None, problem: P
 
 
 def _find_server_error(problem: Problem, organization_id: UUID) -> dict[str, Any] | None:
-    """Return the error that the server answered with, without our secrets; None if it didn't."""
+    """Return the server's JSON-RPC error with secrets masked, or None."""
     if not isinstance(problem, UpstreamError) or problem.rpc_code is None:
         return None
     error = {"code": problem.rpc_code, "message": problem.rpc_message}
@@ -130,6 +130,6 @@ def _find_server_error(problem: Problem, organization_id: UUID) -> dict[str, Any
 
 
 def _is_outcome_unknown(problem: Problem) -> bool:
-    """Tell whether the call was sent and nobody knows whether it ran."""
+    """Return whether the call was sent but it is unknown whether it ran."""
     lost = ("call_timeout", "server_unreachable", "server_crashed")
     return isinstance(problem, UpstreamError) and problem.sent and problem.code in lost

@@ -1,12 +1,10 @@
-"""What deciding and calling needs, read once; tool names.
+"""Snapshots of everything that decisions and calls need, and the names of agents' tools.
 
-A snapshot carries the policy generation that it was read at (read first, so that a change during
-the reading makes it stale, never wrong). Admission compares the generation and refuses a stale one,
-so a cached snapshot needs no query on the way to a call and still holds on every host.
+A snapshot stores its policy generation, which is read first, so that a concurrent change makes it
+stale, never wrong. Admission rejects stale snapshots, so a cached one needs no query.
 
-A name is made once, when a tool is first seen, and looked up from then on. Two processes that see
-a new tool at the same time meet at the unique constraint, and the later one reads what the first
-made.
+A tool's name is created when the tool is first seen and stored. If two processes create it at the
+same time, the unique constraint lets one win, and the other reads that name.
 """
 
 from collections import OrderedDict
@@ -66,7 +64,7 @@ from mcp_servers.uri_templates import list_variables
 class SnapshotDefinition:
     """A resource, template or prompt of a server; `name` is its URI, template or own name.
 
-    `variables` are those of a template: none where it means nothing.
+    `variables` are the template's variables, none if it can't be parsed.
     """
 
     name: str
@@ -81,24 +79,24 @@ class SnapshotDefinition:
 
     @property
     def judgement(self) -> SchemaVerdict:
-        """How arguments are checked: the schemas are ours, so at once."""
+        """How arguments are checked: inline, because we build these schemas."""
         return SchemaVerdict("inline", "")
 
     @property
     def title(self) -> str:
-        """The title, or the name of a resource, or nothing."""
+        """The title, else the name, else an empty string."""
         said = self.declaration.get("title") or self.declaration.get("name")
         return said if isinstance(said, str) else ""
 
     @property
     def description(self) -> str:
-        """The description, or nothing."""
+        """The description or an empty string."""
         said = self.declaration.get("description")
         return said if isinstance(said, str) else ""
 
     @property
     def argument_schema(self) -> dict[str, Any]:
-        """A prompt's arguments as a JSON Schema: texts, those that it declares and no others."""
+        """The JSON Schema of a prompt's declared arguments, all of them strings."""
         declared = self.declaration.get("arguments") or ()
         return {
             "type": "object",
@@ -111,12 +109,12 @@ class SnapshotDefinition:
         }
 
 
-# A resource, template or prompt is its server, its kind and its own name.
+# Server, kind and own name identify a resource, template or prompt.
 OfferKey = tuple[UUID, str, str]
 
 
 def split(rows: Iterable[Definition]) -> tuple[list[Definition], list[Definition]]:
-    """Return the tools, and what else can be asked for."""
+    """Return the tools, and the resources, templates and prompts."""
     found = list(rows)
     others = (
         Definition.Kind.RESOURCE,
@@ -130,10 +128,10 @@ def split(rows: Iterable[Definition]) -> tuple[list[Definition], list[Definition
 
 
 def servers_with_changed_instructions(rows: Iterable[Definition]) -> frozenset[UUID]:
-    """Return the servers whose instructions aren't what a person approved any more.
+    """Return the servers whose instructions differ from the approved ones.
 
-    Nothing of them can be called until somebody has reviewed the new ones: a server that says
-    something else about its tools may be another server.
+    None of their definitions can be called until the new instructions are reviewed, because
+    changed instructions may mean a different server.
     """
     return frozenset(
         row.server_id
@@ -145,7 +143,7 @@ def servers_with_changed_instructions(rows: Iterable[Definition]) -> frozenset[U
 
 
 def state_of(row: Definition, changed: frozenset[UUID]) -> str:
-    """Return a definition's state as decisions see it, with what its server's instructions do."""
+    """Return a definition's state for decisions, considering its server's instructions."""
     held = row.server_id in changed and row.state == Definition.State.APPROVED
     return "instructions_changed" if held else str(row.state)
 
@@ -153,9 +151,9 @@ def state_of(row: Definition, changed: frozenset[UUID]) -> str:
 def collect_server_instructions(
     rows: Iterable[Definition], servers: "Mapping[UUID, ServerFacts]", ruling: EffectivePolicy
 ) -> dict[str, str]:
-    """Return the instructions of servers that are approved as they stand and in use.
+    """Return the approved instructions of enabled servers, by server name.
 
-    They are a definition of their own: those that changed are withheld, and hold all else.
+    Changed instructions are withheld, and block the server's other definitions.
     """
     found = {}
     for row in rows:
@@ -174,9 +172,9 @@ def build_definitions(
     ruling: EffectivePolicy,
     changed: frozenset[UUID] = frozenset(),
 ) -> dict[OfferKey, SnapshotDefinition]:
-    """Return what the rows offer, each with the decision about it.
+    """Return the definitions of the rows, each with its decision.
 
-    `changed` are the servers with changed instructions.
+    `changed_servers` are the servers with changed instructions.
     """
     offers = {}
     for row in rows:
@@ -190,7 +188,7 @@ def build_definitions(
             digest=row.digest,
             definition_id=row.pk,
             labels=get_effective_labels(row, server.origin),
-            # Parsed here, beside the loop: what parses takes its time to load.
+            # Parsed here, off the event loop: importing the parser takes time.
             variables=list_variables(row.name) if facts.kind == "resource_template" else (),
         )
     return offers
@@ -212,7 +210,7 @@ Names = dict[tuple[UUID, str], str]
 
 
 def create_tool_names(agent: Agent, servers: Sequence[Server], rows: Sequence[Definition]) -> Names:
-    """Return (server id, own name) → name for `rows`, storing names that are new."""
+    """Return (server id, own name) → name for `rows`; stores new names."""
     names = _load_tool_names(agent)
     new = [row for row in rows if (row.server_id, row.name) not in names]
     if not new:
@@ -221,13 +219,13 @@ def create_tool_names(agent: Agent, servers: Sequence[Server], rows: Sequence[De
         with transaction.atomic():
             ToolName.objects.bulk_create(_build_tool_names(agent, servers, new, names))
     except IntegrityError:
-        # Another process named them between our read and our write; its names hold.
+        # Another process created the names in the meantime; use those.
         return create_tool_names(agent, servers, rows)
     return _load_tool_names(agent)
 
 
 def _load_tool_names(agent: Agent) -> Names:
-    # Thousands, at each reading of a snapshot: without making objects of them.
+    # There may be thousands per snapshot: don't build model objects.
     rows = agent.tool_names.values_list("server_id", "own_name", "name")
     return {(server_id, own_name): name for server_id, own_name, name in rows}
 
@@ -259,15 +257,15 @@ def _build_tool_names(
 
 
 KEPT = 1000
-MOST_DECIDED = 1000  # one for each tool and each set of conditions that were met
+MOST_DECIDED = 1000  # one per tool and set of met conditions
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotTool:
-    """A tool as the snapshot's owner knows it: under `name`, with facts and its declaration.
+    """A tool of a snapshot, under the name its callers use.
 
-    `conditional` are the rules about it that ask something of the arguments: where there are any,
-    `decision` says what might come of a call, and `Snapshot.decided` what does.
+    `conditional` are its rules with conditions on arguments: if there are any, `decision` is
+    preliminary, and `CallSnapshot.decide_call` gives the final one.
     """
 
     name: str
@@ -284,18 +282,18 @@ class SnapshotTool:
 
     @property
     def input_schema(self) -> dict[str, Any]:
-        """The original input schema, which arguments are always checked against."""
+        """The original input schema, which arguments must match."""
         return self.declaration.get("inputSchema") or {"type": "object"}
 
     @property
     def description(self) -> str:
-        """The description, or the title, or nothing."""
+        """The description, else the title, else an empty string."""
         return self.declaration.get("description") or self.declaration.get("title") or ""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """A server as a call needs it; the endpoint knows what must be masked."""
+    """A server's data for calls; the endpoint knows which values must be masked."""
 
     id: UUID
     name: str
@@ -309,12 +307,11 @@ class ServerFacts:
 
 @dataclass(frozen=True, slots=True)
 class CallSnapshot:
-    """Everything that calls of one agent (or, without an agent, of one server) depend on.
+    """Everything that calls through one agent (or directly to one server) depend on.
 
-    `notes` are the approved instructions of its servers, by their names; `skills` are those that it
-    has, by theirs. `draft` is the ruling as
-    it would be under the policy that stands in the shadow of the agent's, and
-    `organization_draft` under the one in the shadow of the organization's.
+    `instructions` are the approved instructions by server name; `skills` are attached, by name.
+    `draft` is the effective policy with the agent's shadow policy, `organization_draft` the one
+    with the organization's shadow policy.
     """
 
     organization_id: UUID
@@ -333,7 +330,7 @@ class CallSnapshot:
     skills: Mapping[str, SkillTemplate] = field(default_factory=dict)
     draft: EffectivePolicy | None = None
     organization_draft: EffectivePolicy | None = None
-    # What was worked out of it and is worth keeping as long as it.
+    # Cache of values derived from the snapshot.
     memo: dict[object, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
     toolbox: AgentToolsets = field(default_factory=AgentToolsets)
     _decided: dict[tuple[str, tuple[bool, ...]], PolicyDecision] = field(
@@ -341,25 +338,25 @@ class CallSnapshot:
     )
 
     def offered(self) -> list[SnapshotTool]:
-        """Return the tools that may be called, if need be with a yes, in a stable order."""
+        """Return the tools that may be called, including those that need approval, by name."""
         return [tool for _, tool in sorted(self.tools.items()) if tool.decision.offered]
 
     def searchable(self) -> list[SnapshotTool]:
-        """Return the offered tools that a model has to look for where it isn't shown all."""
+        """Return the callable tools that a model must search for if it isn't shown all."""
         return [tool for tool in self.offered() if tool.facts.source == "mcp"]
 
     def shown(self, found: Collection[str]) -> list[SnapshotTool]:
-        """Return the tools that a model is shown: all, or the built-in and the found ones."""
+        """Return the tools shown to a model: all, or the built-in and the found ones."""
         search = self.tools.get(FIND_TOOLS)
         if search is None or not search.decision.offered:
             return self.offered()
         return [tool for tool in self.offered() if tool.facts.source != "mcp" or tool.name in found]
 
     def decided(self, tool: SnapshotTool, arguments: Arguments) -> PolicyDecision:
-        """Return the decision about a call of a tool with these arguments."""
+        """Return the decision for a call of a tool with these arguments."""
         if not tool.conditional:
             return tool.decision
-        # Arguments count in a decision only by which conditions they meet.
+        # Arguments affect a decision only through the conditions they meet.
         met = tool.name, tuple([rule.holds(arguments) for rule in tool.conditional])
         decision = self._decided.get(met)
         if decision is None:
@@ -371,9 +368,9 @@ class CallSnapshot:
     def shadows(
         self, tool: SnapshotTool, arguments: Arguments, decision: PolicyDecision
     ) -> dict[str, PolicyDecision]:
-        """Return what the drafts make of a call, where that isn't what the rules make of it.
+        """Return the shadow policies' decisions about a call that differ from the current one.
 
-        Of a call that something else refuses, nothing: no policy would change that.
+        Empty for a call that isn't denied by policy, since no policy would change that.
         """
         if self.draft is None and self.organization_draft is None:
             return {}
@@ -387,7 +384,7 @@ class CallSnapshot:
         return {name: other for name, other in found.items() if other.verdict != now}
 
     def offers_of(self, *kinds: str) -> list[SnapshotDefinition]:
-        """Return the resources, templates or prompts, by the names of their servers and own."""
+        """Return the definitions of these kinds, sorted by server name, kind and own name."""
         found = [offer for offer in self.offers.values() if offer.facts.kind in kinds]
         return sorted(found, key=lambda one: (one.facts.server_name, one.facts.kind, one.name))
 
@@ -400,12 +397,12 @@ class SnapshotCache:
         self._lock = Lock()
 
     def cached(self, kind: str, key: UUID) -> CallSnapshot | None:
-        """Return the snapshot at hand, which may be stale: admission will tell."""
+        """Return the cached snapshot, which may be stale; admission detects that."""
         with self._lock:
             return self._kept.get((kind, key))
 
     def read(self, kind: str, key: UUID) -> CallSnapshot:
-        """Read a snapshot from the rows and keep it; raises `NotFound` (does queries)."""
+        """Load a snapshot from the database and cache it; raises `NotFound`."""
         snapshot = _load_agent_snapshot(key) if kind == "agent" else _load_server_snapshot(key)
         with self._lock:
             self._kept[kind, key] = snapshot
@@ -415,7 +412,7 @@ class SnapshotCache:
         return snapshot
 
     def current(self, kind: str, key: UUID) -> CallSnapshot:
-        """Return a snapshot that is not stale now: one query where the cache still holds."""
+        """Return a current snapshot; one query if the cached one is still valid."""
         snapshot = self.cached(kind, key)
         if snapshot and snapshot.generation == load_policy_generation(snapshot.organization_id):
             return snapshot
@@ -426,7 +423,7 @@ _SNAPSHOTS = SnapshotCache()
 
 
 def get_snapshot_cache() -> SnapshotCache:
-    """Return this process's snapshots."""
+    """Return the snapshot cache of this process."""
     return _SNAPSHOTS
 
 
@@ -437,7 +434,7 @@ def _load_agent_snapshot(agent_id: UUID) -> CallSnapshot:
             format_message("There is no agent {key!r}.", key=str(agent_id)), field="agent"
         )
     read_at = load_policy_generation(agent.organization_id)
-    # Read again behind the generation: what was read before it may be older.
+    # Read again after the generation, so that the row isn't older than it.
     agent = Agent.objects.select_related("tool_policy", "organization").get(pk=agent_id)
     bindings = _load_attached_servers(agent)
     servers = {binding.server_id: _build_server_facts(binding.server) for binding in bindings}
@@ -480,7 +477,7 @@ def _load_attached_servers(agent: Agent) -> list[Binding]:
 
 
 def _load_server_snapshot(server_id: UUID) -> CallSnapshot:
-    """Read the snapshot of calls without an agent: the organization's policy decides."""
+    """Load the snapshot for calls without an agent; the organization's policy decides."""
     server = Server.objects.filter(pk=server_id).first()
     if server is None:
         raise NotFound(
@@ -535,7 +532,7 @@ def _list_server_tools(
     changed: frozenset[UUID],
     names: Mapping[tuple[UUID, str], str] = MappingProxyType({}),
 ) -> list[SnapshotTool]:
-    """Return servers' tools by the names that an agent has for them, else by their own."""
+    """Return the servers' tools, under the agent's names if there are any."""
     return [
         _build_mcp_tool(
             names.get((row.server_id, row.name), row.name),
@@ -572,7 +569,7 @@ def _build_mcp_tool(name: str, row: Definition, server: ServerFacts, state: str)
 
 
 def _build_judgment(row: Definition) -> SchemaVerdict:
-    """Return the verdict of the discovery; without one the schema is checked in confinement."""
+    """Return the stored schema verdict; without one, the schema is checked in a subprocess."""
     verdicts: dict[str, SchemaVerdict] = {
         "inline": SchemaVerdict("inline", ""),
         "refused": SchemaVerdict("refused", row.fault),

@@ -1,4 +1,4 @@
-"""CallRequest, CallOutcome, Refused, Continuation, Relay, Root."""
+"""Requests, outcomes and errors of the call pipeline."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ Method = Literal["tools/call", "resources/read", "prompts/get", "completion/comp
 
 
 class CallRefused(Problem):
-    """The door refused the call; `rule` says which rule, `remedy` what to do next."""
+    """The call was refused; `rule` names the rule, `remedy` says what to do next."""
 
     code = "denied_by_policy"
     status = 403
@@ -26,7 +26,7 @@ class CallRefused(Problem):
 
 
 class CallSuperseded(Problem):
-    """Somebody else acts for this caller now, so nothing was sent."""
+    """Another process took over the caller, so nothing was sent."""
 
     code = "superseded"
     status = 409
@@ -34,7 +34,7 @@ class CallSuperseded(Problem):
 
 
 class CallIncomplete(Exception):
-    """A built-in tool's own call isn't over yet, so the tool's isn't either: both go on by it."""
+    """A call made by a built-in tool is still pending, and so is the tool's own call."""
 
     def __init__(self, outcome: "CallOutcome") -> None:
         super().__init__(outcome.code)
@@ -42,7 +42,7 @@ class CallIncomplete(Exception):
 
 
 class OutcomeUnrecorded(Problem):
-    """The call was made, and what came of it can't be written now; it will be, later."""
+    """The call was made, but its outcome can't be recorded yet; it will be later."""
 
     code = "outcome_unrecorded"
     status = 503
@@ -59,11 +59,11 @@ class OutcomeUnrecorded(Problem):
 
 @dataclass(frozen=True, kw_only=True)
 class CallContinuation:
-    """How a call goes on that its server answered with a request for input, or with a task.
+    """How to continue a call whose server asked for input or returned a task.
 
-    `legs` are the calls that it was before, `more` is sent beside what is asked for. A task is
-    looked at each `poll_s` seconds, until `ends_at`; `updates` are answers that it waits for, and
-    `answered` the keys of all that it has or gets.
+    `legs` are the ids of the earlier calls, `extra_params` are added to the parameters. A task is
+    polled every `poll_s` seconds until `ends_at`; `updates` are the responses it waits for, and
+    `answered_keys` the keys of all requests that it has, or now gets, responses to.
     """
 
     exchange_id: UUID
@@ -78,11 +78,11 @@ class CallContinuation:
 
 @dataclass(frozen=True, kw_only=True)
 class RelayOptions:
-    """A call for a program of somebody else's, which goes on by itself with what servers ask for.
+    """Options of a call for an MCP client that handles the server's input requests itself.
 
-    `meta` are the caller's own members of `_meta`, none of a hop; `more` is sent beside what is
-    asked for (answers and the state that they belong to); `legs` are the calls that it was before.
-    `may_ask` names what the caller can be asked, by methods' names.
+    `meta` are the client's own fields of `_meta`, without hop-by-hop ones. `extra_params` are added
+    to the parameters (responses and their request state), `legs` are the ids of the earlier calls,
+    and `may_ask` names the requests that the client can handle.
     """
 
     meta: Mapping[str, Any] = field(default_factory=dict)
@@ -94,20 +94,19 @@ class RelayOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class CallRequest:
-    """One call as it is asked for: of an agent's, or (no agent) of a server's own.
+    """One requested call, through an agent or (without an agent) directly to a server.
 
-    `tool` names what is asked for: the tool as the caller knows it; for `resources/read` a URI, for
-    `prompts/get` a prompt's own name. A completion names the prompt or the template as its `ref`
-    does, and its `arguments` are MCP's own members (`ref`, `argument`, `context`). All but
-    `tools/call` name the server too. `holder` names who owns the connection (`session:…`,
-    `server:…`); `folder` is one that was attached for its session. `client` is what the caller's
-    program says that it is. `unapproved` lets somebody who may approve definitions try one that
-    waits. `root` is there in a session that another one began. `may_send` is asked in the last
-    moment before something leaves: a caller whose right to act has run out sends nothing any more.
-    `host` answers what the server asks back, `continues` says that this is a further leg of a call,
-    and `leaving` whether the caller wants a long look at a task to end. `relay` is there where the
-    result goes on to another program as it is. A principal that was kept is of a policy generation;
-    `renewed` reads it again, and raises `BadToken` where its token has ended.
+    `tool` is the tool's name as the caller knows it; for `resources/read` a URI, for `prompts/get`
+    the prompt's own name. A completion names the prompt or template of its `ref`, and its
+    `arguments` are MCP's own fields (`ref`, `argument`, `context`). All methods but `tools/call`
+    need `server_id`. `holder` owns the connection (`session:…`, `server:…`); `folder` is attached
+    to the session. `client` is the client's self-reported name. `allow_unapproved` lets a reviewer
+    try a definition that is pending review. `root` is set if another session started this one.
+    `may_send` is awaited just before sending: a caller that lost its lease must not send. `host`
+    handles requests of the server, `continuation` marks a later leg of a call, and
+    `should_stop_polling` ends a long poll of a task. `relay` is set if an MCP client gets the
+    result unchanged. `principal_generation` is the policy generation of a cached principal;
+    `renew_principal` reads it again and raises `BadToken` if its token is no longer valid.
     """
 
     principal: Principal
@@ -137,18 +136,18 @@ class CallRequest:
 
     @property
     def holding_session(self) -> UUID | None:
-        """The session that holds the flow labels: that of the root, where there is one."""
+        """The session that holds the flow labels: the root session if there is one."""
         return self.root.session_id if self.root else self.session_id
 
     @property
     def legs(self) -> frozenset[UUID]:
-        """The calls that this one was before."""
+        """The ids of the earlier legs of this call."""
         going_on = self.continues or self.relay
         return going_on.legs if going_on else frozenset()
 
     @property
     def noun(self) -> str:
-        """What is asked for: a tool, a resource or a prompt."""
+        """The kind of target: `tool`, `resource` or `prompt`."""
         if self.method == "completion/complete":
             ref = self.arguments.get("ref")
             of_prompt = isinstance(ref, dict) and ref.get("type") == "ref/prompt"
@@ -158,12 +157,12 @@ class CallRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class CallOutcome:
-    """What came of an admitted call.
+    """The outcome of an admitted call.
 
     `outcome` is ok, error or unknown (sent, not answered in time); `text` is the result as models
-    see it, cleaned and bounded; `result` is the upstream's own JSON. `sanitized` counts what was
-    removed from the text or made inert, `flagged` what in it reads like orders, each by rule.
-    `instructs`: the text is our own people's words to the model, no data from outside.
+    see it, cleaned and limited in size; `result` is the server's JSON. `sanitized` counts what was
+    removed from the text or escaped, `flagged` what reads like instructions, each by rule.
+    `instructs` means that the text is a trusted instruction of the organization's own people.
     """
 
     call_id: UUID
@@ -179,18 +178,18 @@ class CallOutcome:
     sanitized: Mapping[str, int] = field(default_factory=dict)
     flagged: Mapping[str, int] = field(default_factory=dict)
     instructs: bool = False
-    # The call isn't over: it goes on by this, once what it waits for is there.
+    # Set while the call is pending: the pending call that continues it.
     exchange_id: UUID | None = None
-    # What the server answered where it answered with an error: `code`, `message` and its `data`.
+    # The server's JSON-RPC error, if any: `code`, `message` and `data`.
     error: Mapping[str, Any] | None = None
 
     @property
     def is_error(self) -> bool:
-        """Tell whether the model is told that the call failed."""
+        """Whether the call is reported to the model as failed."""
         return self.outcome != "ok"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the outcome as REST and the command line show it."""
+        """Return the outcome for REST and the command line."""
         return {
             "call_id": str(self.call_id),
             "outcome": self.outcome,

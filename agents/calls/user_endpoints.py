@@ -1,4 +1,4 @@
-"""The person behind a call, for servers that each person signs in to for themselves."""
+"""Endpoints of servers that each person signs in to individually."""
 
 from uuid import UUID
 
@@ -15,9 +15,9 @@ from mcp_servers.oauth_client.access_tokens import build_person_endpoint, is_per
 async def resolve_user_endpoint(
     endpoint: ServerEndpoint, principal: Principal, session_id: UUID | None
 ) -> ServerEndpoint:
-    """Return the endpoint as the person who asks reaches it; the same for all others.
+    """Return the endpoint with the calling person's sign-in; other endpoints unchanged.
 
-    Raises `UpstreamError` (`needs_reauth`) where a person is needed and none asks.
+    Raises `UpstreamError` (`needs_reauth`) if a person is required but none is calling.
     """
     if not is_per_person(endpoint):
         return endpoint
@@ -26,11 +26,11 @@ async def resolve_user_endpoint(
 
 
 def find_person(principal: Principal, session_id: UUID | None) -> UUID | None:
-    """Return who asks, or who alone speaks in the session that asks; None for anybody else.
+    """Return the id of the calling person, or of the only person who wrote to the session.
 
-    For a program that a person let in, it is that person. Other tokens and commands are no person,
-    and neither is a session in which more than one has spoken: else who may write into somebody's
-    session could use their login. Who left the organization has none here.
+    For an OAuth client, that is the person who authorized it. Other tokens and CLI commands have
+    no person. Neither has a session with several writers, who could use each other's sign-in, nor
+    one whose starter left the organization.
     """
     if principal.kind == "user":
         return UUID(principal.id)

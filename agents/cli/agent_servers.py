@@ -1,4 +1,4 @@
-"""`mcp connect|disconnect`: attach servers to agents, choose their tools."""
+"""The commands `mcp status`, `connect`, `disconnect` and `tools`."""
 
 import argparse
 from collections.abc import Iterator, Sequence
@@ -25,7 +25,7 @@ from mcp_servers.subscriptions.queries import load_change_notification_status
 from mcp_servers.tool_names import matches_tool_name
 
 LONGEST_ERROR = 120
-# What of a server is chosen for an agent.
+# Options that choose what an agent gets of a server.
 CHOICES = ("tools", "without", "resource", "prompt")
 
 
@@ -178,7 +178,7 @@ def _connect(cli: CommandContext, options: argparse.Namespace) -> None:
 def _attach_server(
     cli: CommandContext, agent: Agent, server: Server, options: argparse.Namespace
 ) -> None:
-    """Bind, or switch the binding on; lists that aren't given stay as they are."""
+    """Attach the server, or enable the attachment; lists that aren't given stay unchanged."""
     tools = list(server.definitions.tools())
     only, without = _split_names(options.tools), _split_names(options.without)
     _match_tools(server, tools, without, "--without")
@@ -202,7 +202,7 @@ def _attach_server(
 
 
 def _split_names(given: Sequence[str] | None) -> list[str] | None:
-    """Return what options name, separated by commas; None where there is no such option."""
+    """Return the comma-separated names, or None if the option isn't given."""
     if given is None:
         return None
     parts = (part.strip() for text in given for part in text.split(","))
@@ -261,7 +261,7 @@ def _handle_tools(cli: CommandContext, options: argparse.Namespace) -> None:
 def _match_tools(
     server: Server, tools: Sequence[Definition], patterns: Sequence[str] | None, field: str
 ) -> set[str]:
-    """Return the tools that the patterns name; each pattern must name one at least."""
+    """Return the names that match the patterns; raises `NotFound` for a pattern without match."""
     found: set[str] = set()
     for pattern in patterns or ():
         named = {row.name for row in tools if matches_tool_name(pattern, row.name)}

@@ -1,4 +1,4 @@
-"""`agents list|add|set|policy|explain|may-ask`."""
+"""The commands `agents list`, `add`, `set`, `policy`, `explain`, `may-ask` and others."""
 
 import argparse
 from collections.abc import Callable
@@ -69,7 +69,7 @@ SET = CommandVerb(
 
 
 MARKS = {"allow": "✓", "ask": "?", "deny": "✗", "skip": "–"}
-# Of an agent's sessions, those that somebody should know of: they run, or wait for a person.
+# Session states that are counted in the list.
 BUSY = (Session.Status.RUNNING.value, Session.Status.WAITING.value)
 
 
@@ -80,7 +80,7 @@ def find(cli: CommandContext, slug: str) -> Agent:
 
 
 def as_json(agent: Agent) -> dict[str, Any]:
-    """Return an agent as programs read it."""
+    """Return the JSON representation of an agent."""
     policy = load_policy_spec(agent)
     return {
         "id": str(agent.pk),

@@ -1,4 +1,4 @@
-"""`approvals`: pending calls, approve or deny."""
+"""The command group `approvals`: list, show, approve and deny calls."""
 
 import argparse
 import time
@@ -16,14 +16,14 @@ from bonobot.core.cli.command_group import CommandContext, CommandVerb, build_ta
 from bonobot.core.problems import ServiceUnavailable
 from bonobot.core.text.untrusted_text import make_visible
 
-# What a person at a terminal may answer; no is what a mere Enter says.
+# Answers at a terminal; the first one is the default.
 ANSWERS = {"no": "deny", "yes": "approve", "for this session": "approve_session"}
 LOOK_EVERY_S = 1.0
 SHOWN = ("id", "state", "name", "server", "agent", "requested_by", "expires_at")
 
 
 def as_json(approval: Approval) -> dict[str, Any]:
-    """Return a question as programs read it."""
+    """Return the JSON representation of an approval."""
     return {
         "id": str(approval.pk),
         "state": approval.state,
@@ -49,10 +49,10 @@ def as_json(approval: Approval) -> dict[str, Any]:
 def answer_pending_requests(
     cli: CommandContext, session: Session, *, wait: bool, timeout_s: float
 ) -> bool:
-    """Have the questions of a session that waits answered; tell whether it goes on.
+    """Get a waiting session's pending requests answered; return whether it continues.
 
-    On a terminal the person there is asked; else `wait` waits for somebody elsewhere. Raises
-    `Unavailable` (code `still_waiting`) when the time is over.
+    Asks on the terminal if possible; otherwise, with `wait`, waits for an answer from elsewhere.
+    Raises `ServiceUnavailable` (code `still_waiting`) after `timeout_s` seconds.
     """
     if not _is_waiting(session):
         return False
@@ -80,7 +80,7 @@ def answer_pending_requests(
 
 
 def show_pending_requests(cli: CommandContext, session: Session) -> None:
-    """Say what the session waits for, and how it is answered."""
+    """Print what the session waits for and how to answer it."""
     elicitations.show_elicitation_requests(cli, session)
     for approval in session.approvals.waiting():
         cli.say(

@@ -1,4 +1,4 @@
-"""`budgets`: set and show limits and spending."""
+"""The command group `budgets`, and `mcp price`."""
 
 import argparse
 import re
@@ -27,7 +27,7 @@ HOW = "[session:]UNIT/PERIOD=LIMIT[@PERCENT]"
 
 
 def as_json(row: Budget, use: BudgetUse) -> dict[str, Any]:
-    """Return a budget as programs read it."""
+    """Return the JSON representation of a budget."""
     return {
         "id": str(row.pk),
         "scope": use.scope,

@@ -1,7 +1,7 @@
-"""`agents chat`: conversation in a terminal or pipe; Ctrl-C.
+"""The command `agents chat`: a chat with an agent, in a terminal or pipe.
 
-Ctrl-C cancels what the agent does and leaves the chat open; Ctrl-D leaves it. What waits for a
-person is asked in place.
+Ctrl-C cancels the running turn and keeps the chat open; Ctrl-D leaves it. Pending approvals are
+asked in the chat.
 """
 
 import argparse
@@ -40,9 +40,9 @@ from bonobot.core.text.untrusted_text import make_visible
 
 @contextmanager
 def defer_interrupt() -> Iterator[None]:
-    """Let the block come to its end; raise KeyboardInterrupt afterwards if Ctrl-C was pressed.
+    """Delay Ctrl-C until the block has ended, then raise KeyboardInterrupt.
 
-    In the main thread only. A block that raises is not followed by the interrupt.
+    Works in the main thread only. If the block raises, its exception wins.
     """
     pressed = False
 
@@ -59,15 +59,15 @@ def defer_interrupt() -> Iterator[None]:
         raise KeyboardInterrupt
 
 
-# Of a conversation that is gone on with.
+# Steps of an existing session that are shown at the start.
 STEPS_SHOWN = 12
 PROMPT = "> "
-# A line that ends so goes on with the next one.
+# A line with this suffix continues on the next line.
 GOES_ON = "\\"
 
 
 def add_chat_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
+    """Add the arguments of `chat`."""
     parser.add_argument("slug", metavar="SLUG")
     parser.add_argument("--session", metavar="ID", help="go on with this one")
     parser.add_argument("--attach", action="append", metavar="FILE", help="to the first message")
@@ -75,7 +75,7 @@ def add_chat_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_chat(cli: CommandContext, options: argparse.Namespace) -> None:
-    """Talk until there is nothing more to say."""
+    """Chat until the input ends."""
     agent: Agent = Agent.objects.get_or_404(cli.principal.organization_id, slug=options.slug)
     require_run(cli.principal, agent)
     session = find(cli, options.session) if options.session else None
@@ -96,7 +96,7 @@ def run_chat(cli: CommandContext, options: argparse.Namespace) -> None:
 
 
 class TerminalChat:
-    """One conversation: what was said, and what the next message carries."""
+    """A chat with an agent, with its session and the attachments of the next message."""
 
     def __init__(
         self, cli: CommandContext, agent: Agent, session: Session | None, folder: str
@@ -105,19 +105,19 @@ class TerminalChat:
         self.agent = agent
         self.session = session
         self.files: list[Attachment] = []
-        # Nobody is there to see it: the exit status tells that a message had no answer.
+        # Whether a message got no answer; sets the exit status in a pipe.
         self.failed = False
         self._folder = folder
         self._drawing = SessionRenderer(cli, answers=True)
 
     @property
     def steps(self) -> list[Step]:
-        """The conversation as it stands."""
+        """The current steps of the session."""
         rows = self.session.steps.order_by("seq") if self.session else ()
         return list_current_steps(list(rows))
 
     def greet(self) -> None:
-        """Say whom one talks to, and what was said last."""
+        """Print the agent's name and the latest steps."""
         if self._asks:
             self.cli.say(
                 f"{make_visible(self.agent.name)} listens. /help says what else you can do."
@@ -131,7 +131,7 @@ class TerminalChat:
         self.finish()
 
     def lines(self) -> Iterator[str]:
-        """Yield what is said: lines of a terminal until Ctrl-D, else of a pipe or file."""
+        """Yield the lines of the terminal until Ctrl-D, or of a pipe or file."""
         if not self._asks:
             yield from (line.rstrip("\n") for line in sys.stdin)
             return
@@ -146,7 +146,7 @@ class TerminalChat:
                 self.cli.say("\nCtrl-D leaves.")
 
     def heard(self, line: str) -> bool:
-        """Do what a line says; False where it ends the chat. Problems are told, not raised."""
+        """Handle a line and print problems; return False if it ends the chat."""
         if not line.strip():
             return True
         try:
@@ -157,11 +157,11 @@ class TerminalChat:
             return True
 
     def say(self, text: str) -> None:
-        """Send a message and wait for what comes of it."""
+        """Send a message and follow the session."""
         self._carry_out(lambda: self._send(text))
 
     def say_again(self, text: str | None) -> None:
-        """Send the last message anew, in its place."""
+        """Send the last message again, in its place, with `text` if given."""
         session = self.talked
         self._carry_out(
             lambda: send_again(self.cli.principal, session, text=text, attachments=self.files)
@@ -169,7 +169,7 @@ class TerminalChat:
 
     @property
     def talked(self) -> Session:
-        """The session; raises `Invalid` before the first message."""
+        """The session; raises `InvalidInput` before the first message."""
         if self.session is None:
             raise InvalidInput(
                 "Nothing was said yet.", field="message", remedy="Write a message first."
@@ -177,13 +177,13 @@ class TerminalChat:
         return self.session
 
     def finish(self) -> None:
-        """Follow the session to its rest, asking what waits for a person; Ctrl-C cancels it."""
+        """Follow the session until it stops, asking for approvals; Ctrl-C cancels it."""
         self._carry_out(None)
 
     def _carry_out(self, send: Callable[[], object] | None) -> None:
         try:
             if send is not None:
-                # It runs from the moment it is sent: Ctrl-C must find a session to cancel.
+                # The session starts on send, so Ctrl-C must find it to cancel it.
                 with defer_interrupt():
                     send()
                     self.files = []
@@ -208,11 +208,11 @@ class TerminalChat:
         )
 
     def _cancel(self, session: Session) -> None:
-        """Cancel what runs and wait until that is written; a second Ctrl-C doesn't wait."""
+        """Cancel the session and wait until that is stored; a second Ctrl-C stops waiting."""
         self.cli.say("Cancelling …")
         with suppress(KeyboardInterrupt):
             if cancel(self.cli.principal, session):
-                # Where it runs in here, it needn't be looked for.
+                # If this process runs the session, handle the cancellation now.
                 get_runtime().call(get_session_runner().take, session.pk)
                 show_session_steps(self.cli, session, self._drawing, None)
 
@@ -244,7 +244,7 @@ class TerminalChat:
         return True
 
     def _show_again(self, step: Step) -> None:
-        """Print a step of a conversation that is gone on with."""
+        """Print a step of an existing session."""
         data = build_step_data(step)
         if step.kind == Step.Kind.MESSAGE:
             self.cli.out.print(f"{PROMPT}{make_visible(data['text'])}", markup=False, style="bold")
@@ -266,7 +266,7 @@ class TerminalChat:
 
 @dataclass(frozen=True)
 class Command:
-    """Something to do beside talking; `do` tells whether the chat goes on."""
+    """A slash command; `run` returns whether the chat continues."""
 
     help: str
     do: Callable[[TerminalChat, str], bool]

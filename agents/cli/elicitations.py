@@ -1,4 +1,4 @@
-"""`questions`: elicitation requests; list verbs shared with approvals."""
+"""The command group `questions` (elicitation requests), and helpers shared with `approvals`."""
 
 import argparse
 import json
@@ -22,19 +22,19 @@ Shown = dict[str, Any]
 
 
 def find(cli: CommandContext, model: Any, pk: str) -> Any:
-    """Return the question with this id; raises `NotFound`."""
+    """Return the elicitation request or approval with this id; raises `NotFound`."""
     rows = model.objects.select_related("agent")
     return rows.get_or_404(cli.principal.organization_id, pk=pk)
 
 
 def add_list_arguments(parser: argparse.ArgumentParser, model: Any) -> None:
-    """Declare which questions are listed, and `--watch`."""
+    """Add `--state` and the watch options."""
     parser.add_argument("--state", default="waiting", choices=[*model.State.values, "all"])
     command_group.add_watch_arguments(parser)
 
 
 def add_id_argument(parser: argparse.ArgumentParser) -> None:
-    """Declare which question is meant."""
+    """Add the id argument."""
     parser.add_argument("id", metavar="ID", help="id of the question, as listed")
 
 
@@ -45,7 +45,7 @@ def show_list(
     as_json: Callable[[Any], Shown],
     drawn: Callable[[list[Shown]], Any],
 ) -> None:
-    """Show the latest questions in the state that is asked for."""
+    """Show the latest rows of `model` in the state that the options name."""
 
     def look() -> list[Shown]:
         rows = model.objects.for_organization(cli.principal.organization_id)
@@ -57,7 +57,7 @@ def show_list(
 
 
 def build_row(one: Mapping[str, Any], *names: str) -> list[Any]:
-    """Return a question's cells of a list; the last is when it expires."""
+    """Return the table cells of a request; the last is its expiry."""
     return [*(one[name] for name in names), f"{one['expires_at']:%m-%d %H:%M}"]
 
 
@@ -66,7 +66,7 @@ YES = frozenset({"y", "yes", "true", "1", "on"})
 
 
 def as_json(question: Question) -> dict[str, Any]:
-    """Return a question as programs read it."""
+    """Return the JSON representation of an elicitation request."""
     return {
         "id": str(question.pk),
         "state": question.state,
@@ -88,7 +88,7 @@ def as_json(question: Question) -> dict[str, Any]:
 
 
 def answer_here(cli: CommandContext, session: Session) -> bool:
-    """Ask whoever sits at the terminal what servers want to know; tell whether all was answered."""
+    """Ask the pending requests on the terminal; return whether they were answered."""
     asked = list(session.questions.waiting().select_related("agent").order_by("created_at"))
     if not asked or not cli.can_ask or not all(may_answer(cli.principal, one) for one in asked):
         return False
@@ -105,7 +105,7 @@ def answer_here(cli: CommandContext, session: Session) -> bool:
 
 
 def show_elicitation_requests(cli: CommandContext, session: Session) -> None:
-    """Say what servers ask in the session, and how it is answered."""
+    """Print the session's pending elicitation requests and how to answer them."""
     for question in session.questions.waiting():
         cli.say(
             f"{make_visible(question.server_name, 120)} asks: {make_visible(question.message, 500)}"
@@ -121,7 +121,7 @@ def _ask_field(cli: CommandContext, field: ElicitationField) -> Any:
 
 
 def _value(field: ElicitationField, said: str) -> Any:
-    """Return what was typed as the protocol has it."""
+    """Convert the typed text to the JSON type of the field; raises `InvalidInput`."""
     if field.kind == "boolean":
         return said.lower() in YES
     if field.kind == "choices":

@@ -1,4 +1,4 @@
-"""`held|clear-held` of agents and tokens."""
+"""The commands `held` and `clear-held` of agents and tokens."""
 
 import argparse
 

@@ -1,4 +1,4 @@
-"""`models`: model endpoints, create, test, delete."""
+"""The command group `models`: list, add, set, test and remove model endpoints."""
 
 import argparse
 from dataclasses import fields
@@ -10,7 +10,7 @@ from agents.models import ModelEndpoint
 from bonobot.core.cli.command_group import CommandContext, CommandVerb, build_table, expand
 from bonobot.core.text.masking import MASK
 
-# Of a specification, what the command says under the same name.
+# Fields of the specification that have an option of the same name.
 _SAID = tuple(
     one.name for one in fields(ModelEndpointSpec) if one.name not in ("api_key", "fallback")
 )
@@ -97,7 +97,7 @@ def _test(cli: CommandContext, options: argparse.Namespace) -> None:
 
 
 def as_json(endpoint: ModelEndpoint) -> dict[str, Any]:
-    """Return an endpoint as programs read it; of its key, whether there is one."""
+    """Return the JSON representation of an endpoint, with a mask for the API key."""
     return {
         "id": str(endpoint.pk),
         "slug": endpoint.slug,

@@ -1,4 +1,4 @@
-"""`notes`: what agents keep for later sessions."""
+"""The command group `notes`: notes that agents keep for later sessions."""
 
 import argparse
 from typing import Any
@@ -14,7 +14,7 @@ SHOWN = 300
 
 
 def as_json(note: Note) -> dict[str, Any]:
-    """Return a note as programs read it."""
+    """Return the JSON representation of a note."""
     return {
         "id": str(note.pk),
         "title": note.title,

@@ -1,4 +1,4 @@
-"""`org show|set|halt|resume|export|delete`."""
+"""The command group `org`."""
 
 import argparse
 from dataclasses import asdict
@@ -19,7 +19,7 @@ def _get_organization(cli: CommandContext) -> Organization:
 
 
 def export_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of `export`."""
+    """Add the arguments of `export`."""
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="a new or empty one")
 
 
@@ -34,7 +34,7 @@ def export(cli: CommandContext, options: argparse.Namespace) -> None:
 
 
 def delete_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of `delete`."""
+    """Add the arguments of `delete`."""
     parser.add_argument("--confirm", metavar="SLUG", help="its name again: nothing brings it back")
     parser.add_argument("--dry-run", action="store_true", help="say what would be removed")
     kept = parser.add_mutually_exclusive_group()
@@ -70,7 +70,7 @@ def delete(cli: CommandContext, options: argparse.Namespace) -> None:
     cli.say(f"{found.organization} is gone, with {found.rows} rows. People's accounts stay.")
 
 
-# Left out, which is something else than `default`.
+# An option that isn't given, as opposed to `default`.
 UNSAID: Any = object()
 FLAGS = ("four_eyes", "second_factor", "single_sign_on")
 
@@ -106,14 +106,14 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add(cli: CommandContext, options: argparse.Namespace) -> None:
     made = Organization(slug=options.slug, name=options.name or options.slug)
-    # Of no organization yet: whoever has the host makes it, and is told apart by that in its audit.
+    # The principal belongs to no organization yet; its audit shows a CLI principal.
     save_organization(build_cli_principal(made), made, adding=True)
     cli.emit(_as_json(made, load_impact(made)))
     cli.say(f"{made.slug} is made. Invite its owner: bonobot members invite EMAIL --role owner")
 
 
 def _parse_number_or_default(text: str) -> int | None:
-    """Read a whole number, or `default`: as the platform has it."""
+    """Parse a whole number; `default` (the platform's setting) becomes None."""
     return None if text == "default" else int(text)
 
 

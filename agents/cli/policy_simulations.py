@@ -1,4 +1,4 @@
-"""`audit replay` and the draft (shadow mode) of `agents policy`."""
+"""The command `audit replay`, and the policy and draft options of `agents policy`."""
 
 import argparse
 import json
@@ -41,11 +41,11 @@ from bonobot.accounts.models import Organization
 from bonobot.core.cli.command_group import CommandContext, CommandVerb, build_table
 from bonobot.core.problems import InvalidInput, NotFound
 
-MOST_S = 300.0  # somebody waits at a terminal, and can stop it
+MOST_S = 300.0  # a person waits at the terminal and can stop it
 
 
 def add_policy_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options that say a policy; what isn't given stays as it is."""
+    """Add the policy options; what isn't given stays unchanged."""
     parser.add_argument(
         "--policy", metavar="FILE", help="mode, allow, ask and deny as JSON or YAML; -: from stdin"
     )
@@ -56,7 +56,7 @@ def add_policy_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def handle_organization_policy(cli: CommandContext, options: argparse.Namespace) -> None:
-    """Show or change the organization's own policy and its draft; raises `Invalid`."""
+    """Show or change the organization's policy and its draft; raises `InvalidInput`."""
     own = Organization.objects.get(pk=cli.principal.organization_id)
     apply_draft_options(cli, own, options)
     text = None if options.shadow else collect_policy_options(own, options)
@@ -70,7 +70,7 @@ def handle_organization_policy(cli: CommandContext, options: argparse.Namespace)
 
 
 def show_draft(cli: CommandContext, owner: Owner, draft: ShadowDraft | None) -> None:
-    """Say what runs in the shadow, and how to see what it would have decided."""
+    """Print the draft in shadow mode and how to simulate it."""
     if draft is not None:
         whose = f"--agent {owner.slug}" if isinstance(owner, Agent) else "--organization"
         cli.say(f"In its shadow since {draft.since:%Y-%m-%d %H:%M}:")
@@ -79,7 +79,7 @@ def show_draft(cli: CommandContext, owner: Owner, draft: ShadowDraft | None) -> 
 
 
 def collect_policy_options(agent: Owner, options: argparse.Namespace) -> PolicySpec | None:
-    """Return the policy that the options say, None where they say none; raises `Invalid`."""
+    """Return the policy in the options, or None; raises `InvalidInput`."""
     given = {effect: getattr(options, effect) for effect in EFFECTS}
     if not (options.policy or options.mode or any(given.values())):
         return None
@@ -92,7 +92,7 @@ def collect_policy_options(agent: Owner, options: argparse.Namespace) -> PolicyS
 
 
 def apply_draft_options(cli: CommandContext, agent: Owner, options: argparse.Namespace) -> None:
-    """Do what the options say about the draft."""
+    """Create, enforce or delete the draft, as the options say."""
     if options.shadow:
         text = collect_policy_options(agent, options)
         if text is None:
@@ -110,14 +110,14 @@ def apply_draft_options(cli: CommandContext, agent: Owner, options: argparse.Nam
 
 
 def format_policy(text: PolicySpec) -> str:
-    """Return a policy in one line."""
+    """Format a policy as one line."""
     return "; ".join(
         [f"mode {text.mode}", *(f"{e} {format_entries(text.entries(e))}" for e in EFFECTS)]
     )
 
 
 def _parse_rule(text: str) -> Entry:
-    """Return a rule as it is typed: a name or glob, or JSON of one with its condition."""
+    """Parse a rule: a name or glob, or JSON with a tool and its condition."""
     if not text.lstrip().startswith("{"):
         return text
     given = parse_json_object(text, "--allow, --ask or --deny")
@@ -132,7 +132,7 @@ def _parse_rule(text: str) -> Entry:
 
 
 def parse_json_object(text: str, field: str) -> dict[str, Any]:
-    """Return the JSON object that was typed; raises `Invalid`."""
+    """Parse a JSON object; raises `InvalidInput`."""
     with suppress(ValueError):
         found = json.loads(text)
         if isinstance(found, dict):
@@ -153,7 +153,7 @@ def _read(path: str) -> PolicySpec:
 
 
 def _get_first_error(faults: Any) -> Any:
-    """Return the first sentence of what a shape found wrong."""
+    """Return the first message of a serializer's errors."""
     while isinstance(faults, dict | list) and faults:
         faults = next(iter(faults.values())) if isinstance(faults, dict) else faults[0]
     return faults
@@ -258,7 +258,7 @@ def _summarize_simulation(found: PolicySimulation) -> list[str]:
     return lines
 
 
-# Added to the verbs of `audit`, which lie below.
+# Added to the verbs of `audit`, which a lower layer defines.
 AUDIT_VERBS = (
     CommandVerb(
         "replay",

@@ -1,4 +1,4 @@
-"""`agents record|recordings|replay`."""
+"""The commands `agents record`, `recordings`, `replay` and `remove-recording`."""
 
 import argparse
 import json
@@ -96,7 +96,7 @@ def _replay(cli: CommandContext, options: argparse.Namespace) -> None:
 
 
 def _wait_for_replay(made: Replay, timeout_s: float) -> None:
-    """Wait for the end of a replay; without a worker, this process makes it."""
+    """Wait for the end of a replay; without a worker, run it in this process."""
     if not has_live_runner(besides=get_session_runner().runner_id):
         get_runtime().call(playing.take, made.pk, timeout_s=timeout_s)
     until = monotonic() + timeout_s

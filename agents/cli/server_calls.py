@@ -1,4 +1,4 @@
-"""`bonobot mcp test-tool|resources|prompts|read|prompt`: calls of what servers offer."""
+"""The commands `mcp test-tool`, `resources`, `prompts`, `read` and `prompt`."""
 
 import argparse
 import json
@@ -171,7 +171,7 @@ def _format_arguments(arguments: Iterable[dict[str, Any]]) -> str:
 def _format_availability(
     offers: Iterable[dict[str, Any]], rows: Iterable[tuple[Any, ...]], at: int
 ) -> list[tuple[Any, ...]]:
-    """Return the rows with `yes`, or the code of why not, in place of a flag."""
+    """Replace the `allowed` cell of each row with `yes` or the decision code."""
     return [
         (*row[:at], "yes" if offer["allowed"] else offer["code"], *row[at + 1 :])
         for offer, row in zip(offers, rows, strict=True)

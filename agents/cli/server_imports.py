@@ -1,4 +1,4 @@
-"""`mcp import`: preview, confirm, add, attach."""
+"""The command `mcp import`: preview, confirm, create and attach servers."""
 
 import argparse
 import os
@@ -30,17 +30,17 @@ from mcp_servers.presets.installed_programs import InstalledProgram, list_instal
 
 @dataclass(kw_only=True)
 class ImportReport(ServerImport):
-    """An import with where it was read and what the servers answered; what `--json` prints."""
+    """An import with its source and the discovery outcomes; printed by `--json`."""
 
     source: str
     outcomes: dict[str, DiscoveryOutcome] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return everything that programs want to know of it."""
+        """Return the JSON representation."""
         return {"source": self.source} | super().as_dict()
 
     def entry(self, one: PlannedServer) -> dict[str, Any]:
-        """Return one entry, with what came of asking it."""
+        """Return one entry, with its discovery outcome."""
         shown = super().entry(one)
         if (outcome := self.outcomes.get(one.entry.name)) is not None:
             shown["discovery"] = outcome.as_dict()
@@ -66,14 +66,14 @@ def _import(cli: CommandContext, options: argparse.Namespace) -> None:
         finish(cli, options, _plan_installed_servers(cli, options))
         return
     source, text = _read(cli, options)
-    # The caller's own environment; placeholders refuse what is Bonobot's in it.
+    # The caller's environment; `placeholders` rejects Bonobot's own variables.
     values = {**os.environ, **parse_pairs(options.set, "--set")}
     found = _plan_import(cli, options, source, text, values)
     finish(cli, options, found)
 
 
 def finish(cli: CommandContext, options: argparse.Namespace, found: ImportReport) -> None:
-    """Show what was planned, add it as the person decides, and tell how it went."""
+    """Show the plan, apply it if confirmed, and show the result."""
     _show(cli, found)
     if not options.dry_run and _confirm_import(cli, options, found):
         _carry_out(cli, options, found)
@@ -133,7 +133,7 @@ def _check_entry_names(options: argparse.Namespace, names: set[str]) -> None:
 
 
 def _plan_installed_servers(cli: CommandContext, options: argparse.Namespace) -> ImportReport:
-    """Plan the known servers that are installed here, but for those that the pool has already."""
+    """Plan the known servers that are installed on this machine and not yet in the pool."""
     given = parse_pairs(options.set, "--set")
     pool = Server.objects.for_organization(cli.principal.organization_id).pool()
     here = set(pool.values_list("slug", flat=True))
@@ -148,13 +148,13 @@ def _plan_installed_servers(cli: CommandContext, options: argparse.Namespace) ->
 
 
 def _collect_secrets(found: InstalledProgram) -> dict[str, str]:
-    """Return a preset's secrets from the caller's environment; other names may mean anything."""
+    """Return a preset's secrets from the caller's environment; ignores other parameters."""
     names = (p["name"] for p in found.preset.parameters if p.get("secret"))
     return {name: os.environ[name] for name in names if name in os.environ}
 
 
 def _confirm_import(cli: CommandContext, options: argparse.Namespace, found: ImportReport) -> bool:
-    """Tell whether to go on: said before, asked now, or (without a terminal) nothing refused."""
+    """Return whether to apply: by `--yes`, by answer, or (without a terminal) without problems."""
     shares = [share for share in found.shares if share.action in ("give", "take")]
     if not found.ready and not shares:
         return False
@@ -214,7 +214,7 @@ def _show(cli: CommandContext, found: ImportReport) -> None:
 
 
 def _collect_warnings(found: ImportReport) -> Sequence[str]:
-    """Return what should be known: of the whole text once, of a server with its name."""
+    """Return the warnings: common ones once, others with the server's name."""
     entries = [one.entry for one in found.planned]
     of_all = [
         notice for notice in entries[0].notices if all(notice in one.notices for one in entries)

@@ -1,7 +1,7 @@
-"""`agents run|retry|sessions|cancel|export-session`, session grants, steps drawn live.
+"""The session commands of `agents`, and the live rendering of steps.
 
-Calls are blocks that are shown short: `/show` in a chat shows one whole. Models' and servers' texts
-are a stranger's: what can't be seen is made visible, and links show where they lead.
+Calls are shortened; `/show` in a chat prints one in full. Texts of models and servers are
+untrusted: invisible characters are made visible, and links show their address.
 """
 
 import argparse
@@ -35,17 +35,17 @@ from bonobot.core.problems import InvalidInput, ServiceUnavailable
 from bonobot.core.runtime import get_runtime
 from bonobot.core.text.untrusted_text import make_visible
 
-# Of a call's arguments and of its result, where it is shown short.
+# Limits for arguments and results in shortened calls.
 LINES, CHARACTERS = 12, 2_000
 MARKS = {"done": ("✓", "green"), "unknown": ("?", "yellow")}
-# Rows of the terminal that are kept free below a growing text.
+# Terminal rows to keep free below streamed text.
 BELOW = 6
 
 
 class SessionRenderer:
-    """Draws the events of one session; `after` is the last step that it has drawn for good.
+    """Renders the events of one session; `last_seq` is the last step that was printed.
 
-    `answers`: models' texts are drawn too; who prints the answer at the end leaves them out.
+    `show_answers`: print the model's texts too; not needed if the caller prints the answer.
     """
 
     def __init__(self, cli: CommandContext, *, answers: bool, after: int = 0) -> None:
@@ -58,7 +58,7 @@ class SessionRenderer:
 
     @contextmanager
     def shown(self) -> Iterator[None]:
-        """Have what isn't settled shown at the bottom of a terminal, until this ends."""
+        """Show unfinished steps at the bottom of a terminal while the block runs."""
         self._open.clear()
         if self._cli.as_json or not self._cli.out.is_terminal:
             yield
@@ -72,7 +72,7 @@ class SessionRenderer:
         self._live = None
 
     def take(self, events: list[SessionEvent]) -> None:
-        """Draw what is new."""
+        """Render new events."""
         for event in events:
             self._take(event)
         if self._live is not None and events:
@@ -129,7 +129,7 @@ class SessionRenderer:
 
 
 def render_call(data: dict[str, Any], *, whole: bool = False) -> RenderableType:
-    """Return a finished call: what it was given and what came of it, short or whole."""
+    """Render a finished call with arguments and result, shortened or in full."""
     mark = MARKS.get(data["state"], ("✗", "red"))
     took = f" {data['duration_ms']} ms" if data.get("duration_ms") is not None else ""
     code = f" {data['code']}" if data.get("code") else ""
@@ -145,10 +145,10 @@ def render_call(data: dict[str, Any], *, whole: bool = False) -> RenderableType:
 
 
 def render_model_text(text: str, *, formatted: bool) -> RenderableType:
-    """Return what a model wrote: formatted as Markdown, or as it is."""
+    """Render a model's text as Markdown or plain text."""
     if not formatted:
         return Text(make_visible(text))
-    # Links show their address: what they are called is the writer's choice.
+    # Show link addresses, because the link text is untrusted.
     return Markdown(make_visible(text), hyperlinks=False)
 
 
@@ -185,19 +185,19 @@ Told = Callable[[list[SessionEvent]], object]
 
 
 def add_send_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare how long a run is waited for, and what is sent along."""
+    """Add the options for attachments and waiting."""
     parser.add_argument("--attach", action="append", metavar="FILE", help="an image or a text")
     add_wait_arguments(parser)
 
 
 def add_wait_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare how long a run is waited for."""
+    """Add the options for waiting."""
     parser.add_argument("--timeout", type=float, default=3600, metavar="SECONDS")
     parser.add_argument("--wait", action="store_true", help="also for a person's answer to a call")
 
 
 def add_run_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of `run`."""
+    """Add the arguments of `run`."""
     parser.add_argument("slug", metavar="SLUG")
     parser.add_argument("text", metavar="TEXT", help="the message")
     parser.add_argument("--working-dir", default="", help="a folder to attach")
@@ -215,7 +215,7 @@ def run(cli: CommandContext, options: argparse.Namespace) -> None:
 
 
 def add_retry_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of `retry`."""
+    """Add the arguments of `retry`."""
     parser.add_argument("session", metavar="SESSION", help="its id")
     parser.add_argument("--message", type=int, metavar="SEQ", help="default: the last one")
     parser.add_argument("--text", help="what it says now; default: the same")
@@ -239,7 +239,7 @@ def find(cli: CommandContext, pk: str) -> Session:
 
 
 def read_attachments(paths: "list[str] | tuple[()]") -> list[Attachment]:
-    """Read files to attach; raises `Invalid` (field `--attach`)."""
+    """Read files to attach; raises `InvalidInput` (field `--attach`)."""
     return [_read_attachment(Path(path).expanduser()) for path in paths]
 
 
@@ -259,7 +259,7 @@ def _read_attachment(path: Path) -> Attachment:
 def finish(
     cli: CommandContext, session: Session, options: argparse.Namespace, after: int = 0
 ) -> None:
-    """Follow a session to its rest, having what it asks answered, and print what came of it."""
+    """Follow a session until it stops and print its result; raises `CommandFailed` if not done."""
     wait_for_session(cli, session, options, after)
     done = report(session.pk)
     cli.emit(done)
@@ -276,7 +276,7 @@ def finish(
 def wait_for_session(
     cli: CommandContext, session: Session, options: argparse.Namespace, after: int = 0
 ) -> None:
-    """Follow a session to its rest, having what it asks answered."""
+    """Follow a session until it stops, getting its pending requests answered."""
     drawing = SessionRenderer(cli, answers=False, after=after)
     show_session_steps(cli, session, drawing, options.timeout)
     while approvals.answer_pending_requests(
@@ -288,12 +288,13 @@ def wait_for_session(
 def show_session_steps(
     cli: CommandContext, session: Session, drawing: SessionRenderer, timeout_s: float | None
 ) -> None:
-    """Show what a session does until it rests.
+    """Show a session's steps until it stops or waits.
 
-    Raises `Unavailable` (code `still_running`) when the time is over; Ctrl-C leaves it running.
+    Raises `ServiceUnavailable` (code `still_running`) after `timeout_s` seconds; Ctrl-C leaves the
+    session running.
     """
     if not has_live_runner(besides=get_session_runner().runner_id):
-        # No worker takes it: this process becomes a runner until the session rests.
+        # Without a live worker, this process runs the session.
         get_runtime().call(get_session_runner().take, session.pk)
     try:
         with drawing.shown():
@@ -311,7 +312,7 @@ async def _show_events(session_id: UUID, drawing: SessionRenderer) -> None:
     async with aclosing(watch_session(session_id, drawing.after)) as looks:
         async for events in looks:
             if monotonic() - looked > LEASE.total_seconds():
-                # A worker that seemed alive may be gone: what nobody holds is taken here.
+                # The worker may have died: claim the session if its lease has expired.
                 looked = monotonic()
                 await get_session_runner().take(session_id)
             drawing.take(events)
@@ -322,7 +323,7 @@ NUMBERS = ("turns", "calls", "input_tokens", "output_tokens", "cost_microusd")
 
 
 def as_json(session: Session) -> dict[str, Any]:
-    """Return a session as programs read it."""
+    """Return the JSON representation of a session."""
     return {
         "id": str(session.pk),
         "agent": session.agent.slug,
@@ -440,7 +441,7 @@ SESSION_APPROVAL_VERBS = (
 
 
 def add_export_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
+    """Add the arguments of `export-session`."""
     parser.add_argument("session", metavar="SESSION", help="its id")
     parser.add_argument("--as", dest="form", choices=list(MEDIA_TYPES), default="markdown")
     parser.add_argument("--output", metavar="FILE", help="default: the standard output")
@@ -458,7 +459,7 @@ def export(cli: CommandContext, options: argparse.Namespace) -> None:
 
 
 def write(path: Path, text: str, field: str) -> None:
-    """Write a text file; raises `Invalid` (`unusable_file`) naming the field."""
+    """Write a text file; raises `InvalidInput` (code `unusable_file`, field `field`)."""
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:

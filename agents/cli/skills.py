@@ -1,4 +1,4 @@
-"""`skills`; options shared with workflows and triggers."""
+"""The command group `skills`, and options shared with workflows and triggers."""
 
 import argparse
 from typing import Any
@@ -22,32 +22,32 @@ from bonobot.core.text.untrusted_text import make_visible
 
 
 def add_name_argument(parser: argparse.ArgumentParser) -> None:
-    """Declare which one is meant."""
+    """Add the name argument."""
     parser.add_argument("name", metavar="NAME")
 
 
 def add_agents_arguments(parser: argparse.ArgumentParser, what: str) -> None:
-    """Declare which agents have it; read by `given_to`."""
+    """Add the options for the agents that have it; see `collect_agents`."""
     given = parser.add_mutually_exclusive_group()
     given.add_argument("--agent", action="append", metavar="SLUG", help=what)
     given.add_argument("--no-agents", action="store_true", help="take it from all agents")
 
 
 def collect_agents(options: argparse.Namespace) -> list[str] | tuple[()] | None:
-    """Return the agents that are to have it; None where that stays as it is."""
+    """Return the slugs of the agents, or None to leave them unchanged."""
     agents: list[str] | None = options.agent
     return () if options.no_agents else agents
 
 
 def add_enabled_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare whether it is switched on; without a word that stays as it is."""
+    """Add `--on` and `--off`; without either, the state stays unchanged."""
     switch = parser.add_mutually_exclusive_group()
     switch.add_argument("--on", dest="enabled", action="store_true", default=None)
     switch.add_argument("--off", dest="enabled", action="store_false")
 
 
 def as_json(skill: Skill) -> dict[str, Any]:
-    """Return a skill as programs read it."""
+    """Return the JSON representation of a skill."""
     names = ("name", "title", "description", "text", "arguments", "enabled", "version", "digest")
     found = {name: getattr(skill, name) for name in names}
     return {"id": str(skill.pk), **found, "agents": list_agent_slugs(skill)}

@@ -1,4 +1,4 @@
-"""Labels of stored data: `bonobot mcp|agents store-labels` and `clear-store-labels`."""
+"""The commands `store-labels` and `clear-store-labels` of servers and agents."""
 
 import argparse
 

@@ -1,4 +1,4 @@
-"""`tools list`; `agents tools|workspace` (built-in tools)."""
+"""The commands `tools list`, `agents tools` and `agents workspace`."""
 
 import argparse
 import json
@@ -120,7 +120,7 @@ def _format_option_value(value: Any) -> str:
 
 
 def _parse_option(text: str) -> tuple[str, str, Any]:
-    """Return the kit, the option and its value; raises `Invalid`."""
+    """Return the kit, the option and its value; raises `InvalidInput`."""
     where, equals, said = text.partition("=")
     name, dot, option = where.partition(".")
     if not equals or not dot or name not in KITS:

@@ -1,4 +1,4 @@
-"""`workflows …trigger…`: schedules and webhooks."""
+"""The trigger commands of `workflows`: schedules and webhooks."""
 
 import argparse
 from typing import Any

@@ -1,4 +1,4 @@
-"""`workflows`: write, run, show."""
+"""The command group `workflows`."""
 
 import argparse
 import json
@@ -40,7 +40,7 @@ SHOWN = 300
 
 
 def as_json(workflow: Workflow) -> dict[str, Any]:
-    """Return a workflow as programs read it."""
+    """Return the JSON representation of a workflow."""
     names = ("name", "description", "source", "enabled", "version", "digest", "state")
     found = {name: getattr(workflow, name) for name in names}
     return {

@@ -1,4 +1,4 @@
-"""Carry out a plan in one transaction."""
+"""Apply a configuration plan in one transaction."""
 
 from collections.abc import Callable
 from dataclasses import fields, replace
@@ -30,17 +30,17 @@ _KEPT_BY_ENDPOINTS = tuple(one.name for one in fields(ModelEndpointSpec) if one.
 def apply(
     principal: Principal, wanted: WantedConfig, *, prune: bool = False, dry_run: bool = False
 ) -> ConfigPlan:
-    """Plan and carry out in one transaction, and return the plan.
+    """Plan and apply a configuration in one transaction, and return the plan.
 
-    A plan with problems is returned and nothing of it is done; so is one that fails on the way,
-    with the problem that stopped it. A dry run does everything and takes it back, so that it finds
-    the same problems. A plan without changes writes nothing at all.
+    A plan with problems changes nothing, nor does one that fails; its problem is in the returned
+    plan. A dry run applies the plan and rolls back, to find the same problems. A plan without
+    changes writes nothing.
     """
     with transaction.atomic():
         plan = make_plan(principal, wanted, prune=prune)
         if plan.problems or not plan.changes:
             return plan
-        # A savepoint of its own: what fails leaves nothing behind.
+        # A savepoint, so that a failed step rolls everything back.
         try:
             with transaction.atomic():
                 _carry_out(principal, plan)
@@ -51,7 +51,7 @@ def apply(
 
 
 class _ApplyFailed(Exception):
-    """A step failed; the transaction is taken back."""
+    """A step failed; the transaction is rolled back."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(str(problem))
@@ -76,7 +76,7 @@ def _carry_out(principal: Principal, plan: ConfigPlan) -> None:
 
 
 def _mark_problem_location(step: ConfigPlanStep, problem: Problem) -> Problem:
-    """Say in a problem which part of the file led to it."""
+    """Add the location in the file to a problem."""
     wanted = step.wanted[1] if isinstance(step.wanted, tuple) else step.wanted
     if wanted is not None:
         placed: Problem = wanted.place.mark(problem)

@@ -1,4 +1,4 @@
-"""`mcp export|apply`."""
+"""The commands `mcp export` and `mcp apply`."""
 
 import argparse
 import json
@@ -53,7 +53,7 @@ def _export(cli: CommandContext, options: argparse.Namespace) -> None:
         mine = Server.objects.for_organization(cli.principal.organization_id)
         if private := mine.exclude(scope_id=cli.principal.organization_id).count():
             cli.err.print(f"{private} servers that are private to agents are left out.")
-        # As it is, not wrapped at any width: somebody will read it back.
+        # Written directly to avoid wrapping, so that it can be read back.
         cli.out.file.write(f"{text}\n")
 
 
@@ -91,7 +91,7 @@ def _apply(cli: CommandContext, options: argparse.Namespace) -> None:
 
 
 def _confirm_apply(cli: CommandContext, options: argparse.Namespace) -> bool:
-    """Tell whether to go on; a program that names a file has said so, except to remove things."""
+    """Return whether to apply; without a terminal, only `--prune` needs `--yes`."""
     if options.yes:
         return True
     if sys.stdin.isatty() and not cli.as_json:
@@ -102,7 +102,7 @@ def _confirm_apply(cli: CommandContext, options: argparse.Namespace) -> bool:
 
 
 def _discover(cli: CommandContext, plan: ConfigPlan) -> dict[str, DiscoveryOutcome]:
-    """Contact the servers that are new or reached in another way now."""
+    """Discover the servers that are new or whose connection has changed."""
     if plan.problems:
         return {}
     reached = {"description", "approval", "enabled", "only_tools"}

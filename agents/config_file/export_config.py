@@ -1,4 +1,4 @@
-"""Write the configuration file without secrets."""
+"""Export the configuration without secrets."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -33,15 +33,15 @@ ENDPOINT_MEMBERS = (
 
 
 def export_client_file(principal: Principal, agent: Agent | None = None) -> dict[str, Any]:
-    """Return the pool, or what one agent has of it, in the words of MCP clients."""
+    """Return the pool, or one agent's part of it, in the format of MCP clients."""
     principal.require(Action.MANAGE_SERVERS)
     return as_client_file(_list_servers(principal, agent))
 
 
 def export_config(principal: Principal, agent: Agent | None = None) -> dict[str, Any]:
-    """Return everything that `apply` can make, or one agent with what it needs.
+    """Return everything that `apply` can create, or one agent with what it needs.
 
-    Servers private to an agent are not in it. Secrets are `${NAME}`.
+    Leaves out servers that are private to an agent. Secrets are written as `${NAME}`.
     """
     principal.require(Action.MANAGE_SERVERS)
     names = SecretPlaceholders()
@@ -79,7 +79,7 @@ def export_config(principal: Principal, agent: Agent | None = None) -> dict[str,
 
 
 def as_yaml(document: dict[str, Any]) -> str:
-    """Return a document as YAML that is read back as it was."""
+    """Return a document as YAML that reads back unchanged."""
     text: str = yaml.dump(
         document, Dumper=_ConfigDumper, sort_keys=False, allow_unicode=True, width=100, indent=2
     )
@@ -104,7 +104,7 @@ def _export_budgets(owner: BudgetOwner) -> list[dict[str, Any]]:
 
 
 def _export_draft(owner: Owner) -> dict[str, Any]:
-    """Return what runs in the shadow of a policy, if something does."""
+    """Return the policy draft in shadow mode, if there is one."""
     draft = find_draft(owner)
     if draft is None:
         return {}
@@ -118,11 +118,11 @@ def _export_model_endpoint(row: ModelEndpoint, names: SecretPlaceholders) -> dic
     for name in ENDPOINT_MEMBERS:
         if value := getattr(row, name):
             found[name] = value
-    # A price of 0 says something else than none.
+    # 0 is a value here, unlike None.
     for name in ("input_price", "output_price", "max_tokens", "context_window"):
         if (value := getattr(row, name)) is not None:
             found[name] = value
-    for name in ("native_tools", "retries"):  # 0 and false say something here
+    for name in ("native_tools", "retries"):  # 0 and false are values here
         if (value := getattr(row, name)) != getattr(ModelEndpointSpec, name):
             found[name] = value
     if row.fallback:
@@ -171,10 +171,10 @@ def _export_agent_server(binding: Any) -> dict[str, Any]:
 
 
 class _ConfigDumper(yaml.SafeDumper):
-    """Writes long texts as blocks, and quotes what our reader would take for a number."""
+    """Writes multi-line strings as blocks, and quotes strings that would be read as other types."""
 
     def ignore_aliases(self, data: Any) -> bool:
-        """Write everything out: the reader knows no aliases."""
+        """Disable aliases, which the reader doesn't support."""
         return True
 
 

@@ -1,4 +1,4 @@
-"""Read one object's fields, a problem for each fault."""
+"""Typed access to the fields of a configuration object, collecting problems."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -11,14 +11,14 @@ from bonobot.core.text.untrusted_text import make_visible
 
 @dataclass(frozen=True, kw_only=True)
 class ConfigLocation:
-    """Where something is wanted."""
+    """A location in the configuration file."""
 
     document: int
     line: int
     path: str
 
     def mark(self, problem: Problem) -> Problem:
-        """Put document, line and path into a problem that another module raised."""
+        """Add document, line and path to a problem."""
         if not problem.field.startswith(self.path):
             problem.field = f"{self.path}.{problem.field}" if problem.field else self.path
         problem.extra.setdefault("line", self.line)
@@ -27,10 +27,10 @@ class ConfigLocation:
 
 
 class FieldReader:
-    """An object of a file: typed reads that return None (or nothing) and note what is wrong."""
+    """Reads typed fields of an object; invalid ones return None (or empty) and add a problem."""
 
     def __init__(self, node: SourceNode, path: str, document: int, problems: list[Problem]) -> None:
-        """`path` is where the object is, "" for the whole document."""
+        """Read the object at `path`, "" for the whole document."""
         self.path, self._document, self._problems = path, document, problems
         self._node = node
         if node.value is not None and not isinstance(node.value, dict):
@@ -39,15 +39,15 @@ class FieldReader:
         self._refuse_repeated()
 
     def has(self, name: str) -> bool:
-        """Tell whether the member is there at all."""
+        """Return whether the field is present."""
         return self._node.get(name) is not None
 
     def line_of(self, name: str) -> int:
-        """Return the line of a member, else that of the object."""
+        """Return the line of a field, or of the object if it is missing."""
         return (self._node.get(name) or self._node).line
 
     def text(self, name: str) -> str | None:
-        """Return a text."""
+        """Return a string."""
         node = self._node.get(name)
         if node is None or node.value is None:
             return None
@@ -56,18 +56,18 @@ class FieldReader:
         return self._wrong(name, node, "text", 'Write it in "…".')
 
     def texts_of(self, *names: str) -> dict[str, Any]:
-        """Return several texts by name."""
+        """Return several strings by name."""
         return {name: self.text(name) for name in names}
 
     def flag(self, name: str) -> bool | None:
-        """Return true or false."""
+        """Return a boolean."""
         node = self._node.get(name)
         if node is None or isinstance(node.value, bool | None):
             return None if node is None else node.value
         return self._wrong(name, node, "true or false", "Write true or false.")
 
     def number(self, name: str) -> int | None:
-        """Return a whole number that isn't negative."""
+        """Return a non-negative integer."""
         node = self._node.get(name)
         if node is None or node.value is None:
             return None
@@ -77,7 +77,7 @@ class FieldReader:
         return self._wrong(name, node, "a whole number", "Write digits, such as 100.")
 
     def list(self, name: str) -> tuple[str, ...]:
-        """Return a list of texts."""
+        """Return a list of strings."""
         found = self.items(name) or ()
         texts = [node.value for node in found if isinstance(node.value, str)]
         if len(texts) != len(found):
@@ -85,7 +85,7 @@ class FieldReader:
         return tuple(texts)
 
     def items(self, name: str) -> tuple[SourceNode, ...] | None:
-        """Return the items of a list; None when it isn't there."""
+        """Return the items of a list, or None if it is missing."""
         node = self._node.get(name)
         if node is None or isinstance(node.value, list):
             return None if node is None else node.items
@@ -94,7 +94,7 @@ class FieldReader:
         return ()
 
     def object(self, name: str) -> SourceNode | None:
-        """Return an object; None when it isn't there."""
+        """Return an object, or None if it is missing."""
         node = self._node.get(name)
         if node is None or isinstance(node.value, dict):
             return node
@@ -102,24 +102,24 @@ class FieldReader:
         return None
 
     def mapping(self, name: str) -> dict[str, str] | None:
-        """Return an object of texts by name; None when it isn't there."""
+        """Return an object of strings, or None if it is missing."""
         inner = self.inner(name)
         if inner is None:
             return None
         return {key: inner.text(key) or "" for key, _line, _node in self.children(name)}
 
     def plain(self, name: str) -> Any:
-        """Return a member of any kind as Python has it; None when it isn't there."""
+        """Return a field of any type as a Python value, or None if it is missing."""
         node = self._node.get(name)
         return None if node is None else node.plain()
 
     def inner(self, name: str) -> "FieldReader | None":
-        """Return the members of an object within; None when it isn't there."""
+        """Return a reader of a nested object, or None if it is missing."""
         node = self.object(name)
         return FieldReader(node, self._at(name), self._document, self._problems) if node else None
 
     def children(self, name: str) -> tuple[tuple[str, int, SourceNode], ...]:
-        """Return the members of an object by name; an empty one has none."""
+        """Return the (name, line, node) entries of an object."""
         node = self._node.get(name)
         if node is None or node.value is None:
             return ()
@@ -130,12 +130,12 @@ class FieldReader:
         return node.members
 
     def refuse(self, name: str, code: str, remedy: str) -> None:
-        """Note that a member doesn't hold."""
+        """Add a problem for an invalid field."""
         node = self._node.get(name) or self._node
         self._note(name, node.line, code, f"`{self._at(name)}` doesn't hold.", remedy)
 
     def refuse_others(self, known: Collection[str]) -> None:
-        """Note every member that isn't `known`."""
+        """Add a problem for every field that isn't `known`."""
         for name, line, _ in self._node.members:
             if name not in known:
                 shown = make_visible(name, 64)

@@ -1,6 +1,6 @@
-"""Compare the file with what is stored.
+"""Compare a configuration file with the database.
 
-A plan is made by reading alone. Secrets are compared opened and never shown: a plan names fields.
+Planning only reads. Secrets are compared decrypted and never shown: a plan names fields only.
 """
 
 from collections.abc import Iterator, Mapping
@@ -35,12 +35,11 @@ _PREFIXES: Mapping[str, str] = {Secret.Placement.ENV: "env", Secret.Placement.HE
 
 @dataclass(frozen=True, kw_only=True)
 class ConfigPlanStep:
-    """What becomes of one object: create, change, unchanged or remove, with the fields."""
+    """The action on one object (create, change, unchanged, remove), with the changed fields."""
 
-    kind: (
-        str  # model_endpoint, server, agent, skill, binding, policy, policy_draft, budgets; or with
-    )
-    # whose it is: organization_policy, organization_budgets, server_budgets …
+    # model_endpoint, server, agent, skill, binding, policy, policy_draft, budgets; or with an
+    # owner: organization_policy, organization_budgets, server_budgets …
+    kind: str
     name: str
     action: str
     fields: tuple[str, ...] = ()
@@ -48,25 +47,25 @@ class ConfigPlanStep:
     row: Any = field(default=None, repr=False)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as it is shown."""
+        """Return the JSON representation."""
         found = {"kind": self.kind, "name": self.name, "action": self.action}
         return found | {"fields": list(self.fields)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConfigPlan:
-    """The steps in the order in which they are done, and the problems that forbid doing them."""
+    """The steps in order, and the problems that prevent applying them."""
 
     steps: tuple[ConfigPlanStep, ...]
     problems: tuple[Problem, ...] = ()
 
     @property
     def changes(self) -> tuple[ConfigPlanStep, ...]:
-        """The steps that do something."""
+        """The steps that change something."""
         return tuple(step for step in self.steps if step.action != "unchanged")
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as programs read it."""
+        """Return the JSON representation."""
         return {
             "steps": [step.as_dict() for step in self.steps],
             "problems": [problem.as_dict() for problem in self.problems],
@@ -74,7 +73,7 @@ class ConfigPlan:
 
 
 def make_plan(principal: Principal, wanted: WantedConfig, *, prune: bool = False) -> ConfigPlan:
-    """Return what applying `wanted` would do; `prune` removes what its sections don't name."""
+    """Plan how to apply `wanted`; `prune` removes what its sections don't name."""
     planning = _ConfigPlanner(principal, wanted, prune)
     steps = (
         *planning.endpoints(),
@@ -92,7 +91,7 @@ def make_plan(principal: Principal, wanted: WantedConfig, *, prune: bool = False
 
 
 def _count_fallbacks(known: Mapping[str, WantedModelEndpoint], slug: str) -> int:
-    """Return how many of the file's endpoints stand behind one: those are made first."""
+    """Return the number of an endpoint's fallbacks in the file; these are created first."""
     found = 0
     while (slug := str(known[slug].values.get("fallback", ""))) in known and found <= len(known):
         found += 1
@@ -291,7 +290,7 @@ class _ConfigPlanner:
                 yield _build_step("workflow", name, changed, wanted, row)
 
     def removals(self) -> Iterator[ConfigPlanStep]:
-        """Yield what the file's own sections don't name; agents first, they hold the others."""
+        """Yield removals of rows that the file's sections don't name; agents first."""
         for section, kind, rows, kept in (
             ("workflows", "workflow", self._workflows, self._wanted.workflows),
             ("skills", "skill", self._skills, self._wanted.skills),
@@ -305,7 +304,7 @@ class _ConfigPlanner:
 
 
 def build_server_spec(wanted: WantedServer, row: Server | None) -> ServerSpec:
-    """Return the specification of a wanted server; what isn't said stays as it is."""
+    """Return the specification of a server; missing settings keep the stored values."""
     kept: Mapping[str, Any] = {}
     if row is not None:
         kept = {name: getattr(row, name) for name in ("description", "approval", "allow_private")}
@@ -341,14 +340,14 @@ def _is_same_draft(owner: Owner, wanted: PolicySpec) -> bool:
     try:
         return is_draft(owner, wanted)
     except InvalidInput:
-        return False  # as below
+        return False  # see `_is_same_policy`
 
 
 def _is_same_policy(owner: Owner, wanted: PolicySpec) -> bool:
     try:
         return is_policy(owner, wanted)
     except InvalidInput:
-        # It names a server that comes with the same file, or none: carrying it out tells which.
+        # It names a server of the same file or an unknown one; applying finds out which.
         return False
 
 

@@ -1,7 +1,7 @@
-"""Parse the configuration file: endpoints, servers, agents.
+"""Parse the configuration file.
 
-What a server's entry leaves out of its address and sign-in is not there; any other member that is
-left out stays as it is. Every problem has its document, line and path.
+A server's connection and sign-in are replaced as a whole; any other field that is left out stays
+unchanged. Every problem has its document, line and path.
 """
 
 import re
@@ -38,7 +38,7 @@ TOOLS = ("builtin_tools", "workspace")
 
 
 def read_builtin_tools(agent: FieldReader) -> dict[str, Any]:
-    """Return an agent's kits and workspace as its specification has them; notes what is wrong."""
+    """Read an agent's built-in tools and workspace as fields of AgentSpec, collecting problems."""
     found: dict[str, Any] = {}
     if (kits := agent.plain("builtin_tools")) is not None:
         try:
@@ -54,7 +54,7 @@ def read_builtin_tools(agent: FieldReader) -> dict[str, Any]:
 
 
 def export_builtin_tools(row: Agent) -> dict[str, Any]:
-    """Return an agent's kits, and what its workspace has beside the usual, as a file says them."""
+    """Return an agent's built-in tools and non-default workspace in the file's format."""
     said: dict[str, Any] = {"folder": row.workspace_folder}
     said["mib"] = row.workspace_mib if row.workspace_mib != USUAL_MIB else None
     said["files"] = row.workspace_files if row.workspace_files != USUAL_FILES else None
@@ -76,7 +76,6 @@ SECTIONS = (
     *("policy", "policy_draft", "budgets"),
 )
 _BESIDE_AGENT = ("model", "policy", "policy_draft", "budgets", "servers", "may_ask")
-# How much of a server an agent gets.
 AGENT_LIMITS = (*("max_turns", "max_calls", "max_run_s", "calls_per_minute", "tool_search_above"),)
 SHARES = ("allowed_tools", "denied_tools", "allowed_resources", "allowed_prompts")
 _SLUG = re.compile(r"[-a-zA-Z0-9_]{1,64}")
@@ -88,7 +87,7 @@ _BESIDE_ENTRY = (
 
 @dataclass(frozen=True, kw_only=True)
 class WantedServer:
-    """A server of the pool: its name, the configuration with secrets, and members beside it."""
+    """A pool server, with its configuration (including secrets) and other settings."""
 
     name: str
     place: ConfigLocation
@@ -98,7 +97,7 @@ class WantedServer:
 
 @dataclass(frozen=True, kw_only=True)
 class WantedModelEndpoint:
-    """A model endpoint by its slug."""
+    """A model endpoint by slug."""
 
     slug: str
     place: ConfigLocation
@@ -107,7 +106,7 @@ class WantedModelEndpoint:
 
 @dataclass(frozen=True)
 class WantedAgentServer:
-    """How much of a server an agent gets."""
+    """What an agent may use of an attached server."""
 
     server: str
     place: ConfigLocation
@@ -120,7 +119,7 @@ class WantedAgentServer:
 
 @dataclass(frozen=True, kw_only=True)
 class WantedAgent:
-    """An agent by its slug; what is None is not said."""
+    """An agent by slug; None means unchanged."""
 
     slug: str
     place: ConfigLocation
@@ -135,7 +134,7 @@ class WantedAgent:
 
 @dataclass(frozen=True)
 class WantedPolicy:
-    """The organization's own tool policy, or the draft in its shadow."""
+    """The organization's policy, or its draft."""
 
     text: PolicySpec
     place: ConfigLocation
@@ -143,7 +142,7 @@ class WantedPolicy:
 
 @dataclass(frozen=True)
 class WantedBudgets:
-    """The budgets of the organization, or (by its name) of a server of the pool."""
+    """The budgets of the organization, or of the pool server named `server`."""
 
     lines: tuple[BudgetLine, ...]
     place: ConfigLocation
@@ -152,9 +151,9 @@ class WantedBudgets:
 
 @dataclass(kw_only=True)
 class WantedConfig:
-    """Everything that a file wants; `sections` are those that it has.
+    """The content of a configuration file.
 
-    `server_names` are all that it describes, those with problems too.
+    `sections` are those present, `server_names` includes servers with problems.
     """
 
     sections: set[str] = field(default_factory=set)
@@ -172,9 +171,9 @@ class WantedConfig:
 
 
 def read_wanted(text: str, values: Mapping[str, str]) -> WantedConfig:
-    """Return what a text wants, `${NAME}` of secrets and addresses filled from `values`.
+    """Parse a configuration, filling `${NAME}` in secrets and addresses from `values`.
 
-    Problems of single members are collected; raises `Invalid` when nothing can be read at all.
+    Collects the problems of single fields; raises `InvalidInput` if nothing can be read.
     """
     roots = read_documents(text) if is_yaml(text) else (read(text).root,)
     wanted = WantedConfig()
@@ -335,7 +334,7 @@ class _ConfigReader:
             self._wanted.budgets = WantedBudgets(lines, place)
 
     def _own(self, top: FieldReader, name: str, there: object) -> ConfigLocation | None:
-        """Return where the organization's own member is; None where it isn't, or is twice."""
+        """Return the location of an organization field; None if it is missing or a duplicate."""
         if not top.has(name):
             return None
         place = ConfigLocation(document=self._number, line=top.line_of(name), path=name)
@@ -355,7 +354,7 @@ class _ConfigReader:
         return PolicySpec(mode, **{effect: self._rules(members, effect) for effect in EFFECTS})
 
     def _rules(self, policy: FieldReader, effect: str) -> tuple[RuleEntry, ...]:
-        """Return names and globs, and objects of one with its condition."""
+        """Read rules: names, globs, and objects with a condition."""
         found: list[RuleEntry] = []
         for index, node in enumerate(policy.items(effect) or ()):
             if isinstance(node.value, str):
@@ -417,7 +416,7 @@ class _ConfigReader:
 
 
 def _list_omissions(entry: ImportEntry, place: ConfigLocation) -> Iterator[Problem]:
-    """Yield as problems what an import would leave out: here nothing is silently dropped."""
+    """Yield a problem for each field that an import would ignore."""
     for notice in entry.notices:
         if notice.code == "left_out":
             yield InvalidInput(

@@ -1,4 +1,4 @@
-"""Skills and workflows in the file: read, compare, export."""
+"""Skills and workflows in the configuration file: read, compare, export."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -24,18 +24,18 @@ _TRIGGER = (*_TEXTS, *_NUMBERS, "enabled", "inputs")
 
 @dataclass(frozen=True, kw_only=True)
 class WantedWorkflow:
-    """A workflow by its name: its definition as plain values, and what stands beside it."""
+    """A workflow by name, with its definition and settings."""
 
     name: str
     place: ConfigLocation
     definition: Mapping[str, Any]
     beside: Mapping[str, Any]
-    # All that start it by itself; None where the file doesn't say.
+    # None: the file doesn't list triggers.
     triggers: tuple[TriggerSpec, ...] | None = None
 
     @property
     def spec(self) -> WorkflowSpec:
-        """Return it as it is written by hand."""
+        """The specification for the workflow service."""
         source = yaml.safe_dump(dict(self.definition), sort_keys=False, allow_unicode=True)
         return WorkflowSpec(name=self.name, source=source, **self.beside)
 
@@ -43,7 +43,7 @@ class WantedWorkflow:
 def read_workflow(
     name: str, place: ConfigLocation, members: FieldReader, node: SourceNode
 ) -> WantedWorkflow:
-    """Return what a file says of a workflow; its definition is checked when it is carried out."""
+    """Read a workflow; its definition is validated when it is applied."""
     enabled = members.flag("enabled")
     agents = members.list("agents") if members.has("agents") else None
     members.refuse_others((*MEMBERS, *BESIDE))
@@ -73,7 +73,7 @@ def _read_triggers(members: FieldReader) -> tuple[TriggerSpec, ...]:
 
 
 def list_workflow_changes(row: Workflow, wanted: WantedWorkflow) -> list[str]:
-    """Return the members by which a stored workflow is another one."""
+    """Return the fields in which a stored workflow differs."""
     changed = [] if row.definition == wanted.definition else ["definition"]
     stored = {"enabled": row.enabled, "agents": list_agent_slugs(row)}
     for name, value in wanted.beside.items():
@@ -96,7 +96,7 @@ def _has_same_triggers(row: Workflow, wanted: WantedWorkflow) -> bool:
 
 
 def export_workflows(rows: Iterable[Workflow]) -> dict[str, Any]:
-    """Return workflows as the file has them."""
+    """Return workflows in the file's format."""
     found = {}
     for row in rows:
         beside: dict[str, Any] = {} if row.enabled else {"enabled": False}
@@ -109,7 +109,7 @@ def export_workflows(rows: Iterable[Workflow]) -> dict[str, Any]:
 
 
 def _export_trigger(row: Trigger) -> dict[str, Any]:
-    """Return a trigger without its secret, and without what it has by default."""
+    """Return a trigger without its secret and default values."""
     blank = Trigger()
     found: dict[str, Any] = {"kind": row.kind}
     for name in (*_TEXTS[1:], *_NUMBERS, "enabled", "inputs"):
@@ -124,7 +124,7 @@ _ARGUMENT = ("name", "description", "required", "default", "choices")
 
 @dataclass(frozen=True, kw_only=True)
 class WantedSkill:
-    """A skill by its name; what isn't in `values` is not said."""
+    """A skill by name; fields not in `values` stay unchanged."""
 
     name: str
     place: ConfigLocation
@@ -132,12 +132,12 @@ class WantedSkill:
 
     @property
     def spec(self) -> SkillSpec:
-        """Return it as it is written by hand."""
+        """The specification for the skill service."""
         return SkillSpec(name=self.name, **self.values)
 
 
 def read_skill(name: str, place: ConfigLocation, members: FieldReader) -> WantedSkill:
-    """Return what a file says of a skill; what is wrong in it is noted."""
+    """Read a skill, collecting problems."""
     values = members.texts_of(*TEXTS)
     values["enabled"] = members.flag("enabled")
     values["agents"] = members.list("agents") if members.has("agents") else None
@@ -157,7 +157,7 @@ def _read_argument(members: FieldReader, said: Any) -> dict[str, Any]:
 
 
 def list_skill_changes(row: Skill, wanted: WantedSkill) -> list[str]:
-    """Return the members by which a stored skill is another one; raises `Invalid`."""
+    """Return the fields in which a stored skill differs; raises `InvalidInput`."""
     said = dict(wanted.values)
     if "arguments" in said:
         said["arguments"] = [one.as_dict() for one in read_arguments(said["arguments"])]
@@ -168,7 +168,7 @@ def list_skill_changes(row: Skill, wanted: WantedSkill) -> list[str]:
 
 
 def export_skills(rows: Iterable[Skill]) -> dict[str, Any]:
-    """Return skills as the file has them."""
+    """Return skills in the file's format."""
     return {row.name: _export_skill(row) for row in rows}
 
 

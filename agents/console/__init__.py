@@ -1,1 +1,1 @@
-"""What the admin starts with: dashboard, onboarding, command palette, settings check."""
+"""Console of the admin: dashboard, onboarding, command palette, settings check."""

@@ -35,7 +35,7 @@ class OnboardingSerializer(VersionedShape):
     hidden = serializers.BooleanField(help_text="It was taken off the dashboard.")
 
     def parts_of(self, instance: Any, shown: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what people say about it; which steps are done follows from other things."""
+        """Return the writable values; which steps are done is computed."""
         skipped = [step["slug"] for step in shown["steps"] if step["skipped"]]
         return {"hidden": shown["hidden"], "skipped": skipped}
 

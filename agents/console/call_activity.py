@@ -1,6 +1,6 @@
 """Calls, durations and percentiles over time for the dashboard.
 
-Drawn from rollups: as many queries at ten calls as at ten million.
+Read from rollups in a fixed number of queries.
 """
 
 from collections.abc import Iterator
@@ -27,10 +27,10 @@ HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 
 @dataclass(frozen=True)
 class ActivityRange:
-    """How far back the dashboard looks, and how long each of its steps is.
+    """The time range of the dashboard, and the length of its steps.
 
-    One day is the 24 hours that end with the running one; more are whole days of UTC, today the
-    last, whose lists are read by the day.
+    One day means the last 24 hours, including the current one; longer ranges are whole UTC days up
+    to today.
     """
 
     slug: str
@@ -39,7 +39,7 @@ class ActivityRange:
     days: int
 
     def span(self, now: datetime) -> ReportSpan:
-        """Return it as it ends now: whole steps, the running one among them."""
+        """Return the range that ends now, in whole steps including the current one."""
         now = query_rollups.to_utc(now)
         midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
         if self.days > 1:
@@ -58,7 +58,7 @@ RANGES = (
 
 @dataclass(frozen=True)
 class ActivityInterval:
-    """One step of the range."""
+    """One step of the range, with its numbers."""
 
     begins: datetime
     line: UsageLine
@@ -82,7 +82,7 @@ class CallActivity:
 
     @cached_property
     def steps(self) -> list[ActivityInterval]:
-        """The range step by step, the oldest first."""
+        """The steps of the range, oldest first."""
         step = self.range.step
         places = [self.since + n * step for n in range((self.now - self.since) // step + 1)]
         lines = {place: UsageLine() for place in places}
@@ -95,13 +95,13 @@ class CallActivity:
 
     @cached_property
     def total(self) -> UsageLine:
-        """The whole range in one line."""
+        """The totals of the whole range."""
         return query_rollups.sum_lines(step.line for step in self.steps)
 
     def link(
         self, since: datetime | None = None, until: datetime | None = None, **query: Any
     ) -> str:
-        """Return the audit's list of the calls that a number counts."""
+        """Return the URL of the audit log filtered by these calls."""
         asked = {"kind": "call", **query, **_bound("from", since or self.since)}
         if until:
             asked |= _bound("to", until - timedelta(microseconds=1))
@@ -109,7 +109,7 @@ class CallActivity:
 
     @property
     def cards(self) -> list[dict[str, Any]]:
-        """The numbers at the top, each with the way to its rows."""
+        """The numbers at the top, each with a link to its rows."""
         total, errors = self.total, ",".join(ERRORS)
         slowest = self.link(outcome__in="ok", o=-8)
         return [
@@ -138,7 +138,7 @@ class CallActivity:
 
     @property
     def calls_chart(self) -> dict[str, Any]:
-        """Calls over time, with what didn't go well."""
+        """Calls over time, with errors and refusals."""
         stacks = [
             [
                 ("", one.line.calls - one.line.errors - one.line.refused),
@@ -166,13 +166,13 @@ class CallActivity:
 
     @property
     def marks(self) -> tuple[str, str]:
-        """What stands at the ends of the time axis."""
+        """The labels at the ends of the time axis."""
         form = "H:i" if self.range.step == HOUR else "j M"
         return date_format(self.since, form), date_format(self.steps[-1].begins, form)
 
     @cached_property
     def refusals(self) -> list[dict[str, Any]]:
-        """Which rules refused, and how often."""
+        """The most frequent refusals by rule."""
         lines = self.reader.read("code", "rule", most=LISTED, event_type="call", outcome="refused")
         return [
             {

@@ -1,4 +1,4 @@
-"""`first-run` and `doctor`."""
+"""The command `first-run`."""
 
 import argparse
 from functools import partial

@@ -1,6 +1,6 @@
-"""Find screens and objects by a few letters.
+"""Search of screens, actions and objects for the command palette.
 
-Only what the person may open is found; at most 6 queries, whatever the organization's size.
+Finds only what the person may open, in at most 6 queries.
 """
 
 from collections.abc import Iterable, Iterator
@@ -19,7 +19,7 @@ from mcp_servers.models import Server
 
 FOUND_OF_EACH = 6
 LONGEST_SOUGHT = 100
-# Deeds that begin on a page of their own: (title, icon, address, who may).
+# Actions with a page of their own: (title, icon, URL name, required action).
 PASTE = "mcp_servers_server_paste"
 DEEDS: tuple[tuple[Any, str, str, Action], ...] = (
     (_("Add a server"), "add", "mcp_servers_server_presets", Action.MANAGE_SERVERS),
@@ -39,7 +39,7 @@ DEEDS: tuple[tuple[Any, str, str, Action], ...] = (
 
 @dataclass(frozen=True)
 class PaletteEntry:
-    """One place to go to."""
+    """A result: a screen, an action or an object."""
 
     title: str
     kind: str
@@ -50,7 +50,7 @@ class PaletteEntry:
 def search_palette(
     principal: Principal, navigation: Iterable[dict[str, Any]], sought: str
 ) -> list[PaletteEntry]:
-    """Return what fits all words, places first; with nothing sought, the places and deeds."""
+    """Return the entries that match all words, screens and actions first."""
     words = sought[:LONGEST_SOUGHT].lower().split()
     near = [*_list_screens(navigation), *_list_actions(principal)]
     fitting = [one for one in near if all(word in one.title.lower() for word in words)]

@@ -1,6 +1,6 @@
-"""Dashboard numbers, default range.
+"""Numbers and lists of the dashboard.
 
-A fixed number of queries, whatever the organization's size: counts are grouped, lists are short.
+The number of queries is fixed: counts are grouped and lists are short.
 """
 
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ BUDGETS_READ = 200
 
 @dataclass(frozen=True)
 class DashboardBudget:
-    """A budget with its use."""
+    """A budget with its usage."""
 
     title: str
     unit: str
@@ -47,7 +47,7 @@ class DashboardBudget:
 
     @property
     def tone(self) -> str:
-        """Return what the use means to the eye."""
+        """Return the tone that shows how much is used."""
         used = self.spent + self.reserved
         if used >= self.limit:
             return "bad"
@@ -57,7 +57,7 @@ class DashboardBudget:
 def build_dashboard(
     principal: Principal, waiting: PendingCounts, chosen: str = ""
 ) -> dict[str, Any]:
-    """Return what the dashboard shows beside what was counted; `chosen` is the range's slug."""
+    """Return the context of the dashboard; `range_slug` selects its time range."""
     organization_id = principal.organization_id
     servers = Server.objects.for_organization(organization_id)
     states = servers.aggregate(
@@ -90,7 +90,7 @@ def build_dashboard(
 
 
 def _build_server_states(counts: dict[str, int]) -> list[dict[str, Any]]:
-    """Return the servers by state, those that need somebody first."""
+    """Return the number of servers by state, states that need attention first."""
     listed = (
         ("error", _("error"), "status__in=error", "bad"),
         ("needs_reauth", _("needs new credentials"), "status__in=needs_reauth", "warn"),
@@ -108,9 +108,9 @@ def _build_server_states(counts: dict[str, int]) -> list[dict[str, Any]]:
 
 
 def _list_troubled_servers(servers: Any, told: list[UUID]) -> list[dict[str, Any]]:
-    """Return the servers that need somebody, each with the way to what helps; none told already.
+    """Return the failing servers, each with a link to its remedy, without `shown_ids`.
 
-    Those that have been away longest stand last: they are known best.
+    The most recent failures come first.
     """
     lasting = Outage.objects.filter(server=OuterRef("pk"), ended_at=None).values("began_at")[:1]
     rows = servers.enabled().filter(status__in=TROUBLE).exclude(pk__in=told)
@@ -122,7 +122,7 @@ def _list_troubled_servers(servers: Any, told: list[UUID]) -> list[dict[str, Any
 
 
 def _suggest_remedy(server: Server) -> dict[str, Any]:
-    """Return what to do about a server in trouble: its title and address."""
+    """Return the title and URL of the remedy for a failing server."""
     if server.status == Server.Status.ERROR:
         title, page = _("See its history"), "health"
     elif server.interactive:
@@ -133,10 +133,10 @@ def _suggest_remedy(server: Server) -> dict[str, Any]:
 
 
 def _list_recent_outages(organization_id: UUID) -> Any:
-    """Return the outages that reach into the last day, those that last first.
+    """Return the outages of the last day, ongoing ones first.
 
-    What lasts at a server in trouble is told among the servers; one that wants somebody to sign in
-    is there, and told where that is done.
+    Ongoing outages of failing servers are left out, and so are those that need a sign-in: the
+    dashboard lists these servers separately.
     """
     since = timezone.now() - timedelta(hours=HOURS)
     rows = Outage.objects.for_organization(organization_id).filter(build_outage_condition(since))
@@ -147,7 +147,7 @@ def _list_recent_outages(organization_id: UUID) -> Any:
 
 
 def _list_pending_approvals(organization_id: UUID) -> Any:
-    """Return the calls that wait for a person, those first that expire first."""
+    """Return the calls that wait for a person, by expiry."""
     return _open(organization_id).select_related("agent").order_by("expires_at")[:LISTED]
 
 
@@ -162,7 +162,7 @@ def _filter_definitions(organization_id: UUID) -> DefinitionQuerySet:
 
 
 def _list_pending_reviews(organization_id: UUID) -> list[dict[str, Any]]:
-    """Return the servers with the most definitions that wait, and how many."""
+    """Return the servers with the most pending definitions, and their number."""
     changed = ~Q(pinned_digest="")
     by_server = (
         _filter_definitions(organization_id)
@@ -171,7 +171,7 @@ def _list_pending_reviews(organization_id: UUID) -> list[dict[str, Any]]:
         .values("server_id")
         .annotate(n=Count("server"), changed=Count("server", filter=changed))
     )
-    # Names and numbers are read of those alone: for all others it is the index that is read.
+    # Rank by an index-only query, then load names and counts of the listed servers only.
     most = by_server.order_by("-changed", "-n", "server_id").values("server_id")[:LISTED]
     own = by_server.filter(server=OuterRef("pk"))
     rows = Server.objects.filter(pk__in=most).values(
@@ -185,7 +185,7 @@ def _list_pending_reviews(organization_id: UUID) -> list[dict[str, Any]]:
 
 
 def _list_budgets(organization_id: UUID) -> list[DashboardBudget]:
-    """Return the budgets with their use, the fullest first; of sessions' their agents tell."""
+    """Return the budgets with their usage, fullest first, without session budgets."""
     budgets = Budget.objects.for_organization(organization_id).filter(each_session=False)
     rows = list(budgets.select_related("agent", "server").order_by("pk")[:BUDGETS_READ])
     found = [_build_budget(row, use) for row, use in zip(rows, load_budget_use(rows), strict=True)]

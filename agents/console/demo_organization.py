@@ -1,7 +1,7 @@
-"""Demo organization with an agent and three servers.
+"""A demo organization with an agent and three servers.
 
-It needs no network, no key and no other service: the servers are installed beside Bonobot, and the
-agent's model is the offline one. What it makes is ordinary rows, made through the ordinary doors.
+It needs no network, key or other service: the servers are installed with Bonobot, and the agent
+uses the offline model. All rows are created through the regular services.
 """
 
 import secrets
@@ -32,7 +32,7 @@ USERNAME = "admin"
 INSTALL = "pip install 'bonobot[demo]'"
 INSTRUCTIONS = """You help people find out what time it is{more}.
 Use the tools. Say plainly what you did, and what did not work."""
-# The agent may read the repository; what writes is left out, so that a refusal can be seen too.
+# The agent may read the repository but not write, so that refusals can be tried, too.
 ALLOWED = (
     "mcp_time_*",
     "mcp_fetch_*",
@@ -47,7 +47,7 @@ ALLOWED = (
 
 @dataclass(frozen=True)
 class DemoOrganization:
-    """How to sign in to what was made; the password is kept nowhere."""
+    """How to sign in to the demo; the password is not stored."""
 
     username: str
     password: str
@@ -62,12 +62,12 @@ class _DemoServer:
     module: str
     description: str
     args: tuple[str, ...] = ()
-    folder: str = ""  # that its sandbox shows
+    folder: str = ""  # readable in its sandbox
     enabled: bool = True
 
 
 def create_demo() -> DemoOrganization:
-    """Make the demo and return how to sign in; a server that can't be discovered is reported."""
+    """Create the demo and return how to sign in; servers that fail are reported."""
     password = secrets.token_urlsafe(12)
     organization, user = _create_organization_and_user(password)
     principal = build_cli_principal(organization)
@@ -120,7 +120,7 @@ def _build_instructions() -> str:
 
 
 def _list_servers() -> list[_DemoServer]:
-    """Return the servers; git's only where there is a repository to watch."""
+    """Return the servers; git only if there is a repository."""
     repository = _find_repository()
     known = [
         _DemoServer("time", "mcp_server_time", "Time and time zones"),
@@ -134,14 +134,14 @@ def _list_servers() -> list[_DemoServer]:
 
 
 def _find_repository() -> Path | None:
-    """Return the repository that we run from, or that the command was started in, if any."""
+    """Return the repository of the code or of the working directory, if any."""
     places = (Path(settings.BASE_DIR), Path.cwd())
     above = (folder for here in places for folder in (here, *here.parents))
     return next((folder for folder in above if (folder / ".git").exists()), None)
 
 
 def _serve(principal: Principal, agent: Agent, one: _DemoServer) -> str | None:
-    """Register, discover, approve and bind one server; return what went wrong, if anything."""
+    """Create, discover, approve and attach one server; return the problem, if any."""
     if find_spec(one.module) is None:
         return f"isn't installed. It comes with: {INSTALL}"
     try:
@@ -177,7 +177,7 @@ def _add(principal: Principal, one: _DemoServer) -> Server:
 
 
 def _select_allowed_rules(agent: Agent) -> tuple[str, ...]:
-    """Return the rules for servers that are there."""
+    """Return the rules of the attached servers."""
     slugs = {binding.server.slug for binding in agent.bindings.select_related("server")}
     return tuple(
         rule for rule in ALLOWED if not rule.startswith("mcp_") or rule.split("_")[1] in slugs

@@ -1,8 +1,8 @@
-"""First-run steps: how far, skip, close.
+"""Onboarding steps of an organization: progress, skip and close.
 
-What is done is seen from the rows that there are, so it is the same whoever did it and by whichever
-way. Only what people say about it is kept (`FirstRun`): what they skip, and that they want no more
-of it. Each step can be skipped, and taken up again.
+Whether a step is done is derived from existing rows, whichever way they were created. `FirstRun`
+only stores which steps were skipped and whether the checklist was closed. Skipped steps can be
+resumed.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from bonobot.core.problems import InvalidInput
 from bonobot.notifications.models import Notice
 from mcp_servers.models import Definition, Server
 
-# In their order: slug, title, what it is about.
+# (slug, title, description), in order
 STEPS = (
     (
         "connect",
@@ -48,7 +48,7 @@ SLUGS = tuple(slug for slug, _title, _about in STEPS)
 
 @dataclass(frozen=True)
 class OnboardingStep:
-    """One step: whether it is done, and whether somebody skipped it."""
+    """A step, and whether it is done or was skipped."""
 
     slug: str
     title: Any
@@ -58,13 +58,13 @@ class OnboardingStep:
 
     @property
     def over(self) -> bool:
-        """Tell whether there is nothing left to do about it."""
+        """Return whether the step is done or skipped."""
         return self.done or self.skipped
 
 
 @dataclass(frozen=True)
 class OnboardingProgress:
-    """How far an organization has come; `untold` are the notices of the last day that failed."""
+    """An organization's progress; `untold` counts notifications that failed in the last day."""
 
     steps: tuple[OnboardingStep, ...]
     closed: bool
@@ -72,22 +72,22 @@ class OnboardingProgress:
 
     @property
     def next(self) -> OnboardingStep | None:
-        """The first step that is left."""
+        """The first open step."""
         return next((step for step in self.steps if not step.over), None)
 
     @property
     def shown(self) -> bool:
-        """Tell whether the dashboard speaks of it."""
+        """Return whether the dashboard shows the checklist."""
         return self.next is not None and not self.closed
 
     def after(self, slug: str) -> OnboardingStep | None:
-        """Return the step that follows one that is left, or else the first that is."""
+        """Return the next open step after this one, or else the first open step."""
         behind = self.steps[SLUGS.index(slug) + 1 :]
         return next((step for step in behind if not step.over), self.next)
 
 
 def load_onboarding_progress(organization_id: UUID) -> OnboardingProgress:
-    """Return how far an organization has come (one query: all is asked for together)."""
+    """Return an organization's progress (one query)."""
     mine = {"organization_id": organization_id}
     failed = Notice.objects.filter(**mine).given_up().order_by().values("organization_id")
     [(untold, skipped, closed_at, *done)] = Organization.objects.filter(
@@ -110,7 +110,7 @@ def load_onboarding_progress(organization_id: UUID) -> OnboardingProgress:
 
 
 def skip(principal: Principal, slug: str, *, skipped: bool = True) -> None:
-    """Leave a step out, or take it up again; raises `Forbidden`, `Invalid`."""
+    """Skip or resume a step; raises `Forbidden`, `InvalidInput`."""
     if slug not in SLUGS:
         remedy = format_message("Use one of: {slugs}.", slugs=", ".join(SLUGS))
         raise InvalidInput(
@@ -122,7 +122,7 @@ def skip(principal: Principal, slug: str, *, skipped: bool = True) -> None:
 
 
 def close(principal: Principal, *, closed: bool = True) -> None:
-    """Take the first steps off the dashboard, or put them back."""
+    """Hide the checklist from the dashboard, or show it again."""
     row = _ensure_first_run(principal)
     row.closed_at = timezone.now() if closed else None
     row.save(update_fields=["closed_at"])

@@ -1,4 +1,4 @@
-"""Pending and running counts for navigation and dashboard."""
+"""Counts of pending items and running sessions for navigation and dashboard."""
 
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
@@ -14,7 +14,7 @@ from mcp_servers.models import Definition
 
 @dataclass(frozen=True)
 class PendingCounts:
-    """How many definitions, calls and questions wait, and how many sessions are under way."""
+    """Numbers of pending definitions, calls and elicitation requests, and unfinished sessions."""
 
     definitions: int = 0
     calls: int = 0
@@ -26,7 +26,7 @@ _by_request: "WeakKeyDictionary[HttpRequest, PendingCounts]" = WeakKeyDictionary
 
 
 def count_pending(request: HttpRequest) -> PendingCounts:
-    """Count for who asks (a query, once a request); nothing for who may not see it."""
+    """Return the counts for the user (one query per request); zeros without permission."""
     if (found := _by_request.get(request)) is None:
         found = _by_request[request] = _load_counts(resolve_principal(request))
     return found

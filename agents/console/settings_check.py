@@ -1,6 +1,6 @@
-"""Findings of an installation: dependencies, machine.
+"""Checks of an installation: configuration, services and host.
 
-`bonobot doctor` and the admin's settings check show it.
+Used by `bonobot doctor` and the settings check of the admin.
 """
 
 import os
@@ -46,7 +46,7 @@ State = Literal["ok", "warning", "failed"]
 
 @dataclass(frozen=True)
 class SettingsFinding:
-    """One thing that was looked at."""
+    """The result of one check."""
 
     name: str
     state: State
@@ -54,7 +54,7 @@ class SettingsFinding:
     fix: str = ""
 
     def as_dict(self) -> dict[str, str]:
-        """Return the finding for programs."""
+        """Return the finding for JSON."""
         return asdict(self)
 
 
@@ -62,13 +62,13 @@ PING_S = 1
 SWEEP = "agents.tasks.sweep"
 SWEEP_EVERY_S = 10
 CLOCKS_APART_S = 2.0
-# The least that shares a database: two of web, two workers and beat.
+# The fewest processes that share a database: two web, two workers and the scheduler.
 PROCESSES = 5
 START_BEAT = format_message("Start one: `bonobot up`, or `bonobot beat`; a second one stands by.")
 
 
 def inspect_database() -> Iterator[SettingsFinding]:
-    """Look at the database and its migrations."""
+    """Check the database and its migrations."""
     begun = time.monotonic()
     try:
         pending = health.count_unapplied_migrations()
@@ -105,7 +105,7 @@ def inspect_database() -> Iterator[SettingsFinding]:
 
 
 def inspect_secrets() -> Iterator[SettingsFinding]:
-    """Look whether the keys open what is stored."""
+    """Check that the keys decrypt the stored secrets."""
     if unopened := list(health.list_unreadable_fields()):
         fix = format_message(
             "Restore the keys they were made with: add them to `BONOBOT_FIELD_KEYS` "
@@ -118,7 +118,7 @@ def inspect_secrets() -> Iterator[SettingsFinding]:
 
 
 def inspect_clock() -> Iterator[SettingsFinding]:
-    """Look whether this host and the database agree about the time: leases are compared by it."""
+    """Check the clock against the database, which leases depend on, and the pool size."""
     if connection.vendor != "postgresql":
         return
     with connection.cursor() as cursor:
@@ -153,7 +153,7 @@ def inspect_clock() -> Iterator[SettingsFinding]:
 
 
 def inspect_redis_memory() -> Iterator[SettingsFinding]:
-    """Look whether Redis would throw messages away when its memory is full."""
+    """Check that Redis doesn't evict messages when its memory is full."""
     if not settings.REDIS_URL:
         return
     from redis import Redis
@@ -163,7 +163,7 @@ def inspect_redis_memory() -> Iterator[SettingsFinding]:
         with Redis.from_url(settings.REDIS_URL, socket_connect_timeout=PING_S) as link:
             found: Any = link.info("memory")
     except RedisError:
-        return  # `broker` says so
+        return  # reported by `broker`
     policy = found.get("maxmemory_policy", "noeviction")
     if found.get("maxmemory") and policy != "noeviction":
         fix = format_message(
@@ -180,7 +180,7 @@ def inspect_redis_memory() -> Iterator[SettingsFinding]:
 
 
 def inspect_broker() -> Iterator[SettingsFinding]:
-    """Look at the broker, through it at the workers, and through them at beat."""
+    """Check the broker, the workers and the scheduler."""
     folder = settings.BONOBOT_VAR / "broker"
     name = "Redis" if settings.REDIS_URL else format_message("the folder {folder}", folder=folder)
     try:
@@ -205,7 +205,7 @@ def inspect_broker() -> Iterator[SettingsFinding]:
 
 
 def inspect_scheduler(workers: Collection[Mapping[str, Any]]) -> SettingsFinding:
-    """Tell whether the schedule's sweep ever reached the workers."""
+    """Check that the scheduled sweep reaches the workers."""
     uptime_s = max(worker["uptime"] for worker in workers)
     sweeps = sum(worker["total"].get(SWEEP, 0) for worker in workers)
     if sweeps:
@@ -228,7 +228,7 @@ def inspect_scheduler(workers: Collection[Mapping[str, Any]]) -> SettingsFinding
 
 
 def schedule() -> Iterator[SettingsFinding]:
-    """Look at what beat wrote last, and at what is switched off."""
+    """Check the heartbeat of the scheduler and the disabled schedules."""
     rows = list(PeriodicTask.objects.select_related("interval"))
     beats = [row for row in rows if row.name == schedules.HEARTBEAT]
     age_s = health.compute_beat_age_s(beats[0]) if beats else None
@@ -250,7 +250,7 @@ def schedule() -> Iterator[SettingsFinding]:
 
 
 def inspect_change_listeners() -> Iterator[SettingsFinding]:
-    """Look whether the servers that tell what changes are listened to."""
+    """Check that a worker listens to each server that sends change notifications."""
     if not settings.BONOBOT_WATCHED_SERVERS:
         detail = format_message("nobody listens: `BONOBOT_WATCHED_SERVERS` is 0")
         yield SettingsFinding("change notices", "ok", detail)
@@ -273,7 +273,7 @@ def inspect_change_listeners() -> Iterator[SettingsFinding]:
 
 
 def inspect_external_issuers() -> Iterator[SettingsFinding]:
-    """Look whether the issuers whose tokens are taken publish their keys."""
+    """Check that external issuers publish their keys."""
     for row in Issuer.objects.enabled().order_by("name"):
         try:
             ring = get_runtime().call(
@@ -298,7 +298,7 @@ BOXES: tuple[Kind, ...] = ("namespaces", "bubblewrap")
 
 
 def inspect_python() -> Iterator[SettingsFinding]:
-    """Look at the interpreter."""
+    """Check the Python version."""
     version = f"{platform.python_implementation()} {platform.python_version()}"
     if sys.version_info[:2] < OLDEST_PYTHON:
         yield SettingsFinding(
@@ -309,7 +309,7 @@ def inspect_python() -> Iterator[SettingsFinding]:
 
 
 def inspect_packages() -> Iterator[SettingsFinding]:
-    """Look for others that bring a package of our names: which files are there is then chance."""
+    """Check for other distributions with packages of the same names, which overwrite ours."""
     found = packages_distributions()
     for name in ("agents", "mcp_servers"):
         for other in sorted(set(found.get(name, ())) - {"bonobot"}):
@@ -325,7 +325,7 @@ def inspect_packages() -> Iterator[SettingsFinding]:
 
 
 def inspect_data_folder() -> Iterator[SettingsFinding]:
-    """Look at the folder for data and at the keys in it."""
+    """Check the data folder and its key files."""
     var = settings.BONOBOT_VAR
     if os.access(var, os.R_OK | os.W_OK | os.X_OK):
         free = shutil.disk_usage(var).free // 2**20
@@ -352,7 +352,7 @@ def inspect_data_folder() -> Iterator[SettingsFinding]:
 
 
 def inspect_launchers() -> Iterator[SettingsFinding]:
-    """Look for the programs that start stdio servers."""
+    """Check the programs that start stdio servers."""
     for name in ("npx", "uvx", "node"):
         path = shutil.which(name)
         if path:
@@ -366,7 +366,7 @@ def inspect_launchers() -> Iterator[SettingsFinding]:
 
 
 def inspect_process_isolation() -> Iterator[SettingsFinding]:
-    """Look for what keeps stdio servers apart from this machine."""
+    """Check the process isolation of stdio servers."""
     way = choose_containment()
     if way.name == NAMESPACE.name:
         yield SettingsFinding("isolation", "ok", way.promise)
@@ -383,7 +383,7 @@ def inspect_process_isolation() -> Iterator[SettingsFinding]:
 
 
 def inspect_server_sandboxes() -> Iterator[SettingsFinding]:
-    """Look whether the boxes work that stdio servers can be asked to run in."""
+    """Check the sandboxes that stdio servers can be configured to run in."""
     for kind in BOXES:
         problem = find_sandbox_problem(kind, "none")
         if problem is None:
@@ -405,7 +405,7 @@ def inspect_server_sandboxes() -> Iterator[SettingsFinding]:
 
 
 def sandbox_of_servers() -> Iterator[SettingsFinding]:
-    """Look whether the sandbox works that stdio servers of organizations run in."""
+    """Check the sandbox of organizations' stdio servers."""
     problem = fault_of_server_sandbox()
     if problem is None:
         yield SettingsFinding(
@@ -437,7 +437,7 @@ def sandbox_of_servers() -> Iterator[SettingsFinding]:
 
 
 def stdio_configuration() -> Iterator[SettingsFinding]:
-    """Look for stdio servers that were given what no server may have: they aren't started."""
+    """Find stdio servers with a forbidden configuration, which are not started."""
     try:
         for server in Server.objects.enabled().filter(transport_type=Server.Transport.STDIO):
             if refusal := _describe_refusal(server):
@@ -470,7 +470,7 @@ def _describe_refusal(server: Server) -> str:
 
 
 def inspect_command_sandbox() -> Iterator[SettingsFinding]:
-    """Look whether the sandbox works that agents' own commands run in."""
+    """Check the sandbox of agents' commands."""
     problem = fault_of_sandbox()
     if problem is None:
         yield SettingsFinding(
@@ -531,11 +531,11 @@ OF_ROWS = (
 
 
 def run_settings_checks() -> Iterator[SettingsFinding]:
-    """Yield the findings, in the order in which one would repair them."""
+    """Yield the findings, in the order to fix them."""
     away = False
     for look in LOOKS:
         if away and look in OF_ROWS:
-            continue  # each would wait for the database as long as `database` did
+            continue  # would wait for the unreachable database again
         try:
             for finding in look():
                 away = away or (finding.name, finding.state) == ("database", "failed")

@@ -1,19 +1,19 @@
-"""Numbers over time as SVG.
+"""Geometry of SVG charts.
 
-Pure. A chart is `WIDTH` by `HEIGHT` units, y downwards; the page stretches it. What it shows is
-told beside it as a table, so the picture itself is hidden from readers of text.
+A chart is `WIDTH` by `HEIGHT` units with y downwards; the page scales it. The page also has the
+numbers as a table, so the image is hidden from screen readers.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 WIDTH, HEIGHT = 600, 120
-GAP = 0.2  # of a step, between bars
+GAP = 0.2  # between bars, as a fraction of a step
 
 
 @dataclass(frozen=True)
 class ChartBarPart:
-    """A piece of a bar: its tone, its place from the top, and its height."""
+    """A part of a bar: its tone, its top, and its height."""
 
     tone: str
     y: float
@@ -31,14 +31,14 @@ class ChartBar:
 
 @dataclass(frozen=True)
 class ChartCurve:
-    """A line with gaps: the points of each piece as SVG has them, and those that stand alone."""
+    """A line with gaps: SVG points of each piece, and isolated points."""
 
     pieces: tuple[str, ...]
     lone: tuple[tuple[float, float], ...]
 
 
 def build_bars(stacks: Sequence[Sequence[tuple[str, int]]]) -> list[ChartBar]:
-    """Return a bar for each stack of (tone, number), the first part at the bottom."""
+    """Return a bar for each stack of (tone, number), first part at the bottom."""
     highest = max((sum(number for _, number in stack) for stack in stacks), default=0) or 1
     step = WIDTH / max(len(stacks), 1)
     return [
@@ -52,7 +52,7 @@ def build_bars(stacks: Sequence[Sequence[tuple[str, int]]]) -> list[ChartBar]:
 
 
 def build_curve(numbers: Sequence[float | None], highest: float) -> ChartCurve:
-    """Return a line through the numbers; where there is none it has a gap."""
+    """Return a line through the numbers, with gaps at None."""
     step = WIDTH / max(len(numbers), 1)
     pieces: list[list[tuple[float, float]]] = [[]]
     for place, number in enumerate(numbers):

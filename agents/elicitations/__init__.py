@@ -1,1 +1,1 @@
-"""Elicitation requests: what servers ask of people."""
+"""Elicitation requests of servers to people."""

@@ -1,7 +1,7 @@
-"""Form fields and answers of elicitations. Pure.
+"""Parse elicitation requests and check the content that people enter. No I/O.
 
-A form asks for flat values only; a web page is named by its whole address and never fetched. Forms
-must not ask for secrets: a field that seems to is flagged (MCP 2026-07-28, elicitation).
+Forms have flat values only; a URL is only shown, never fetched. Forms must not ask for secrets, so
+fields that seem to are flagged (MCP 2026-07-28, elicitation).
 """
 
 import re
@@ -38,7 +38,7 @@ FORMATS = {
 
 @dataclass(frozen=True)
 class ElicitationField:
-    """One value that is asked for; bounds are of its length, its number or how many are chosen."""
+    """A form field; the bounds limit its length, its value or the number of selected options."""
 
     name: str
     kind: Kind
@@ -54,7 +54,7 @@ class ElicitationField:
 
 @dataclass(frozen=True)
 class ElicitationParams:
-    """A question as it was asked; `flags` are what a person is warned of."""
+    """The parsed params of an elicitation; `flags` are warnings for the person."""
 
     mode: Literal["form", "url"]
     message: str
@@ -66,7 +66,7 @@ class ElicitationParams:
 
 
 def read(params: Mapping[str, Any]) -> ElicitationParams:
-    """Return the question of an `elicitation/create`; raises `Invalid`."""
+    """Parse the params of `elicitation/create`; raises `InvalidInput`."""
     message = params.get("message")
     if not isinstance(message, str) or not message.strip() or len(message) > LONGEST_MESSAGE:
         raise _build_request_error("message", f"a text of at most {LONGEST_MESSAGE} characters")
@@ -87,7 +87,7 @@ def read(params: Mapping[str, Any]) -> ElicitationParams:
 
 
 def fields_of(schema: Any) -> Iterator[ElicitationField]:
-    """Yield the fields of a form in their order; raises `Invalid`."""
+    """Yield the fields of a form in order; raises `InvalidInput`."""
     shape = schema if isinstance(schema, dict) else {}
     properties, required = shape.get("properties"), shape.get("required", [])
     if shape.get("type") != "object" or not isinstance(properties, dict):
@@ -103,7 +103,7 @@ def fields_of(schema: Any) -> Iterator[ElicitationField]:
 def check_content(
     fields: tuple[ElicitationField, ...], content: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return what was entered as the server gets it; raises `Invalid` naming the field."""
+    """Return the entered content for the server; raises `InvalidInput` naming the field."""
     known = {field.name: field for field in fields}
     if strange := sorted(set(content) - set(known)):
         raise _build_field_error(strange[0], "is not asked for", "Leave it out.")

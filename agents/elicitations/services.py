@@ -1,8 +1,7 @@
-"""Elicitation requests: create, answer, withdraw, expire.
+"""Create, answer, withdraw and expire elicitation requests.
 
-A question that came on a live connection is waited for there. Any other belongs to an exchange:
-the session rests without a worker until it is answered, or its time is over (which the server is
-told as `cancel`).
+A request on an open connection is awaited there. Any other belongs to a pending call: its session
+is suspended until the request is answered or expires (reported to the server as `cancel`).
 """
 
 from collections.abc import Mapping
@@ -39,7 +38,7 @@ BRIEF = 200
 
 @dataclass(frozen=True)
 class ElicitationOrigin:
-    """Who asks, and during which call; without an exchange the server waits on its connection."""
+    """The server and call of a request; without a pending call, the server waits for the answer."""
 
     session_id: UUID
     server_id: UUID
@@ -51,17 +50,17 @@ class ElicitationOrigin:
 
 
 def build_page_path(question: Question) -> str:
-    """Return the path of the question's page in the admin."""
+    """Return the path of the request's page in the admin."""
     return reverse("admin:agents_question_change", args=[question.pk])
 
 
 def build_page_url(question: Question) -> str:
-    """Return the whole address of the question's page."""
+    """Return the absolute URL of the request's page."""
     return f"{settings.BONOBOT_URL}{build_page_path(question)}"
 
 
 def ask(origin: ElicitationOrigin, asked: ElicitationParams, expires_at: datetime) -> Question:
-    """Write the question down, once, and tell people of it."""
+    """Save an elicitation request, once, and notify people."""
     found = _find_existing_request(origin)
     if found is not None:
         return found
@@ -95,10 +94,10 @@ def ask(origin: ElicitationOrigin, asked: ElicitationParams, expires_at: datetim
 def answer(
     principal: Principal, question: Question, said: str, content: Mapping[str, Any] | None = None
 ) -> Question:
-    """Answer a question; the session goes on by itself.
+    """Answer an elicitation request and wake its session.
 
     Raises `Forbidden` (`not_yours`), `Conflict` (`already_answered`, `question_expired`) or
-    `Invalid` (what was entered doesn't fit, or holds a stored secret).
+    `InvalidInput` (invalid content, or content with a stored secret).
     """
     _may_answer(principal, question)
     if said not in ANSWERS:
@@ -128,10 +127,9 @@ def answer(
 
 
 def may_answer(principal: Principal, question: Question) -> bool:
-    """Tell whether the principal is who is asked.
+    """Return whether the principal may answer: the person who started the session.
 
-    That is who started the session. Where no person did, it is whoever may run agents and approve
-    their calls: an owner.
+    If no person did, it is anyone who may run agents and approve calls.
     """
     asked = (question.requested_by_kind, question.requested_by_id)
     if asked == (principal.kind, principal.id):
@@ -140,7 +138,7 @@ def may_answer(principal: Principal, question: Question) -> bool:
 
 
 def build_result(question: Question) -> dict[str, Any] | None:
-    """Return what the server gets; None while a person can still answer."""
+    """Return the result for the server; None while a person can still answer."""
     if question.answerable(timezone.now()):
         return None
     if question.state == Question.State.ACCEPTED:
@@ -150,7 +148,7 @@ def build_result(question: Question) -> dict[str, Any] | None:
 
 
 def complete_url_elicitation(session_id: UUID, server_id: UUID, elicitation_id: str) -> int:
-    """Take note that what a person did on a web page is done there."""
+    """Mark URL elicitations as completed; return how many."""
     found = Question.objects.filter(
         session_id=session_id, server_id=server_id, elicitation_id=elicitation_id, completed_at=None
     )
@@ -158,26 +156,26 @@ def complete_url_elicitation(session_id: UUID, server_id: UUID, elicitation_id: 
 
 
 def withdraw_requests(session_id: UUID) -> int:
-    """Take back what servers asked in a session, because it ended; return how many."""
+    """Withdraw the pending requests of an ended session; return how many."""
     waiting = Question.objects.filter(session_id=session_id, state=Question.State.WAITING)
     return int(waiting.update(state=Question.State.WITHDRAWN, answered_at=timezone.now()))
 
 
 def take_back(question_id: UUID) -> None:
-    """Take one question back: the server doesn't wait for it any more."""
+    """Withdraw a request that the server no longer waits for."""
     waiting = Question.objects.filter(pk=question_id, state=Question.State.WAITING)
     waiting.update(state=Question.State.WITHDRAWN, answered_at=timezone.now())
 
 
 def forget(question_id: UUID) -> None:
-    """Drop what was entered: the server has it."""
+    """Clear the entered content once the server has it."""
     question = Question.objects.get(pk=question_id)
     question.content = {}
     question.save(update_fields=["content"])
 
 
 def expire_overdue() -> int:
-    """Close questions that nobody answered in time; their sessions go on."""
+    """Expire overdue requests and wake their sessions; return how many."""
     overdue = list(Question.objects.overdue()[:500])
     for question in overdue:
         with record_change(
@@ -222,7 +220,7 @@ def _may_answer(principal: Principal, question: Question) -> None:
 
 
 def _check_content(question: Question, content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what goes to the server; raises `Invalid`."""
+    """Return the content for the server; raises `InvalidInput`."""
     if question.mode == Question.Mode.URL:
         if content:
             raise InvalidInput("There is nothing to enter here.", field="content")
@@ -242,7 +240,7 @@ def _check_content(question: Question, content: Mapping[str, Any]) -> dict[str, 
 
 def _decide(question: Question, said: str, by: str) -> None:
     now = timezone.now()
-    # The condition makes two answers at once exclude each other.
+    # The condition lets only one of two concurrent answers succeed.
     mine = Question.objects.filter(
         pk=question.pk, state=Question.State.WAITING, expires_at__gt=now
     ).update(state=said, answered_at=now, answered_by=by, updated_at=now)

@@ -1,1 +1,1 @@
-"""Evaluation: sessions recorded, and told again to an agent as it would be."""
+"""Evaluation: record sessions, and replay them with a changed agent."""

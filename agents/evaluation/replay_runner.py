@@ -1,7 +1,7 @@
-"""Run a replay against recorded answers.
+"""Run replays against recorded results.
 
-The model is really asked, within the agent's budgets; a call is decided and goes nowhere: there is
-no way from here to a server, or to a built-in tool.
+The model is really called, within the agent's budgets. Tool calls are only decided: no server or
+built-in tool is called.
 """
 
 import asyncio
@@ -58,7 +58,7 @@ ACTION = "agent_evaluation"
 
 @dataclass(frozen=True)
 class ReplayContext:
-    """What a replay needs of its rows, read once at its start."""
+    """The data of a replay, loaded once when it starts."""
 
     replay_id: UUID
     agent: Agent
@@ -71,12 +71,12 @@ class ReplayContext:
 
     @property
     def instructions(self) -> str:
-        """The agent's instructions as they would be."""
+        """The agent's instructions, or their override."""
         return str(self.changed.get("instructions", self.agent.instructions))
 
 
 def load_replay_context(replay_id: UUID) -> ReplayContext:
-    """Read what a replay needs; raises `NotFound` (`endpoint_gone`)."""
+    """Load the data of a replay; raises `NotFound` (`endpoint_gone`)."""
     rows = Replay.objects.select_related("recording__agent__model_endpoint", "endpoint")
     replay = rows.get(pk=replay_id)
     agent = replay.recording.agent
@@ -108,14 +108,14 @@ def load_replay_context(replay_id: UUID) -> ReplayContext:
 
 @dataclass
 class ReplaySteps:
-    """A replay as it goes: the steps that a session would have written, kept in memory."""
+    """The steps of a running replay, in memory."""
 
     steps: list[Step] = field(default_factory=list)
     ruled: dict[str, RecordedDecision] = field(default_factory=dict)
 
     @property
     def past(self) -> SessionHistory:
-        """What the steps say, read as a session's are."""
+        """The history that the steps make up."""
         return history_of(self.steps)
 
     @property
@@ -125,7 +125,7 @@ class ReplaySteps:
 
     @property
     def conversation(self) -> Transcript:
-        """What was said and done so far."""
+        """The transcript so far."""
         return build_transcript(self.steps, self.ruled)
 
     def add(self, kind: str, payload: dict[str, Any], **more: Any) -> Step:
@@ -137,10 +137,10 @@ class ReplaySteps:
 
 
 async def replay_messages(stage: ReplayContext) -> Transcript:
-    """Tell all messages of the recording, one after the other; return what came of them.
+    """Send the recorded messages in order and return the transcript.
 
-    An exchange that comes to one of its bounds, or whose model fails, ends with its code, and the
-    replay with it. Raises what `request_budget.reserve` raises.
+    The replay ends with the first message that reaches a limit or whose model fails; the entry has
+    the code. Raises what `request_budget.reserve` raises.
     """
     script = ReplaySteps()
     for exchange in stage.recorded.exchanges:
@@ -159,7 +159,7 @@ async def replay_messages(stage: ReplayContext) -> Transcript:
 
 
 def _complete_transcript(stage: ReplayContext, script: ReplaySteps) -> Transcript:
-    """Return the conversation with the messages that were not told any more, masked as stored."""
+    """Return the transcript with the messages that were not sent, masked for storage."""
     found = script.conversation
     rest = stage.recorded.exchanges[len(found.exchanges) :]
     untold = tuple(TranscriptEntry(one.message, code="not_told") for one in rest)
@@ -168,7 +168,7 @@ def _complete_transcript(stage: ReplayContext, script: ReplaySteps) -> Transcrip
 
 
 async def _run_turns(stage: ReplayContext, script: ReplaySteps) -> None:
-    """Take turns until the model has answered; raises `Bound` or `ModelError`."""
+    """Request turns until the model answers; raises `RunLimitExceeded` or `ModelError`."""
     while True:
         past = script.past
         check_turn_limit(stage.agent, past)
@@ -191,7 +191,7 @@ async def _run_turns(stage: ReplayContext, script: ReplaySteps) -> None:
 
 
 def _load_snapshot(stage: ReplayContext) -> CallSnapshot:
-    """Return the rules of this moment, under the policy that is tried."""
+    """Return the current snapshot, with the policy of the replay applied."""
     now = get_snapshot_cache().current("agent", stage.agent.pk)
     return apply_policy(now, read_policy(stage.rules) if stage.rules else None)
 
@@ -199,7 +199,7 @@ def _load_snapshot(stage: ReplayContext) -> CallSnapshot:
 def _answer(
     stage: ReplayContext, script: ReplaySteps, snapshot: CallSnapshot, call: llm_interface.ToolCall
 ) -> None:
-    """Write what a call gives; nothing of it leaves this process."""
+    """Add the step of a call with its recorded result; nothing is called."""
     found = stage.answers.answer(snapshot, call.name, call.arguments)
     if call.arguments is None and not found.text:
         text = f"The arguments are not a JSON object: {call.raw_arguments[:200]}"
@@ -227,7 +227,7 @@ async def _take(
     snapshot: CallSnapshot,
     endpoint: llm_interface.ModelEndpointConfig,
 ) -> llm_interface.ModelReply:
-    """Ask the model for one turn, reserved before and settled after."""
+    """Request one turn from the model, reserving its cost before and settling it after."""
     shown = snapshot.shown(past.found)
     prompt, tools = (
         build_instructions(stage.instructions, snapshot, (), (), shown),
@@ -270,7 +270,7 @@ async def _fetch_reply(
     endpoint: llm_interface.ModelEndpointConfig,
     held: ModelReservation,
 ) -> tuple[llm_interface.ModelReply, int]:
-    """Return the reply and its cost; what was reserved is settled, whatever happens."""
+    """Return the reply and its cost; the reservation is always settled."""
     owner, began = held.snapshot.organization_id, perf_counter()
     closed = partial(settle, call_id, owner, endpoint, held.reserves, began=began)
     try:
@@ -290,7 +290,7 @@ def _build_turn_payload(
     held: ModelReservation,
     cost: int,
 ) -> dict[str, Any]:
-    """Return a turn as a session's step says it."""
+    """Return the payload of a turn's step."""
     return {
         "text": reply.text,
         "message": reply.message,
@@ -326,7 +326,7 @@ logger = logging.getLogger(__name__)
 
 
 async def take(replay_id: UUID) -> None:
-    """Claim a replay and make it; what it comes to is in its row."""
+    """Claim a replay and run it; the result is saved in its row."""
     await get_session_runner().begin()
     runner_id = get_session_runner().runner_id
     if runner_id is None:
@@ -350,7 +350,7 @@ async def _run_replay(held: ReplayLease) -> None:
     except Problem as problem:
         await run_orm_with_retry(evaluation.fail, held, problem)
     except Exception:
-        # This is where a task of the worker ends up: nobody above could tell the person.
+        # The top of a worker's task: no caller could report the error.
         logger.exception("replay %s ended by a fault", held.replay_id)
         remedy = "Replay it again; if it stays so, tell the administrator."
         await run_orm_with_retry(evaluation.fail, held, InternalError(remedy=remedy))

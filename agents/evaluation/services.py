@@ -1,6 +1,6 @@
-"""Recordings and replays as rows.
+"""Create, claim, complete and delete recordings and replays.
 
-A replay changes nothing outside its row, so what a dead runner had begun is simply done again.
+A replay changes nothing outside its row, so one whose runner died is simply run again.
 """
 
 from collections.abc import Iterable
@@ -37,17 +37,17 @@ from bonobot.ledger.audit.admin_changes import record_change
 from bonobot.ledger.models import AuditRow
 
 PLAY = "agents.tasks.play_recording"
-# Of one recording, in replays that ended; of one organization, in such that didn't.
+# Finished replays per recording, and open replays per organization.
 KEPT = 50
 MOST_OPEN = 10
-# A replay that was begun so often without an end isn't begun again.
+# A replay that was claimed this often without finishing has failed.
 TRIES = 10
 LONGEST_INSTRUCTIONS = 100_000
 
 
 @dataclass(frozen=True)
 class ReplayOverrides:
-    """What is otherwise in a replay; None: as it is now."""
+    """What a replay changes; None keeps the current value."""
 
     instructions: str | None = None
     endpoint: str | None = None
@@ -64,10 +64,10 @@ class ReplayLease:
 
 
 def replay(principal: Principal, recording: Recording, changed: ReplayOverrides) -> Replay:
-    """Have a recording replayed; a worker takes it from here.
+    """Create a replay of a recording and enqueue it.
 
-    Raises `Forbidden`, `NotFound` (the endpoint), `Invalid` naming what can't be tried, or
-    `Conflict` (`too_many_replays`).
+    Raises `Forbidden`, `NotFound` (the endpoint), `InvalidInput` with the field, or `Conflict`
+    (`too_many_replays`).
     """
     principal.require(Action.MANAGE_AGENTS)
     agent = recording.agent
@@ -146,7 +146,7 @@ def _clean_instructions(text: str, owner: UUID) -> str:
 
 
 def claim(replay_id: UUID, runner_id: UUID) -> ReplayLease | None:
-    """Take a replay that waits, or whose runner is gone; None: it needs nobody."""
+    """Claim a queued or abandoned replay; return None if it isn't claimable."""
     mine = Replay.objects.filter(_build_claimable_filter(), pk=replay_id)
     fence = mine.values_list("fence", flat=True).first()
     if fence is None:
@@ -168,21 +168,21 @@ def claim(replay_id: UUID, runner_id: UUID) -> ReplayLease | None:
 
 
 def list_stalled_replays(queued_before: timedelta = timedelta(seconds=10)) -> list[UUID]:
-    """Return replays that nobody makes although someone should."""
+    """Return the ids of replays that should be running but aren't."""
     waiting = Q(status=Replay.Status.QUEUED, updated_at__lt=timezone.now() - queued_before)
     found = Replay.objects.filter(waiting | _build_abandoned_filter())
     return list(found.values_list("pk", flat=True)[:100])
 
 
 def release_replay(held: ReplayLease) -> None:
-    """Queue a replay again that this process can't end, since it is told to stop."""
+    """Requeue a replay that this process can't finish."""
     now = timezone.now()
     if _filter_leased(held).update(status=Replay.Status.QUEUED, runner=None, updated_at=now):
         enqueue_task_on_commit(PLAY, str(held.replay_id))
 
 
 def end(held: ReplayLease, played: Transcript) -> None:
-    """Write what came of a replay; nothing, where somebody else makes it by now."""
+    """Save the result of a replay, unless its lease was lost."""
     stored = Replay.objects.select_related("recording").get(pk=held.replay_id)
     found = compare_transcripts(Transcript.read(stored.recording.conversation), played)
     _close(
@@ -197,7 +197,7 @@ def end(held: ReplayLease, played: Transcript) -> None:
 
 
 def fail(held: ReplayLease, problem: Problem) -> None:
-    """Write why a replay ended without a result."""
+    """Save the error of a replay that ended without a result."""
     detail = f"{problem} {problem.remedy}".strip()
     _close(held, status=Replay.Status.FAILED, error_code=problem.code, error_detail=detail)
 
@@ -232,12 +232,12 @@ def _build_abandoned_filter() -> Q:
     )
 
 
-# Of one conversation as JSON, in bytes; of one agent, in recordings.
+# Bytes of a recording as JSON, and recordings per agent.
 LONGEST = 1024 * 1024
 MOST = 200
 RESTING = (Session.Status.DONE, Session.Status.FAILED, Session.Status.CANCELLED)
-# Refusals that follow from rules, switches or definitions. Any other (a limit, arguments that don't
-# fit) is what came of an allowed call, and comes again from the recording.
+# Codes of denials by policy, disabled objects or definitions. Other errors (limits, bad arguments)
+# are results of allowed calls, and are replayed from the recording.
 DECIDED = RULED | {
     *("organization_halted", "agent_disabled", "server_disabled", "not_bound", "builtin_off"),
     *("unknown_tool", "not_approved", "definition_changed", "definition_refused", "tool_gone"),
@@ -245,10 +245,10 @@ DECIDED = RULED | {
 
 
 def record(principal: Principal, session: Session) -> Recording:
-    """Keep a session that rests as a recording of its agent.
+    """Create a recording of a finished session.
 
     Raises `Forbidden`, `Conflict` (`session_busy`, `workflow_run`, `already_recorded`,
-    `too_many_recordings`) or `Invalid` (`nothing_to_record`, `recording_too_large`).
+    `too_many_recordings`) or `InvalidInput` (`nothing_to_record`, `recording_too_large`).
     """
     principal.require(Action.MANAGE_AGENTS)
     _check_recordable(session)
@@ -278,7 +278,7 @@ def record(principal: Principal, session: Session) -> Recording:
 
 
 def remove(principal: Principal, recording: Recording) -> None:
-    """Remove a recording with its replays."""
+    """Delete a recording with its replays."""
     principal.require(Action.MANAGE_AGENTS)
     with record_change(
         organization_id=recording.organization_id,
@@ -294,7 +294,7 @@ def remove(principal: Principal, recording: Recording) -> None:
 
 
 def load_session_transcript(session: Session) -> Transcript:
-    """Return a session as it is recorded, its secrets masked (a few queries)."""
+    """Return a session's transcript with secrets masked (a few queries)."""
     steps = list(session.steps.order_by("seq"))
     found = build_transcript(steps, _load_decisions(steps))
     masker = read_masker(session.organization_id)
@@ -361,7 +361,7 @@ def _build_recording(principal: Principal, session: Session, said: Transcript) -
 
 
 def _load_decisions(steps: Iterable[Step]) -> dict[str, RecordedDecision]:
-    """Return how the audit says that calls were decided (one query)."""
+    """Return the decisions about calls from the audit log (one query)."""
     ids = [one.call_id for one in steps if one.kind == Step.Kind.CALL and one.call_id]
     rows: Any = AuditRow.objects.filter(pk__in=ids).values_list("pk", "decision", "rule", "code")
     return {str(pk): _build_decision(decision, rule, code) for pk, decision, rule, code in rows}
@@ -369,7 +369,7 @@ def _load_decisions(steps: Iterable[Step]) -> dict[str, RecordedDecision]:
 
 def _build_decision(decision: str, rule: str, code: str) -> RecordedDecision:
     if code.startswith("approval_"):
-        return RecordedDecision("ask", rule)  # a person was asked, whatever they said
+        return RecordedDecision("ask", rule)  # whatever the person answered
     if decision == AuditRow.Decision.DENY and code not in DECIDED:
         return RecordedDecision("allow", rule)
     return RecordedDecision(decision, rule)

@@ -1,9 +1,7 @@
-"""Recorded sessions as values, and their differences. Pure.
+"""Transcripts of recorded and replayed sessions, and their differences. Pure.
 
-A recording and its replay are both told so, and read from the same steps.
-
-Calls of one message are paired by tool and arguments, in order, whichever turn they came in; what
-is left is paired by tool alone (its arguments changed), and the rest was added or is missing.
+Calls of one message are paired by tool and arguments, in order, whatever their turn. The rest is
+paired by tool alone (arguments changed); what remains was added or is missing.
 """
 
 from collections import defaultdict, deque
@@ -21,16 +19,16 @@ from agents.policies.rules import Policy
 from agents.sessions.history import list_current_steps
 from bonobot.core.text.canonical_json import to_canonical_json
 
-# What the answer of a call that the recording doesn't know says.
+# The code of a call that the recording has no result for.
 NOT_RECORDED = "not_recorded"
-# Members of a message or a call that belong to it beside its text.
+# Fields of a message and of a call that are kept besides the text.
 KEPT_OF_MESSAGES = ("images", "files", "by")
 KEPT_OF_CALLS = ("frame", "found", "images")
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedDecision:
-    """How a call was decided: the verdict (allow, ask, deny) and the rule that made it."""
+    """How a call was decided: the verdict (allow, ask, deny) and the rule."""
 
     verdict: str
     rule: str = ""
@@ -38,9 +36,9 @@ class RecordedDecision:
 
 @dataclass(frozen=True, slots=True)
 class RecordedCall:
-    """A call with its result; `arguments` is None where the model wrote no JSON object.
+    """A call with its result; `arguments` is None if the model didn't write a JSON object.
 
-    `code` is empty where it went well; `extra` are the members of `KEPT_OF_CALLS` that it has.
+    `code` is "" if it succeeded; `extra` has its fields out of `CALL_FIELDS`.
     """
 
     tool: str
@@ -55,7 +53,7 @@ class RecordedCall:
 
 @dataclass(frozen=True, slots=True)
 class RecordedTurn:
-    """One model turn: what it said, and the calls that it asked for."""
+    """A model turn: its text and its calls."""
 
     text: str
     calls: tuple[RecordedCall, ...] = ()
@@ -67,7 +65,7 @@ class RecordedTurn:
 
 @dataclass(frozen=True, slots=True)
 class TranscriptEntry:
-    """A message and the turns that it led to; `code` says why it ended without an answer."""
+    """A message and its turns; `code` says why it ended without an answer."""
 
     message: dict[str, Any]
     turns: tuple[RecordedTurn, ...] = ()
@@ -75,12 +73,12 @@ class TranscriptEntry:
 
     @property
     def text(self) -> str:
-        """What was said to the agent."""
+        """The text of the message."""
         return str(self.message["text"])
 
     @property
     def answer(self) -> str:
-        """The text of the last turn, unless that one asked for calls."""
+        """The text of the last turn; "" if that one made calls."""
         last = self.turns[-1] if self.turns else None
         return last.text if last and not last.calls else ""
 
@@ -92,7 +90,7 @@ class TranscriptEntry:
 
 @dataclass(frozen=True, slots=True)
 class Transcript:
-    """What was said and done, message by message."""
+    """The messages of a session with their turns and calls."""
 
     exchanges: tuple[TranscriptEntry, ...] = ()
 
@@ -108,21 +106,21 @@ class Transcript:
 
     @property
     def tokens(self) -> int:
-        """The tokens of all turns, in and out."""
+        """The input and output tokens of all turns."""
         return sum(turn.input_tokens + turn.output_tokens for turn in self.turns)
 
     @property
     def cost_microusd(self) -> int:
-        """What the turns cost."""
+        """The cost of all turns in millionths of a dollar."""
         return sum(turn.cost_microusd for turn in self.turns)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as JSON."""
+        """Return the transcript as JSON values."""
         return {"exchanges": [asdict(exchange) for exchange in self.exchanges]}
 
     @classmethod
     def read(cls, stored: Mapping[str, Any]) -> Self:
-        """Return what `as_dict` wrote."""
+        """Return the transcript that `to_dict` serialized."""
         return cls(tuple(map(_parse_entry, stored["exchanges"])))
 
 
@@ -135,10 +133,10 @@ def _parse_entry(stored: Mapping[str, Any]) -> TranscriptEntry:
 
 
 def build_transcript(steps: Sequence[Step], ruled: Mapping[str, RecordedDecision]) -> Transcript:
-    """Return what a session's steps say as it stands now.
+    """Return the transcript of a session's current steps.
 
-    `ruled` are the decisions about its calls, by the ids of these. A turn that a model failed, or
-    that was cut off, is left out: it belongs to its endpoint, not to what was said.
+    `decisions` are those about its calls, by call id. Turns that failed or were cut off are left
+    out.
     """
     found: list[TranscriptEntry] = []
     calls: dict[int, list[RecordedCall]] = {}
@@ -158,7 +156,7 @@ def build_transcript(steps: Sequence[Step], ruled: Mapping[str, RecordedDecision
 def _with(
     exchange: TranscriptEntry, step: Step, calls: Mapping[int, Sequence[RecordedCall]]
 ) -> TranscriptEntry:
-    """Return an exchange with what one more of its steps says."""
+    """Return an entry with one more of its steps applied."""
     if step.kind == Step.Kind.MODEL and step.state == Step.State.DONE:
         turn = _build_turn(step, tuple(calls.get(step.turn, ())))
         return TranscriptEntry(exchange.message, (*exchange.turns, turn), exchange.code)
@@ -199,7 +197,7 @@ Kind = Literal[
     "call_added", "call_missing", "arguments_changed", "decision_changed", "result_missing",
     "answer_changed", "ending_changed",
 ]  # fmt: skip
-# Of a text that is compared line by line, in characters; of more only that it changed is said.
+# Characters; longer texts are not compared line by line.
 LONGEST_COMPARED = 64 * 1024
 
 Numbered = tuple[int, RecordedCall]
@@ -208,10 +206,10 @@ Pair = tuple[Numbered, Numbered]
 
 @dataclass(frozen=True, slots=True)
 class TranscriptDifference:
-    """One difference; `message` and `turn` count from 1, `turn` in the replay where it is there.
+    """A difference; `message` and `turn` count from 1, `turn` in the replay if it exists there.
 
-    `before` and `after` say what was and what would be: arguments as canonical JSON, verdicts,
-    codes. `diff` are the lines of an answer that changed.
+    `before` and `after` are arguments as canonical JSON, verdicts or codes. `diff` has the changed
+    lines of an answer.
     """
 
     kind: Kind
@@ -227,7 +225,7 @@ class TranscriptDifference:
 
 @dataclass(frozen=True, slots=True)
 class CallPairs:
-    """The calls of a message on both sides: the same, with other arguments, and alone."""
+    """The calls of a message on both sides: same, with other arguments, and unpaired."""
 
     same: tuple[Pair, ...]
     altered: tuple[Pair, ...]
@@ -236,7 +234,7 @@ class CallPairs:
 
 
 def compare_transcripts(before: Transcript, after: Transcript) -> list[TranscriptDifference]:
-    """Return all that differs, in the order of the messages."""
+    """Return all differences, in the order of the messages."""
     found: list[TranscriptDifference] = []
     pairs = zip_longest(before.exchanges, after.exchanges)
     for number, (was, would) in enumerate(pairs, 1):
@@ -248,7 +246,7 @@ def compare_transcripts(before: Transcript, after: Transcript) -> list[Transcrip
 
 
 def match_calls(before: Sequence[Numbered], after: Sequence[Numbered]) -> CallPairs:
-    """Return which calls of a message belong together."""
+    """Return the pairs of calls of a message."""
     same, left, right = _match_by_key(
         before, after, lambda call: (call.tool, format_arguments(call))
     )
@@ -257,14 +255,14 @@ def match_calls(before: Sequence[Numbered], after: Sequence[Numbered]) -> CallPa
 
 
 def format_arguments(call: RecordedCall) -> str:
-    """Return the arguments of a call as one text."""
+    """Return the arguments of a call as canonical JSON."""
     return "" if call.arguments is None else to_canonical_json(call.arguments)
 
 
 def _match_by_key(
     before: Sequence[Numbered], after: Sequence[Numbered], key: Callable[[RecordedCall], Hashable]
 ) -> tuple[list[Pair], list[Numbered], list[Numbered]]:
-    """Return the pairs with the same key, in order, and what is left on either side."""
+    """Return the pairs with the same key, in order, and the unpaired calls of both sides."""
     waiting: defaultdict[Hashable, deque[Numbered]] = defaultdict(deque)
     for one in before:
         waiting[key(one[1])].append(one)
@@ -326,7 +324,7 @@ def _compare_decisions(
 
 
 def build_text_diff(before: str, after: str) -> tuple[str, ...]:
-    """Return the lines that changed, with one line around each; of long texts only the sizes."""
+    """Return the changed lines with one line of context; for long texts only the sizes."""
     if len(before) + len(after) > LONGEST_COMPARED:
         return (f"-{len(before):,} characters", f"+{len(after):,} characters")
     lines = unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=1)
@@ -334,7 +332,7 @@ def build_text_diff(before: str, after: str) -> tuple[str, ...]:
 
 
 def summarize_transcripts(before: Transcript, after: Transcript) -> dict[str, Any]:
-    """Return turns, calls, tokens and cost of both sides."""
+    """Return the turns, calls, tokens and cost of both sides."""
     sides = {"before": before, "after": after}
     return {
         name: {
@@ -351,7 +349,7 @@ Masking = Callable[[Any], Any]
 
 
 def apply_policy(snapshot: CallSnapshot, policy: Policy | None) -> CallSnapshot:
-    """Return an agent's snapshot as it would be under another tool policy; None: as it is."""
+    """Return an agent's snapshot under another tool policy; None keeps the current one."""
     if policy is None:
         return snapshot
     ruling = replace(snapshot.ruling, policy=policy)
@@ -374,9 +372,9 @@ def _deny_unknown_tool(snapshot: CallSnapshot, name: str) -> PolicyDecision:
 
 
 class RecordedResults:
-    """The results of a recording by tool and arguments, each given once, in their order.
+    """The results of a recording by tool and arguments, each returned once, in order.
 
-    Results of calls that were refused by rules are none: nobody knows what they would have given.
+    Calls that policy denied have no result.
     """
 
     def __init__(self, recorded: Transcript, masking: Masking) -> None:
@@ -389,9 +387,9 @@ class RecordedResults:
     def answer(
         self, snapshot: CallSnapshot, name: str, arguments: dict[str, Any] | None
     ) -> RecordedCall:
-        """Return what a call would give: a refusal, the recorded result, or `not_recorded`.
+        """Return the result of a call: a denial, the recorded result, or `not_recorded`.
 
-        A call that a person would be asked about counts as allowed by them.
+        Calls that need an approval count as approved.
         """
         tool = snapshot.tools.get(name)
         decision = (

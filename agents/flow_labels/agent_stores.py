@@ -1,7 +1,7 @@
-"""Agent stores: what an agent's notes and workspace carry from sessions that wrote there.
+"""Flow labels of an agent's notes and workspace, left there by sessions that wrote to them.
 
-The workspace holds the labels as a whole, a note has its own. Whoever may label definitions sees
-and clears them.
+The workspace has labels as a whole, each note has its own. People who may approve definitions can
+see and clear them.
 """
 
 from dataclasses import dataclass
@@ -16,14 +16,14 @@ from mcp_servers.flow_labels import FlowLabel, decode_labels
 
 @dataclass(frozen=True, slots=True)
 class AgentStore:
-    """A store of an agent's: `workspace` or `notes`, and the labels that reading it can bring."""
+    """An agent's store, `workspace` or `notes`, and the labels that reading it may add."""
 
     name: str
     labels: tuple[FlowLabel, ...]
 
 
 def list_agent_stores(agent: Agent) -> list[AgentStore]:
-    """Return an agent's stores with what they hold now (2 queries)."""
+    """Return an agent's stores with their current labels (2 queries)."""
     held = Agent.objects.filter(pk=agent.pk).values_list("workspace_holds", flat=True).get()
     noted = 0
     for labels in Note.objects.filter(agent=agent.pk).values_list("labels", flat=True):
@@ -32,7 +32,7 @@ def list_agent_stores(agent: Agent) -> list[AgentStore]:
 
 
 def clear_agent_stores(principal: Principal, agent: Agent) -> None:
-    """Clear what an agent's notes and workspace hold: it holds for the very next call.
+    """Clear the labels of an agent's notes and workspace, effective from the next call.
 
     Raises `Forbidden` without the right to approve definitions.
     """

@@ -1,9 +1,9 @@
-"""What a call does to flow labels. Pure.
+"""The effects of a call on flow labels. No I/O.
 
-A session accumulates what its calls touch; a token and an agent that are called without one do,
-until they were idle for a day. Whoever holds private data and untrusted content may send something
-out only with a person's yes. The labels of a call count for those after it: its own arguments were
-made before it was answered.
+A session accumulates the labels of its calls; without a session, the token and the agent do until
+they are idle for a day. A caller that holds private data and untrusted content needs an approval
+for external effects. A call's labels apply to later calls, since its arguments were written before
+its result was known.
 """
 
 from collections.abc import Iterable
@@ -28,7 +28,7 @@ def build_flows(
     agent_id: UUID | None = None,
     stores: tuple[Store, ...] = (),
 ) -> tuple[FlowLabelEffect, ...]:
-    """Return the flows of a call with these labels; none where nothing is brought or left."""
+    """Return the label effects of a call; none if it has no labels and uses no stores."""
     found = encode_labels(labels)
     if not found and not stores:
         return ()
@@ -41,10 +41,9 @@ def build_flows(
 def build_flow_keys(
     principal: Principal, *, session_id: UUID | None = None, agent_id: UUID | None = None
 ) -> tuple[str, ...]:
-    """Return the ledger's keys of who holds the labels.
+    """Return the ledger keys of the holders of the labels.
 
-    None for a person who calls a server's tool by hand: no model read the answers, and what is
-    sent is what they wrote.
+    Empty for a person who calls a server's tool directly: no model is involved.
     """
     organization_id = principal.organization_id
     if session_id is not None:
@@ -58,7 +57,7 @@ def build_flow_keys(
 
 
 def used_stores(organization_id: UUID, server_id: UUID | None, use: StoreUse) -> tuple[Store, ...]:
-    """Return the store that a call of a server's definition reads or writes; none of ours."""
+    """Return the server store that a call reads or writes; none for built-in tools."""
     if server_id is None or not (use.reads or use.writes):
         return ()
     return (Store(server_store(organization_id, server_id), use.reads, use.writes),)
@@ -66,5 +65,5 @@ def used_stores(organization_id: UUID, server_id: UUID | None, use: StoreUse) ->
 
 @lru_cache(maxsize=4096)
 def build_flow_key(organization_id: UUID, kind: str, key: UUID | str) -> str:
-    """Return the ledger's key of a `session`, an `agent` or a `token`."""
+    """Return the ledger key of a `session`, an `agent` or a `token`."""
     return f"flow:{organization_id}:{kind}:{key}"

@@ -1,7 +1,7 @@
-"""Labels a caller holds, their origin, clearing.
+"""Read and clear the flow labels that callers hold, and find the calls that added them.
 
-A session holds them to its end; an agent and a token until they were idle for a day, or until
-somebody who manages agents clears them.
+A session holds labels until it ends; an agent and a token until they are idle for a day, or until
+someone who manages agents clears them.
 """
 
 import json
@@ -25,7 +25,7 @@ from bonobot.ledger.models import AuditRow, FlowCell
 from bonobot.ledger.types import FlowLabelEffect
 from mcp_servers.flow_labels import FlowLabel, decode_labels
 
-# Calls that are looked through for what brought a session's labels, and a question's.
+# Calls to search for the sources of a session's labels, and of an approval's.
 CALLS_READ = 2_000
 ROWS_READ = 200
 CALLS_SHOWN = 5
@@ -33,9 +33,9 @@ CALLS_SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class LabelSource:
-    """A label that a caller holds, with calls that brought it, if they are still found.
+    """A label that a caller holds, with calls that added it, if they can still be found.
 
-    Of a session it is the first one, of a question the latest ones before it.
+    For a session it is the first call, for an approval the latest ones before it.
     """
 
     label: FlowLabel
@@ -43,22 +43,22 @@ class LabelSource:
 
     @property
     def call_id(self) -> UUID | None:
-        """The first of the calls."""
+        """The id of the first call."""
         return self.calls[0].pk if self.calls else None
 
     @property
     def tool(self) -> str:
-        """Its tool, by its server's name of it."""
+        """The server's own name of its tool."""
         return self.calls[0].tool_name if self.calls else ""
 
     @property
     def at(self) -> datetime | None:
-        """When it was asked for."""
+        """When the first call was made."""
         return self.calls[0].opened_at if self.calls else None
 
 
 def list_approval_label_sources(approval: Approval) -> list[LabelSource]:
-    """Return what the caller held when it was asked about (one query, or none)."""
+    """Return the labels the caller held when the approval was requested (at most one query)."""
     held = [FlowLabel(name) for name in approval.held]
     return _collect_label_sources(
         _list_preceding_calls(approval)[:ROWS_READ] if held else (), held, CALLS_SHOWN
@@ -66,7 +66,7 @@ def list_approval_label_sources(approval: Approval) -> list[LabelSource]:
 
 
 def list_session_label_sources(session: Session, held: Collection[FlowLabel]) -> list[LabelSource]:
-    """Return what brought the labels that a session holds (one query, or none)."""
+    """Return the sources of a session's labels (at most one query)."""
     rows = (
         _list_labeled_calls(session.organization_id).filter(session_id=session.pk).order_by("seq")
     )
@@ -88,7 +88,7 @@ def _collect_label_sources(
 
 
 def _list_labeled_calls(organization_id: UUID) -> Any:
-    """Return the admitted calls with labels: of tools, and of webhooks from outside."""
+    """Return admitted calls with labels: tool calls and incoming webhooks."""
     rows = AuditRow.objects.of(organization_id).filter(
         event_type__in=("call", "connection"), opened__contains='"labels":'
     )
@@ -96,7 +96,7 @@ def _list_labeled_calls(organization_id: UUID) -> Any:
 
 
 def _list_preceding_calls(approval: Approval) -> Any:
-    """Return the calls of the same caller before the question, the latest first."""
+    """Return the caller's labeled calls before the approval request, latest first."""
     rows = _list_labeled_calls(approval.organization_id).filter(opened_at__lte=approval.created_at)
     if approval.session_id is not None:
         return rows.filter(session_id=approval.session_id)
@@ -107,23 +107,23 @@ def _list_preceding_calls(approval: Approval) -> Any:
 
 
 def parse_labels(row: AuditRow) -> set[str]:
-    """Return the names of the labels that a call carried."""
+    """Return the names of a call's labels."""
     return set(json.loads(row.opened).get("details", {}).get("labels", ()))
 
 
 def list_agent_labels(agent: Agent) -> tuple[FlowLabel, ...]:
-    """Return what an agent holds from calls without a session, whoever made them."""
+    """Return the labels an agent and its tokens hold from calls without a session."""
     keys = [build_flow_key(agent.organization_id, "agent", agent.pk), *_list_token_keys(agent)]
     return _load_labels(keys, IDLE_S)
 
 
 def list_token_labels(token: Token) -> tuple[FlowLabel, ...]:
-    """Return what a token holds from calls without a session."""
+    """Return the labels a token holds from calls without a session."""
     return _load_labels([build_flow_key(token.organization_id, "token", token.pk)], IDLE_S)
 
 
 def list_session_labels(session: Session) -> list[LabelSource]:
-    """Return what a session holds, each with the first call that brought it."""
+    """Return a session's labels, each with the first call that added it."""
     held = _load_labels(
         [build_flow_key(session.organization_id, "session", session.root_id or session.pk)], None
     )
@@ -133,25 +133,25 @@ def list_session_labels(session: Session) -> list[LabelSource]:
 def list_current_labels(
     principal: Principal, *, session_id: UUID | None, agent_id: UUID | None
 ) -> tuple[FlowLabel, ...]:
-    """Return what whoever makes a call holds now: its session, or its token and agent (a query)."""
+    """Return the labels a caller holds now: its session, or its token and agent (one query)."""
     keys = build_flow_keys(principal, session_id=session_id, agent_id=agent_id)
     return _load_labels(keys, None if session_id else IDLE_S)
 
 
 def clear_agent(principal: Principal, agent: Agent) -> None:
-    """Let go of what an agent and its own tokens hold; raises `Forbidden`."""
+    """Clear the labels of an agent and its own tokens; raises `Forbidden`."""
     keys = [build_flow_key(agent.organization_id, "agent", agent.pk), *_list_token_keys(agent)]
     _clear(principal, keys, resource=("agent", agent.pk, agent.name))
 
 
 def clear_token(principal: Principal, token: Token) -> None:
-    """Let go of what a token holds; raises `Forbidden`."""
+    """Clear the labels of a token; raises `Forbidden`."""
     keys = [build_flow_key(token.organization_id, "token", token.pk)]
     _clear(principal, keys, resource=("token", token.pk, token.name))
 
 
 def _list_token_keys(agent: Agent) -> list[str]:
-    """Return the keys of the tokens that are narrowed to it, be it among others."""
+    """Return the keys of tokens restricted to agents that include this one."""
     narrowed = Token.objects.for_organization(agent.organization_id).exclude(agent_ids=[])
     return [
         build_flow_key(agent.organization_id, "token", pk)
@@ -177,7 +177,7 @@ def _clear(principal: Principal, keys: Iterable[str], *, resource: tuple[str, UU
         before = 0
         for labels in cells.values_list("labels", flat=True):
             before |= labels
-        # First the record, then the cells: admissions take the locks in this order.
+        # Record first, then update the cells: admissions lock in this order.
         record(
             organization_id=principal.organization_id,
             actor=principal.actor,

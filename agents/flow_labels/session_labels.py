@@ -1,8 +1,8 @@
-"""Session labels: what passes between a session and the program that writes to it or reads it.
+"""Pass flow labels between a session and the token that writes to it or reads it.
 
-A token's message carries what the token has seen, and whoever reads a session has seen what it saw:
-else the labels of one side would end at the other. People who read on a page hold nothing. It is
-written only where something is missing, and so at most once a day for the same labels.
+A token that writes to a session passes its labels on, and a token that reads a session gets the
+session's labels. People who read on a page hold no labels. Cells are only updated if labels are
+missing, so at most once a day for the same labels.
 """
 
 import time
@@ -23,7 +23,7 @@ from mcp_servers.flow_labels import decode_labels, encode_labels
 
 
 def label_session(principal: Principal, session: Session) -> None:
-    """Have a session hold what the token that writes to it holds (a query, for a token)."""
+    """Add the labels of the token that writes to a session (one query for a token)."""
     if principal.kind != "token":
         return
     held = encode_labels(list_current_labels(principal, session_id=None, agent_id=session.agent_id))
@@ -32,7 +32,7 @@ def label_session(principal: Principal, session: Session) -> None:
 
 
 def label_reader(principal: Principal, *sessions: Session) -> None:
-    """Have the token that reads sessions hold what they hold (a query, for a token)."""
+    """Add the sessions' labels to the token that reads them (one query for a token)."""
     if principal.kind != "token":
         return
     by_key = {_key_of(session): session for session in sessions}
@@ -43,7 +43,7 @@ def label_reader(principal: Principal, *sessions: Session) -> None:
 
 
 def label_reader_of(principal: Principal, session_id: UUID) -> None:
-    """Have the token that reads a session hold what it holds (2 queries, for a token)."""
+    """Add a session's labels to the token that reads it (2 queries for a token)."""
     if principal.kind == "token":
         label_reader(principal, *Session.objects.filter(pk=session_id))
 
@@ -51,11 +51,11 @@ def label_reader_of(principal: Principal, session_id: UUID) -> None:
 def _pass_labels(
     principal: Principal, labels: int, keys: Collection[str], session: Session, idle_s: int | None
 ) -> None:
-    """Add labels to what is held under keys, and record it where one of them lacks any."""
+    """Add labels to the cells of these keys and record it, unless all have them."""
     if not _lacking(labels, keys, idle_s):
         return
     with transaction.atomic():
-        # First the record, then the cells: admissions take the locks in this order.
+        # Record first, then update the cells: admissions lock in this order.
         record(
             organization_id=principal.organization_id,
             actor=principal.actor,
@@ -80,7 +80,7 @@ def _pass_labels(
 
 
 def _lacking(labels: int, keys: Iterable[str], idle_s: int | None) -> bool:
-    """Tell whether any of these lacks some of the labels (a query)."""
+    """Return whether any of these cells misses a label (one query)."""
     cells = FlowCell.objects.in_bulk(list(keys))
     for key in keys:
         cell, flow = cells.get(key), FlowLabelEffect(key, idle_s=idle_s)
@@ -92,7 +92,7 @@ def _lacking(labels: int, keys: Iterable[str], idle_s: int | None) -> bool:
 
 
 def _key_of(session: Session) -> str:
-    """Return the key of what a session holds: with the one that began it."""
+    """Return the key of a session's labels, which are those of its root session."""
     return build_flow_key(session.organization_id, "session", session.root_id or session.pk)
 
 

@@ -1,7 +1,6 @@
 """The gateway: Bonobot as an MCP server, in both eras, over Streamable HTTP and stdio.
 
-`transports` answers HTTP and stdio, `authentication` and `routes` know who asks for what;
-`dispatcher` hands each request to its method; `catalog` says what there is, `handlers` calls
-through the pipeline, `mcp_host` takes back to the caller what servers ask. It has no tables of its
-own.
+`transports` serves HTTP and stdio; `authentication` and `routes` resolve tokens and addresses;
+`dispatcher` routes requests to handlers; `catalog` lists definitions; `handlers` calls through the
+pipeline; `mcp_host` forwards servers' requests to the client. The gateway has no tables.
 """

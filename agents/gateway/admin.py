@@ -1,6 +1,6 @@
-"""Client configuration snippets on agent, server, token pages.
+"""Client configuration snippets on the pages of agents, servers and tokens.
 
-Importing it registers the tabs and what a new token's page shows.
+Importing this module registers the pages.
 """
 
 from typing import Any
@@ -29,7 +29,7 @@ from mcp_servers.models import Server
 
 @AgentAdmin.add_page("programs", _("Programs"), order=80, needs=(Action.VIEW, Action.RUN_AGENTS))
 def show_agent_snippets(visit: ObjectRequest) -> HttpResponseBase:
-    """Show what programs are told to reach the agent's tools."""
+    """Show client configurations for the agent's tools."""
     agent: Agent = visit.object
     about = _build_target_without_token(build_agent_path(agent.slug))
     return visit.show("agents/programs.html", agent=agent, panel=_build_panel(about))
@@ -37,7 +37,7 @@ def show_agent_snippets(visit: ObjectRequest) -> HttpResponseBase:
 
 @ServerAdmin.add_page("programs", _("Programs"), order=80)
 def show_server_snippets(visit: ObjectRequest) -> HttpResponseBase:
-    """Show what programs are told to reach the server; a private one has its agent's address."""
+    """Show client configurations for the server; none for a private one."""
     server: Server = visit.object
     about = _build_target_without_token(build_server_path(server.slug))
     panel = None if server.private_to_agent else _build_panel(about)
@@ -45,7 +45,7 @@ def show_server_snippets(visit: ObjectRequest) -> HttpResponseBase:
 
 
 def build_token_snippets(token: Token, text: str) -> dict[str, Any]:
-    """Return what programs are told with a new token in it: at its agent, where it has just one."""
+    """Return snippets with a new token, for its agent's address if it has exactly one agent."""
     path = ROOT
     if len(token.agent_ids) == 1:
         agent = Agent.objects.filter(pk=UUID(token.agent_ids[0])).only("slug").first()

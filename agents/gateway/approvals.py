@@ -1,10 +1,10 @@
-"""A call needs approval: URL elicitation or a deferred task.
+"""Calls that need approval: URL elicitations and deferred tasks.
 
-What the client knows it by is sealed to the principal and the address, as with tasks of servers.
+A task id is encrypted for the principal and the address, as with servers' own tasks.
 
-The person is sent to the approval's page by an elicitation of a web page; a modern client gets it
-as a result (`input_required`), one of the handshake era is asked meanwhile. After a yes the same
-call goes through the door again, which spends it. Other clients are told in words.
+A URL elicitation sends the person to the approval's page: a modern client gets it as a result
+(`input_required`), a client of the handshake era as a request. After approval the same call is
+admitted again, which uses up the approval. Clients without URL elicitation get an error.
 """
 
 import asyncio
@@ -28,24 +28,24 @@ from bonobot.core.runtime import get_runtime
 KEY = "bonobot-approval"
 ELICIT = "elicitation/create"
 LOOK_EVERY_S = 1.0
-# A modern client's request is answered within this time, if need be by asking once more.
+# A modern client's request is answered within this time, if necessary with a new elicitation.
 PATIENCE_S = 20.0
 
 
 def can_show(capabilities: Mapping[str, Any]) -> bool:
-    """Tell whether a client can send the person before it to a web page."""
+    """Tell whether a client supports URL elicitation."""
     elicitation = capabilities.get("elicitation")
     return isinstance(elicitation, Mapping) and "url" in elicitation
 
 
 def build_url_elicitation(problem: ApprovalRequired, *, modern: bool) -> dict[str, Any]:
-    """Return the elicitation's parameters: where it is answered, and what is asked."""
+    """Return the parameters of a URL elicitation for an approval."""
     own = {} if modern else {"elicitationId": str(problem.approval_id)}
     return {"mode": "url", "message": str(problem), "url": problem.extra["approval_url"], **own}
 
 
 def is_declined(responses: Mapping[str, Any]) -> bool:
-    """Tell whether the person didn't want to go there."""
+    """Tell whether the person declined or canceled the elicitation."""
     answer = responses.get(KEY)
     return isinstance(answer, Mapping) and answer.get("action") in ("decline", "cancel")
 
@@ -53,7 +53,7 @@ def is_declined(responses: Mapping[str, Any]) -> bool:
 async def ask_for_approval(
     inbound: GatewayRequest, problem: ApprovalRequired, within_s: float
 ) -> bool:
-    """Send the person there over a connection of the handshake era; tell whether it is answered."""
+    """Send the URL elicitation to a client of the handshake era; return whether it was decided."""
     answer = await inbound.ask(ELICIT, build_url_elicitation(problem, modern=False))
     if answer.get("action") != "accept":
         return False
@@ -61,7 +61,7 @@ async def ask_for_approval(
 
 
 async def wait_for_decision(approval_id: UUID, within_s: float) -> bool:
-    """Wait until a person has answered; tell whether they have."""
+    """Wait for a person's decision; return whether there is one."""
     until = get_runtime().loop.time() + within_s
     while await get_runtime().orm(_is_pending, approval_id):
         if get_runtime().loop.time() >= until:
@@ -82,7 +82,7 @@ State = Promise.State
 async def start_deferred_call(
     inbound: GatewayRequest, problem: ApprovalRequired, request: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Promise the call, durably, and return what the client is told of its task."""
+    """Create a deferred call and return its task for the client."""
     kept = {**request, "meta": inbound.own_meta, "client": inbound.client}
     row = await get_runtime().orm(create_deferred_call, problem.approval_id, kept)
     number = seal(inbound.visitor, TASK, {HELD: str(row.pk)}, lifetime=row.ends_at - timezone.now())
@@ -92,7 +92,7 @@ async def start_deferred_call(
 
 
 def build_deferred_task(inbound: GatewayRequest, row: Promise) -> dict[str, Any]:
-    """Return how a promised call stands, as `tasks/get` tells it."""
+    """Return a deferred call's task, as in `tasks/get`."""
     return _build_timestamps(row) | _build_status(inbound, row)
 
 
@@ -116,7 +116,7 @@ def _build_status(inbound: GatewayRequest, row: Promise) -> dict[str, Any]:
 
 
 def _build_pending_status(inbound: GatewayRequest, row: Promise) -> dict[str, Any]:
-    """Say where a person allows the call; a client that can is asked to show it, once."""
+    """Return the status of a call that waits for approval, with a URL elicitation until visited."""
     problem = ApprovalRequired(row.approval)
     told = {"statusMessage": f"{problem} {problem.remedy.partition(';')[0]}."}
     if row.visited or not can_show(inbound.capabilities):
@@ -126,7 +126,7 @@ def _build_pending_status(inbound: GatewayRequest, row: Promise) -> dict[str, An
 
 
 def _build_final_status(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a call has come to: only an error of the protocol's is a task that failed."""
+    """Return the status of a finished call; only a protocol error is a failed task."""
     if "error" in answer:
         return {"status": "failed", "error": answer["error"]}
     if "refused" in answer:

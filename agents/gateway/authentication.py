@@ -1,10 +1,11 @@
-"""Who calls which address; WWW-Authenticate challenges.
+"""Authentication of MCP clients, and `WWW-Authenticate` challenges.
 
-A visitor is kept with its pass, so that a warm request reads nothing: admission tells whether it is
-older than the latest change, and then it is renewed (`passes`). What no admission stands behind,
-lists above all, asks for the current one.
+Authenticated clients are cached, so that a warm request takes no queries: admission detects an
+outdated policy generation, and then the client is refreshed. Requests without an admission, such as
+lists, check the generation themselves.
 
-The document is RFC 9728's, the header RFC 6750's with RFC 9728's member, as MCP asks for both.
+The metadata follows RFC 9728, the challenge RFC 6750 with RFC 9728's `resource_metadata`, as MCP
+requires.
 """
 
 from collections import OrderedDict
@@ -34,7 +35,7 @@ KEPT_MASKERS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class ClientAccess:
-    """How somebody came in: with which token, at which address, from where."""
+    """The credentials of a request: token, gateway address and remote address."""
 
     token: str
     address: GatewayAddress
@@ -46,7 +47,7 @@ class ClientAccess:
 
 @dataclass(frozen=True, slots=True)
 class AuthenticatedClient:
-    """A principal at a place of the gateway, as of a policy generation."""
+    """A principal at a gateway target, as of a policy generation."""
 
     known: VerifiedToken
     place: GatewayTarget
@@ -54,46 +55,46 @@ class AuthenticatedClient:
 
     @property
     def principal(self) -> Principal:
-        """Who asks."""
+        """The token's principal."""
         return self.known.principal
 
     @property
     def key(self) -> str:
-        """What tells this principal at this place from every other."""
+        """The unique key of this principal at this target."""
         return f"{self.place.kind}:{self.place.id}:{self.principal.kind}:{self.principal.id}"
 
     def without_token(self, value: Any) -> Any:
-        """Return a JSON value without the token that the visitor came in with, in whatever form.
+        """Return a JSON value with the client's token masked.
 
-        What a client shows to us is for us alone (MCP, security best practices: token passthrough).
+        Tokens must not be passed on (MCP security best practices: token passthrough).
         """
         return _build_token_masker(self.entry.token).exact(value)
 
     async def current(self) -> "AuthenticatedClient":
-        """Return the visitor as of now (one query where nothing changed); raises as `welcome`."""
+        """Return the current client (one query if unchanged); raises as `authenticate_client`."""
         now = await get_runtime().orm(load_policy_generation, self.principal.organization_id)
         return self if now == self.known.generation else await self.renewed()
 
     async def renewed(self) -> "AuthenticatedClient":
-        """Return the visitor, read again; raises as `welcome`."""
+        """Return the client, loaded again; raises as `authenticate_client`."""
         entry = self.entry
         known = await get_token_cache().current(entry.token, entry.caller)
         return await _admit_client(known, entry)
 
     async def principal_again(self) -> Principal:
-        """Return the principal, read again, for a call at this very place; raises as `welcome`."""
+        """Return the reloaded principal for the same target; raises as `authenticate_client`."""
         now = await self.renewed()
         if now.place.id != self.place.id:
             raise NotFound("This address means something else by now.", code="unknown_endpoint")
         return now.principal
 
     async def may_stay(self) -> bool:
-        """Tell whether it is still the same principal with the same rights; raises as `welcome`."""
+        """Tell whether principal and target are unchanged; raises as `authenticate_client`."""
         now = await self.current()
         return (now.principal, now.place) == (self.principal, self.place)
 
 
-# Whose message is being answered; the SDK carries it along with each message.
+# The client whose message is being answered; the SDK copies the context for each message.
 _visitor: ContextVar[AuthenticatedClient] = ContextVar("visitor")
 _kept: OrderedDict[tuple[bytes, GatewayAddress], AuthenticatedClient] = OrderedDict()
 
@@ -101,10 +102,9 @@ _kept: OrderedDict[tuple[bytes, GatewayAddress], AuthenticatedClient] = OrderedD
 async def authenticate_client(
     token: str, address: GatewayAddress, caller: str
 ) -> AuthenticatedClient:
-    """Return who a token is at an address, used from `caller`.
+    """Return the client of a token at an address, used from `remote_address`.
 
-    Raises `BadToken`, `TooManyFailures`, `IssuerUnreachable`, `NotFound`. It may be older than the
-    latest change.
+    It may be older than the latest change. Raises the token cache's errors and `NotFound`.
     """
     known = await get_token_cache().known(token, caller)
     kept = _kept.get(_build_cache_key(token, address))
@@ -114,18 +114,18 @@ async def authenticate_client(
 
 
 def set_current_client(visitor: AuthenticatedClient) -> None:
-    """Have what this task does from now on be done for `visitor`."""
+    """Set the client that the current task works for."""
     _visitor.set(visitor)
 
 
 def get_current_client() -> AuthenticatedClient:
-    """Return for whom this task works."""
+    """Return the client that the current task works for."""
     return _visitor.get()
 
 
 async def _admit_client(known: VerifiedToken, entry: ClientAccess) -> AuthenticatedClient:
     if not known.is_for(settings.BONOBOT_URL + entry.address.path):
-        # It was issued for another address, or for something else.
+        # The token was issued for another resource.
         raise build_invalid_token_error()
     place = await get_runtime().orm(find, entry.address, known.principal)
     key = _build_cache_key(entry.token, entry.address)
@@ -146,15 +146,14 @@ def _build_cache_key(token: str, address: GatewayAddress) -> tuple[bytes, Gatewa
     return sha256(token.encode("utf-8", "surrogatepass")).digest(), address
 
 
-# What a program may ask for here; REST is another door.
+# The scopes advertised for MCP; REST has others.
 SCOPES = (TokenScope.TOOLS, TokenScope.AGENTS, TokenScope.MANAGE)
 
 
 def build_resource_metadata(resource_url: str, *, issuers: Sequence[str] = ()) -> dict[str, Any]:
-    """Return what describes an address as a protected resource.
+    """Return the protected resource metadata of an address (RFC 9728).
 
-    `issuers` are the authorization servers whose tokens are taken; without any, tokens are made by
-    hand, and the member is left out.
+    `issuers` are the authorization servers whose tokens are accepted; omitted if empty.
     """
     found: dict[str, Any] = {
         "resource": resource_url,
@@ -166,15 +165,15 @@ def build_resource_metadata(resource_url: str, *, issuers: Sequence[str] = ()) -
 
 
 def build_challenge(metadata_url: str, problem: Problem, usual: str = "") -> str:
-    """Return the value of `WWW-Authenticate` for a refusal (401, or 403 for want of a scope).
+    """Return the value of `WWW-Authenticate` for a 401, or for a 403 because of a missing scope.
 
-    `usual` is the scope that whoever has no token should ask for.
+    `default_scope` is the scope that clients without a token should request.
     """
     members = {"resource_metadata": metadata_url}
     if usual and problem.status == HTTPStatus.UNAUTHORIZED:
         members["scope"] = usual
     if isinstance(problem, InsufficientScope):
-        # One of them would do: the narrowest is asked for, so that nobody is given more.
+        # Any of them is enough: request the narrowest.
         members |= {"error": problem.code, "scope": problem.scopes[0]}
     elif problem.code == "bad_token":
         members["error"] = "invalid_token"
@@ -184,5 +183,5 @@ def build_challenge(metadata_url: str, problem: Problem, usual: str = "") -> str
 
 
 def _escape_quotes(text: str) -> str:
-    """Return a text as it stands between quotation marks (RFC 9110, 5.6.4)."""
+    """Escape a text for a quoted string (RFC 9110, 5.6.4)."""
     return text.replace("\\", "\\\\").replace('"', '\\"')

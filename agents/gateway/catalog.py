@@ -1,11 +1,11 @@
-"""Tools, resources, prompts as clients see them; URI prefixes.
+"""Tools, resources and prompts as clients see them, with prefixed URIs.
 
-Only what may be asked for is there; a client can't tell what is forbidden from what doesn't exist.
-At an agent, tools have the names that they have for the agent, prompts their server's slug in
-front, and URIs too (`uris`); at a server, everything is called what the server calls it.
+Only permitted definitions are listed; a client can't tell a denied one from a missing one. At an
+agent's address, tools have the agent's names for them, and prompts and URIs are prefixed with their
+server's slug; at a server's address, everything keeps the server's names.
 
-A URI gets its server's slug in front of its scheme, `docs+file:///a.txt`, as `git+ssh:` has it; so
-does a template. What a client reads is looked up by the slugs that are there, never guessed.
+URIs and URI templates get the slug in front of their scheme, `docs+file:///a.txt`, like `git+ssh:`.
+A client's URI is resolved by the known prefixes, never guessed.
 """
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
@@ -24,23 +24,23 @@ from mcp_servers.subscriptions.resource_updated import can_follow
 
 Rename = Callable[[str], str]
 MARK = "+"
-# What a scheme may not begin with, or hold.
+# Prepended to slugs that don't start with a letter, as a scheme must.
 _LETTER = "s"
-# Where a tool's page is named (the extension for applications).
+# Where a tool's UI resource is named (MCP Apps extension).
 UI = "ui"
 UI_URI = "resourceUri"
 
 
 def build_uri_prefix(slug: str) -> str:
-    """Return what stands before the URIs of a server: letters, digits, `-` and `.`, then `+`."""
+    """Return the prefix of a server's URIs: letters, digits, `-` and `.`, then `+`."""
     safe = slug.replace("_", ".")
     return (safe if safe[:1].isalpha() else _LETTER + safe) + MARK
 
 
 def resolve_uri(uri: str, servers: Mapping[str, UUID]) -> tuple[UUID, str] | None:
-    """Return the server and its own URI that `uri` means; None where no server is meant.
+    """Return the server's id and its own URI for a client's `uri`; None if no prefix matches.
 
-    `servers` are by their prefixes.
+    `servers` maps prefixes to ids.
     """
     head, mark, rest = uri.partition(MARK)
     server_id = servers.get(head + mark)
@@ -48,10 +48,10 @@ def resolve_uri(uri: str, servers: Mapping[str, UUID]) -> tuple[UUID, str] | Non
 
 
 def rename_resources(result: Any, rename: Rename) -> Any:
-    """Return a result whose resources are named as the client names them; the rest is shared.
+    """Return a result with the client's URIs for its resources; the rest is shared.
 
-    These are `contents` that were read, and the links and embedded resources in a tool's `content`
-    and in a prompt's `messages`.
+    Resources are in `contents`, and as links and embedded resources in a tool's `content` and a
+    prompt's `messages`.
     """
     if not isinstance(result, Mapping):
         return result
@@ -66,7 +66,7 @@ def rename_resources(result: Any, rename: Rename) -> Any:
 
 
 def rename_ui_resource(declaration: Mapping[str, Any], rename: Rename) -> dict[str, Any]:
-    """Return a tool's declaration whose page is named as the client names it."""
+    """Return a tool's declaration with the client's URI for its UI resource."""
     meta = declaration.get("_meta")
     if not isinstance(meta, Mapping) or not isinstance(page := meta.get(UI), Mapping):
         return dict(declaration)
@@ -107,7 +107,7 @@ Declaration = dict[str, Any]
 
 @dataclass(frozen=True)
 class GatewayCatalog:
-    """The declarations of a place, each list in a stable order; and what their names mean."""
+    """The declarations of a target, in a stable order, and lookups by the client's names."""
 
     tools: tuple[Declaration, ...]
     resources: tuple[Declaration, ...]
@@ -116,27 +116,27 @@ class GatewayCatalog:
     offers: Mapping[str, SnapshotDefinition]
     prefixes: Mapping[str, UUID]
     capabilities: Mapping[str, Any]
-    # The same for people: what they sign in to for themselves tells nobody else of resources.
+    # The capabilities for people, who can also watch resources of servers with per-person sign-in.
     to_people: Mapping[str, Any]
     instructions: str
 
     def prompt(self, name: str) -> SnapshotDefinition | None:
-        """Return the prompt that a client calls `name`."""
+        """Find the prompt by the client's name for it."""
         return self.offers.get(name)
 
     def resource(self, uri: str) -> tuple[UUID, str] | None:
-        """Return the server and its own URI, or template, that a client calls `uri`."""
+        """Find the server's id and its own URI (or template) for a client's `uri`."""
         only = self.prefixes.get("")
         return (only, uri) if only else resolve_uri(uri, self.prefixes)
 
     def rename(self, server_id: UUID) -> Rename:
-        """Return how URIs of a server are called here."""
+        """Return a function that converts a server's URIs to the client's."""
         before = next((one for one, whose in self.prefixes.items() if whose == server_id), "")
         return lambda uri: before + uri
 
 
 def get_catalog(place: GatewayTarget, snapshot: CallSnapshot) -> GatewayCatalog:
-    """Return what a place offers by a snapshot of it."""
+    """Return a target's catalog, cached in its snapshot."""
     found = snapshot.memo.get(SHELF)
     if found is None:
         found = snapshot.memo[SHELF] = _build_catalog(place, snapshot)
@@ -213,7 +213,7 @@ def _build_located_declaration(
 
 
 def _build_capabilities(snapshot: CallSnapshot, *, person: bool) -> dict[str, Any]:
-    """Return what a client may use here: of what the servers say that they can, what we hand on."""
+    """Return the capabilities for clients: those of the servers that the gateway forwards."""
     there = [one.endpoint for one in snapshot.servers.values() if one.enabled]
     said = [one.discovery.get("capabilities") or {} for one in there if one.discovery]
     found: dict[str, Any] = {topic: {"listChanged": True} for topic in TOPICS}
@@ -222,13 +222,13 @@ def _build_capabilities(snapshot: CallSnapshot, *, person: bool) -> dict[str, An
     for name in ("completions", "logging"):
         if any(name in capabilities for capabilities in said):
             found[name] = {}
-    # Servers may make tasks of calls, and a call that a person has to allow is always one.
+    # Servers may run calls as tasks, and a call that needs approval becomes a deferred task.
     found["extensions"] = {TASKS_EXTENSION: {}}
     return found
 
 
 def _build_instructions(place: GatewayTarget, snapshot: CallSnapshot) -> str:
-    """Return the approved instructions of the servers; of several, each under its name."""
+    """Return the approved instructions of the servers, at an agent each under its server's name."""
     if place.kind == "server":
         return next(iter(snapshot.notes.values()), "")
     return "\n\n".join(f"# {name}\n{text}" for name, text in sorted(snapshot.notes.items()))

@@ -1,12 +1,11 @@
-"""Tell clients of list changes and updated resources.
+"""Notify clients of list changes and updated resources.
 
-What the lists are made of (definitions, policies, bindings, agents, rights) is governed, so every
-change of it moves the organization's generation: one query a second looks at those that somebody
-listens to, on whichever host the change was made. Watched resources are looked at as often, and
-when a server tells of one. A client is told of what *it* would see otherwise, and of nothing else;
-a right that was withdrawn ends the stream. What a client knows is kept with its session, of lists
-and of the resources that it watches, so what changes while the session's stream isn't open is told
-when it opens.
+Every change that affects lists (definitions, policies, attached servers, agents, permissions)
+increments the organization's policy generation. One query per second polls the generations of all
+organizations with open streams, so changes on other hosts are found too. Watched resources are
+checked as often, and when a server reports a change. A client is only notified of changes that it
+can see; losing access ends the stream. The lists and resources that a client knows are kept in its
+session, so changes while its stream is closed are reported when it opens.
 """
 
 import asyncio
@@ -52,7 +51,7 @@ from mcp_servers.subscriptions.resource_updated import get_resource_watcher
 MOST_WATCHED = 1_000
 MOST_STREAMS = 1_024
 LOOK_EVERY_S = 1.0
-# No stream is trusted for longer: tokens expire, and what expires changes nothing.
+# Streams end after this time, because an expiring token doesn't change the generation.
 LONGEST_S = 3_600.0
 METHODS: dict[Topic, str] = {topic: method for method, topic in LISTS.items()}
 KINDS: dict[Topic, tuple[Kind, ...]] = {
@@ -62,21 +61,21 @@ KINDS: dict[Topic, tuple[Kind, ...]] = {
 }
 
 Listed = Callable[[AuthenticatedClient, Kind], Awaitable[tuple[Declaration, ...]]]
-# The resources that a client watches at this moment, by their URIs.
+# Returns the resources that a client watches now, by URI.
 Watches = Callable[[], Mapping[str, WatchedResource]]
 Notice = tuple[str, dict[str, Any]]
 
 
 @dataclass
 class _OrganizationStreams:
-    """An organization that somebody listens to, and where its rules were when last looked at."""
+    """An organization's open streams, and its policy generation at the last poll."""
 
     generation: int = -1
     streams: int = 0
 
 
 class ChangeStreams:
-    """The streams of this process's clients, and one look a second at what they listen to."""
+    """The streams of this process's clients, and the task that polls for changes."""
 
     def __init__(self, listed: Listed) -> None:
         self._listed = listed
@@ -87,7 +86,7 @@ class ChangeStreams:
         self._streams = 0
 
     async def listen(self, inbound: GatewayRequest) -> dict[str, Any]:
-        """Answer `subscriptions/listen`: say what is granted, then what changes, to the end."""
+        """Answer `subscriptions/listen`: acknowledge the subscriptions, then send notifications."""
         meta = {SUBSCRIPTION_ID: inbound.context.request_id}
         granted = _parse_requested_topics(inbound.members("notifications"))
         topics = {topic for topic, member in MEMBERS.items() if granted.get(member)}
@@ -97,7 +96,7 @@ class ChangeStreams:
             granted[WATCHED] = [uri for uri in uris if uri in watched]
         try:
             notices = self.notices(inbound.visitor, topics, lambda: watched)
-            await anext(notices)  # from now on, what changes is told
+            await anext(notices)  # changes are noticed from here on
             await inbound.tell(ACKNOWLEDGED, {"notifications": granted, "_meta": meta})
             async for method, params in notices:
                 await inbound.tell(method, {**params, "_meta": meta})
@@ -108,7 +107,7 @@ class ChangeStreams:
     async def follow(
         self, visitor: AuthenticatedClient, session: Callable[[], GatewaySession | None]
     ) -> None:
-        """Tell a session of the handshake era what changes, as long as its own stream is open."""
+        """Send notifications to a session of the handshake era while its stream is open."""
 
         def watched() -> Mapping[str, WatchedResource]:
             known = session()
@@ -128,10 +127,10 @@ class ChangeStreams:
         watched: Watches,
         known: dict[Kind, str] | None = None,
     ) -> AsyncIterator[Notice]:
-        """Yield each notice; first of all a blank one, once changes are looked for.
+        """Yield notifications; first an empty one, once changes are being polled.
 
-        `known` are the digests of lists as the client knows them: of one that is another by now it
-        is told, and it is kept up to date. Of what isn't there the client knows nothing yet.
+        `known_lists` are the digests of the lists that the client knows; it is updated in place. A
+        list without a digest isn't known to the client yet.
         """
         if self._streams >= MOST_STREAMS:
             raise build_invalid_params_error(
@@ -169,12 +168,12 @@ class ChangeStreams:
             organization.streams -= 1
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop polling."""
         if self._looking is not None:
             self._looking.cancel()
 
     async def _changed(self, visitor: AuthenticatedClient, known: dict[Kind, str]) -> set[Topic]:
-        """Return of what lists are others than the client knows; it is told, so it knows them."""
+        """Return the topics whose lists changed, and update the known digests."""
         changed: set[Topic] = set()
         for topic, kinds in KINDS.items():
             for kind in kinds:
@@ -207,7 +206,7 @@ class ChangeStreams:
             try:
                 found = await get_runtime().orm(load_policy_generations, list(self._organizations))
             except AWAY:
-                found = {}  # a database that is away comes back; then it is looked at again
+                found = {}  # the database is unavailable; try again at the next poll
             for key, generation in found.items():
                 if key in self._organizations:
                     self._organizations[key].generation = generation
@@ -219,7 +218,7 @@ class ChangeStreams:
 
 
 def as_known(listed: tuple[Declaration, ...]) -> str:
-    """Return the digest of a list, by which it is seen that it changed."""
+    """Return the digest of a list, to detect changes."""
     return compute_digest(repr(listed))
 
 
@@ -231,7 +230,7 @@ async def _may_stay(visitor: AuthenticatedClient) -> bool:
 
 
 def _parse_requested_topics(wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is asked for, as far as it can be; raises `MCPError`."""
+    """Return the requested subscriptions that are supported; raises `MCPError`."""
     granted: dict[str, Any] = {name: True for name in MEMBERS.values() if wanted.get(name) is True}
     uris = wanted.get(WATCHED)
     if isinstance(uris, list) and uris:

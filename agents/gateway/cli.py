@@ -1,4 +1,4 @@
-"""`mcp serve` and `mcp snippet`."""
+"""The commands `mcp serve` and `mcp snippet`."""
 
 import argparse
 import os
@@ -118,7 +118,7 @@ def _serve(cli: CommandContext, options: argparse.Namespace) -> None:
             field=TOKEN,
             remedy="Put a token into it: `bonobot tokens create NAME --role ROLE`.",
         )
-    # The SDK's server takes a second to load, which no other verb has to wait for.
+    # Imported late: the SDK's server takes a second to load.
     from agents.gateway import transports
     from agents.gateway.routes import GatewayAddress
 

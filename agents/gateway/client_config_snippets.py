@@ -1,9 +1,8 @@
-"""Configuration text for MCP clients; pure.
+"""Configuration snippets for MCP clients. Pure.
 
-Each program has its own file and its own names for the same three things: a name, the address, and
-the header with the token. Without a token a placeholder stands in its place; where a program can
-ask for it, or read it from the environment, it does. Where programs are let in by people, the
-address is enough: they come with their person, and get a token by themselves.
+Each client has its own file and field names for a name, an address and a header with the token.
+Without a token, the snippet has a placeholder, or the client prompts for it or reads it from the
+environment. With OAuth, the address is enough.
 """
 
 import json
@@ -19,13 +18,13 @@ PLACEHOLDER = "YOUR_TOKEN"
 VARIABLE = "BONOBOT_TOKEN"
 MODERN = "2026-07-28"
 ROOT = "/mcp"
-# What can't open a page for a person.
+# Clients that can't sign in with OAuth.
 TOKEN_ONLY = frozenset({"curl"})
 
 
 @dataclass(frozen=True, slots=True)
 class SnippetTarget:
-    """What a program is to reach, as what, and with which token; none where it `signs_in`."""
+    """A gateway address with a name and a token; no token is needed with `uses_oauth`."""
 
     url: str
     name: str = "bonobot"
@@ -34,23 +33,23 @@ class SnippetTarget:
 
     @property
     def bearer(self) -> str:
-        """The header's value."""
+        """The value of the `Authorization` header."""
         return f"Bearer {self.token}"
 
     @property
     def headers(self) -> dict[str, Any]:
-        """The entry's member with the header; nothing where the program signs in."""
+        """The entry's `headers` field; empty with OAuth."""
         return {} if self.signs_in else {"headers": {"Authorization": self.bearer}}
 
     @property
     def local(self) -> bool:
-        """Whether the address is without TLS."""
+        """Whether the address uses plain HTTP."""
         return urlsplit(self.url).scheme == "http"
 
 
 @dataclass(frozen=True, slots=True)
 class ClientConfigSnippet:
-    """What is pasted where: `file` is blank for a command. `note` is what else must be known."""
+    """A configuration text; `file` is blank for a command, `note` is a hint for the user."""
 
     client: str
     title: str
@@ -72,9 +71,9 @@ class _ClientFormat:
 def build_target(
     base_url: str, path: str = ROOT, token: str = "", *, signs_in: bool = False
 ) -> SnippetTarget:
-    """Return what is reached at a path of the gateway, under a name that tells it apart.
+    """Return the target at a path of the gateway, with a unique name.
 
-    `signs_in` says that programs without a token are let in by people.
+    `uses_oauth`: clients without a token sign in with OAuth.
     """
     slug = path.removeprefix(ROOT).rpartition("/")[2]
     name = f"bonobot-{slug}" if slug else "bonobot"
@@ -83,17 +82,17 @@ def build_target(
 
 
 def build_agent_path(slug: str) -> str:
-    """Return where an agent's tools are."""
+    """Return the path of an agent's tools."""
     return f"{ROOT}/agents/{slug}"
 
 
 def build_server_path(slug: str) -> str:
-    """Return where a server of the pool is, under its own names."""
+    """Return the path of a server in the pool."""
     return f"{ROOT}/servers/{slug}"
 
 
 def build_snippet(client: str, about: SnippetTarget) -> ClientConfigSnippet:
-    """Return what one program is told; raises `KeyError` for one that isn't known."""
+    """Return the snippet for one client; raises `KeyError` for an unknown one."""
     known = CLIENTS[client]
     note = known.note
     if about.signs_in and client not in TOKEN_ONLY:
@@ -104,7 +103,7 @@ def build_snippet(client: str, about: SnippetTarget) -> ClientConfigSnippet:
 
 
 def build_snippets(about: SnippetTarget) -> list[ClientConfigSnippet]:
-    """Return what every known program is told."""
+    """Return the snippets for all known clients."""
     return [build_snippet(client, about) for client in CLIENTS]
 
 
@@ -113,7 +112,7 @@ def _format_json(value: Any) -> str:
 
 
 def _build_entry_writer(member: str, **names: str) -> Callable[[SnippetTarget], str]:
-    """Return a writer of an entry in `member`; `names` say what the address is called there."""
+    """Return a renderer of an entry in `section`; `extra_fields["url"]` renames the URL's field."""
     url = names.pop("url", "url")
 
     def write(about: SnippetTarget) -> str:
@@ -124,7 +123,7 @@ def _build_entry_writer(member: str, **names: str) -> Callable[[SnippetTarget], 
 
 
 def _write_bridge(about: SnippetTarget) -> str:
-    # No blank within an argument: some programs pass them on unquoted.
+    # No spaces within an argument: some clients pass arguments unquoted.
     options = [] if about.signs_in else ["--header", "Authorization:${AUTH_HEADER}"]
     entry: dict[str, Any] = {
         "command": "npx",
@@ -163,7 +162,7 @@ def _write_claude_code(about: SnippetTarget) -> str:
 
 
 def _write_codex(about: SnippetTarget) -> str:
-    # A table's name may hold no other characters unquoted, and neither does a slug.
+    # Slugs only have characters that are allowed in an unquoted TOML key.
     head = f"[mcp_servers.{about.name}]\nurl = {json.dumps(about.url)}\n"
     if about.signs_in:
         return head

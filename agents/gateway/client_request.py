@@ -1,4 +1,4 @@
-"""One request of a client, in either era."""
+"""A client's MCP request, in either era."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ LONGEST_CLIENT = 120
 
 
 class _RawMessage(BaseModel):
-    """A message as it goes over the wire, members that nobody knows included."""
+    """A message as sent, including unknown fields."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -28,7 +28,7 @@ class _RawMessage(BaseModel):
 
 
 class _RawResult(RootModel[dict[str, Any]]):
-    """A result as it came."""
+    """A result as received."""
 
 
 Context = ServerRequestContext[Any, Any]
@@ -36,10 +36,10 @@ Context = ServerRequestContext[Any, Any]
 
 @dataclass(slots=True)
 class GatewayRequest:
-    """A request: who asks for what, what their client can do, and the way back to it.
+    """A request with its authenticated caller and its client's capabilities.
 
-    `holder` names who owns the connections to servers that it opens; `level` is the least that the
-    client wants to be told of what servers log, blank for nothing.
+    `holder` is the key that owns the request's server connections; `log_level` is the minimum level
+    of servers' log messages to forward, blank for none.
     """
 
     visitor: AuthenticatedClient
@@ -64,9 +64,9 @@ class GatewayRequest:
 
     @property
     def own_meta(self) -> dict[str, Any]:
-        """What of `_meta` goes on: neither this hop's members nor the progress token.
+        """The part of `_meta` to forward: without this hop's fields and the progress token.
 
-        Nor the token that the client came in with, wherever it stands there.
+        The client's token is masked.
         """
         hop = (*RESERVED, LOG_LEVEL_KEY, "progressToken")
         found = {key: value for key, value in self.meta.items() if key not in hop}
@@ -77,18 +77,18 @@ class GatewayRequest:
 
     @property
     def wants_progress(self) -> bool:
-        """Tell whether the client wants to be told how far the request has come."""
+        """Whether the client requested progress notifications."""
         return "progressToken" in self.meta
 
     def text(self, name: str) -> str:
-        """Return a parameter that must be a text; raises `MCPError` (-32602)."""
+        """Return a parameter that must be a string; raises `MCPError` (-32602)."""
         value = self.params.get(name)
         if not isinstance(value, str):
             raise build_invalid_params_error(f"`{name}` must be a text")
         return value
 
     def members(self, name: str) -> dict[str, Any]:
-        """Return a parameter that may be left out and else is an object; raises `MCPError`."""
+        """Return an optional parameter that must be an object; raises `MCPError`."""
         value = self.params.get(name)
         if value is None:
             return {}
@@ -97,22 +97,22 @@ class GatewayRequest:
         return value
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
-        """Tell the client how far the request has come."""
+        """Send a progress notification."""
         await self.context.session.report_progress(progress, total, message)
 
     async def log(self, params: Mapping[str, Any]) -> None:
-        """Hand on what a server logs, where the client wants to know that much."""
+        """Forward a server's log message if its level is high enough."""
         level = params.get("level")
         if self.level and level in LEVELS and LEVELS.index(level) >= LEVELS.index(self.level):
             await self.tell(LOG_MESSAGE, params)
 
     async def tell(self, method: str, params: Mapping[str, Any]) -> None:
-        """Send a notification beside the answer."""
+        """Send a notification related to this request."""
         message = build_notification(method, params)
         await self.context.session.send_notification(message, self.context.request_id)
 
     async def ask(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Ask the client something and return its answer (handshake era); raises `MCPError`."""
+        """Send a request to the client and return its result (handshake era); raises `MCPError`."""
         message = _RawMessage(method=method, params=dict(params))
         metadata = ServerMessageMetadata(related_request_id=self.context.request_id)
         found = await self.context.session.send_request(message, _RawResult, metadata=metadata)  # type: ignore[arg-type]
@@ -120,12 +120,12 @@ class GatewayRequest:
 
 
 def build_notification(method: str, params: Mapping[str, Any]) -> Any:
-    """Return a notification as the SDK takes it; the type knows all members of any."""
+    """Return a notification for the SDK, with arbitrary parameters."""
     return _RawMessage(method=method, params=dict(params))
 
 
 def build_invalid_params_error(why: str, data: Any = None) -> MCPError:
-    """Return the error of parameters that are none."""
+    """Return the error for invalid parameters."""
     return MCPError(code=INVALID_PARAMS, message=f"Invalid params: {why}", data=data)
 
 
@@ -141,13 +141,13 @@ def read_client_name(meta: Mapping[str, Any]) -> str:
 
 
 def format_client_name(info: Any) -> str:
-    """Return what a client says that it is, for the audit."""
+    """Return a client's name and version, for the audit log."""
     told = info if isinstance(info, Mapping) else {}
     parts = (told.get("name"), told.get("version"))
     return " ".join(one for one in parts if isinstance(one, str))[:LONGEST_CLIENT]
 
 
 def read_log_level(meta: Mapping[str, Any]) -> str:
-    """Return the log level that a modern request asks for, blank for none."""
+    """Return the log level of a modern request, blank for none."""
     found = meta.get(LOG_LEVEL_KEY)
     return found if found in LEVELS else ""

@@ -1,7 +1,7 @@
-"""What is known of a connected client.
+"""State of connected clients.
 
-A modern request says everything. Of the handshake era, a client's session in this process holds
-what it said before: what it can do, what it wants to be told, what it watches.
+A modern request carries all of it. For a client of the handshake era, a session in this process
+holds its capabilities, log level and watched resources.
 """
 
 from collections import Counter, OrderedDict
@@ -33,39 +33,39 @@ SESSION_ID = "mcp-session-id"
 MOST_SESSIONS = 10_000
 MOST_WATCHED = 1_000
 USUAL_LEVEL = "debug"
-# A session that nobody used for so long, nor listened to, watches nothing: the SDK has ended it.
+# A session that is unused for this long has been ended by the SDK.
 IDLE_S = 1_800.0
 
 
 @dataclass
 class GatewaySession:
-    """What a client of the handshake era has said in its session; `owner` is its visitor's key."""
+    """The state of a handshake era client's session; `owner_key` is its caller's key."""
 
     owner: str = ""
     capabilities: Mapping[str, Any] = field(default_factory=dict)
     client: str = ""
     level: str = USUAL_LEVEL
     watched: dict[str, WatchedResource] = field(default_factory=dict)
-    # Digests of the lists as the client knows them, by what they are of.
+    # Digests of the lists that the client knows, by kind.
     lists: dict[Kind, str] = field(default_factory=dict)
     channel: ServerSession | None = None
     used_at: float = 0.0
 
 
 class GatewaySessionStore:
-    """The clients of this process; sessions of the handshake era by their ids, bounded."""
+    """The sessions of this process's handshake era clients, by id, limited in number."""
 
     def __init__(self) -> None:
         self._sessions: OrderedDict[str, GatewaySession] = OrderedDict()
-        # Sessions by their ids whose stream for what comes unasked is open.
+        # Number of open notification streams, by session id.
         self._open: Counter[str] = Counter()
-        # The only client of a process that serves standard input and output.
+        # The session id of the only client on stdio.
         self._alone = f"stdio-{uuid4()}"
 
     def inbound(
         self, context: Context, visitor: AuthenticatedClient, *, modern: bool
     ) -> GatewayRequest:
-        """Return a request with all that is known of its client."""
+        """Return a request with its client's state."""
         params = context.params or {}
         if modern:
             meta = params.get("_meta")
@@ -96,27 +96,27 @@ class GatewaySessionStore:
         )
 
     def number(self, context: Context) -> str:
-        """Return the id of the session that a request of the handshake era belongs to."""
+        """Return the session id of a request of the handshake era."""
         if context.request is None:
             return self._alone
         return context.request.headers.get(SESSION_ID) or ""
 
     def session(self, number: str, visitor: AuthenticatedClient) -> GatewaySession | None:
-        """Return what is known of a visitor's own session."""
+        """Find a session of the caller."""
         found = self._sessions.get(number)
         return found if found is not None and found.owner == visitor.key else None
 
     def alone(self, visitor: AuthenticatedClient) -> GatewaySession | None:
-        """Return what is known of the only client there is, on standard input and output."""
+        """Find the session of the only client on stdio."""
         return self.session(self._alone, visitor)
 
     def begun(self, context: Context, visitor: AuthenticatedClient) -> None:
-        """Know a session from the word on by which it begins, so that it can be told things."""
+        """Register a session when it is initialized, so that it can be notified."""
         self._session(self.number(context), context).owner = visitor.key
 
     @contextmanager
     def open_stream(self, number: str) -> Iterator[None]:
-        """Count a session's stream while the block runs: it is in use."""
+        """Mark a session's stream as open for the duration of the block."""
         self._open[number] += 1
         try:
             yield
@@ -128,36 +128,36 @@ class GatewaySessionStore:
                 session.used_at = get_runtime().loop.time()
 
     def forget(self, number: str) -> None:
-        """Forget a session that is over, and watch nothing for it any more."""
+        """Delete a session and its resource watches."""
         session = self._sessions.pop(number, None)
         if session is not None:
             leave(session.watched.values())
             session.watched.clear()
 
     def close(self) -> None:
-        """Forget all sessions."""
+        """Delete all sessions."""
         for number in list(self._sessions):
             self.forget(number)
 
     def set_level(self, inbound: GatewayRequest, level: str) -> None:
-        """Have a session told of what servers log from this level on; raises `MCPError`."""
+        """Set a session's minimum log level; raises `MCPError`."""
         if level not in LEVELS:
             raise build_invalid_params_error(f"`level` must be one of {', '.join(LEVELS)}")
         self._session(self.number(inbound.context), inbound.context).level = level
 
     def may_watch(self, inbound: GatewayRequest, uri: str) -> bool:
-        """Tell whether a session doesn't watch a resource yet; raises `MCPError` for too many."""
+        """Tell whether a session doesn't watch a resource yet; raises `MCPError` at the limit."""
         watched = self._session(self.number(inbound.context), inbound.context).watched
         if len(watched) >= MOST_WATCHED and uri not in watched:
             raise build_invalid_params_error(f"a session watches {MOST_WATCHED} resources at most")
         return uri not in watched
 
     def note(self, inbound: GatewayRequest, kind: Kind, listed: str) -> None:
-        """Take note of a list as a session knows it now, so that it is told of another one."""
+        """Record a list's digest, so that the session is notified of changes."""
         self._session(self.number(inbound.context), inbound.context).lists[kind] = listed
 
     def subscribe(self, inbound: GatewayRequest, found: Mapping[str, WatchedResource]) -> None:
-        """Have a session told when resources change, once its stream is open."""
+        """Add resource watches to a session; it is notified while its stream is open."""
         number = self.number(inbound.context)
         session = self._session(number, inbound.context)
         if not session.watched:
@@ -166,13 +166,13 @@ class GatewaySessionStore:
         session.watched |= found
 
     def unsubscribe(self, inbound: GatewayRequest, uri: str) -> None:
-        """Have a session told of a resource no longer."""
+        """Remove a resource watch from a session."""
         session = self._session(self.number(inbound.context), inbound.context)
         if (watched := session.watched.pop(uri, None)) is not None:
             leave([watched])
 
     def _expire(self, number: str) -> None:
-        """Forget a session that is idle; look again later at one that isn't and watches."""
+        """Delete an idle session; check again later if it is in use."""
         session, now = self._sessions.get(number), get_runtime().loop.time()
         if session is None or not session.watched:
             return
@@ -185,7 +185,7 @@ class GatewaySessionStore:
         session = self._sessions.get(number)
         if session is None:
             session = GatewaySession()
-            if number:  # the request that opens it has no id yet
+            if number:  # the initialize request has no id yet
                 self._sessions[number] = session
             if len(self._sessions) > MOST_SESSIONS:
                 self.forget(next(iter(self._sessions)))
@@ -200,8 +200,8 @@ class GatewaySessionStore:
 
 
 def _build_holder(visitor: AuthenticatedClient, declared: Mapping[str, Any]) -> str:
-    """Return who owns the connections of a modern client: its principal, here, with its abilities.
+    """Return the key that owns a modern client's connections: its caller and its capabilities.
 
-    A server of the handshake era is told once what it may ask for.
+    A server of the handshake era is told the capabilities only once per connection.
     """
     return f"gateway:{visitor.key}:{compute_digest(to_canonical_json(declared))[:16]}"

@@ -1,8 +1,7 @@
-"""Each request to its MCP method, in either era.
+"""Dispatch each request to the handler of its MCP method, in either era.
 
-The SDK speaks both eras on the wire; what is answered is ours and stays raw, since its own types
-know fewer members than servers send. Its middleware is the place where that is possible: a result
-that comes from there is sent as it is.
+The SDK handles the wire protocol of both eras. Results are built here as raw JSON, because the
+SDK's types drop unknown fields; results of its middleware are sent unchanged.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -29,16 +28,16 @@ from mcp_servers.client.jsonrpc import HANDSHAKE, MODERN
 from mcp_servers.client.protocol_versions import SERVER_INFO
 
 NAME = "bonobot"
-# How long a client may keep a list; that it changed is told at once to those that listen.
+# How long a client may cache a list; listening clients are notified of changes at once.
 TTL_MS = 60_000
 INITIALIZED = "notifications/initialized"
 CACHED = {"ttlMs": TTL_MS, "cacheScope": "private"}
-# Members of results that came with the modern era.
+# Result fields of the modern era.
 MODERN_MEMBERS = ("resultType", "ttlMs", "cacheScope")
-# Behind these stands an admission, which tells whether the visitor is who they were.
+# These methods are admitted, which detects an outdated caller.
 ADMITTED = frozenset({"tools/call", "resources/read", "prompts/get", "completion/complete"})
 NOT_CACHED = {"ttlMs": 0, "cacheScope": "private"}
-# What each list is of, and the member that it stands in.
+# The kind of each list, and the field of its result.
 LISTS: dict[str, tuple[Kind, str]] = {
     "tools/list": ("tools", "tools"),
     "resources/list": ("resources", "resources"),
@@ -51,9 +50,9 @@ Handler = Callable[[GatewayRequest], Awaitable[dict[str, Any]]]
 
 
 class GatewayDispatcher:
-    """The SDK's server, and the methods that it answers by.
+    """The SDK's server and the method handlers.
 
-    `who_asks` is awaited for each request; by itself, it is whoever HTTP has let in.
+    `authenticate` is awaited for each request (default: the client that HTTP authenticated).
     """
 
     def __init__(self, who_asks: WhoAsks | None = None) -> None:
@@ -90,11 +89,11 @@ class GatewayDispatcher:
         self.server.get_tool_input_schema = _find_input_schema
 
     def methods(self, *, modern: bool) -> Mapping[str, Handler]:
-        """Return what is answered in an era, by the methods' names."""
+        """Return the handlers of an era, by method."""
         return self._modern if modern else self._handshake
 
     async def _answer(self, ctx: Context, call_next: CallNext) -> HandlerResult:
-        """Answer what is ours; the rest (pings, unknown methods, notifications) is the SDK's."""
+        """Handle our methods; leave pings, unknown methods and notifications to the SDK."""
         modern = ctx.protocol_version == MODERN
         handler = self.methods(modern=modern).get(ctx.method)
         if ctx.method == INITIALIZED and not modern:
@@ -113,16 +112,15 @@ class GatewayDispatcher:
         except MCPError:
             raise
         except Exception as fault:
-            # What is here may be gone since its address was looked up. Of what nobody foresaw, the
-            # SDK would tell the client the fault's own words.
+            # The SDK would send an unexpected exception's text to the client.
             raise build_mcp_error(to_problem(fault)) from fault
 
     async def _visitor(self) -> AuthenticatedClient:
-        """Return who asks."""
+        """Return the authenticated caller."""
         return await self._who_asks() if self._who_asks else get_current_client()
 
     def _stamped(self, inbound: GatewayRequest, result: dict[str, Any]) -> dict[str, Any]:
-        """Return a result with the members that this hop has in the client's era."""
+        """Return a result with this hop's fields for the client's era."""
         meta = result.get("_meta")
         theirs = meta if isinstance(meta, dict) else {}
         own = {key: value for key, value in theirs.items() if key != SERVER_INFO}
@@ -134,11 +132,11 @@ class GatewayDispatcher:
         return {"resultType": "complete", **result, "_meta": own}
 
     def _at(self, who: AuthenticatedClient) -> EndpointHandlers:
-        """Return what is offered at the place that somebody is at."""
+        """Return the handlers of the caller's target."""
         return self._bots if who.place.kind == "organization" else self._relayed
 
     async def listed(self, who: AuthenticatedClient, kind: Kind) -> tuple[Declaration, ...]:
-        """Return what somebody finds of one kind where they are, as of now."""
+        """Return the current declarations of one kind at the caller's target."""
         return await self._at(who).listed(who, kind)
 
     async def _discover(self, inbound: GatewayRequest) -> dict[str, Any]:
@@ -157,7 +155,7 @@ class GatewayDispatcher:
         told = {"instructions": there.instructions} if there.instructions else {}
         return {
             "protocolVersion": asked if asked in HANDSHAKE else HANDSHAKE[-1],
-            # Extensions are the modern era's.
+            # Extensions exist only in the modern era.
             "capabilities": {k: v for k, v in there.capabilities.items() if k != "extensions"},
             "serverInfo": self.server.server_info_stamp,
             **told,
@@ -174,7 +172,7 @@ class GatewayDispatcher:
         result = await self._at(inbound.visitor).read_resource(inbound)
         if result.get("resultType", "complete") != "complete":
             return result
-        # Who else may read it is for us to say, not for the server.
+        # The gateway decides who may share the cache, not the server.
         return {**NOT_CACHED, **result, "cacheScope": "private"}
 
     async def _set_level(self, inbound: GatewayRequest) -> dict[str, Any]:
@@ -201,7 +199,7 @@ class GatewayDispatcher:
 
 
 def _find_input_schema(name: str) -> Any:
-    """Return the input schema of a tool that is listed, by which the SDK checks headers."""
+    """Return the input schema of a listed tool; the SDK uses it to check headers."""
     snapshot = get_current_client().place.at_hand()
     tool = snapshot.tools.get(name) if snapshot else None
     return tool.input_schema if tool and tool.decision.offered else None

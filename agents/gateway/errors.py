@@ -1,7 +1,7 @@
-"""Failures as MCP errors or tool results.
+"""Convert failures to MCP errors or tool results.
 
-A tool that is listed and refused answers as a tool that failed, with our code; one that isn't
-listed answers like one that doesn't exist. The codes are those of REST.
+A refused call of a listed tool gives a failed tool result with our code; a tool that isn't listed
+gives the same error as a missing one. The codes are those of the REST API.
 """
 
 from typing import Any
@@ -12,36 +12,36 @@ from mcp.types import INTERNAL_ERROR, INVALID_PARAMS
 from agents.calls.pipeline import CallOutcome
 from bonobot.core.problems import Problem
 
-# Where a result tells our code and what to do next.
+# The `_meta` key of our code and remedy.
 PROBLEM = "bonobot/problem"
 NOT_FOUND_BEFORE = -32002
 
 
 def build_unknown_name_error(noun: str, name: str) -> MCPError:
-    """Return the error of a name that isn't listed here, whether it exists or not."""
+    """Return the error for a name that isn't listed, whether it exists or not."""
     data = {"uri": name} if noun == "resource" else None
     return MCPError(code=INVALID_PARAMS, message=f"Unknown {noun}: {name}", data=data)
 
 
 def build_mcp_error(problem: Problem) -> MCPError:
-    """Return a problem as an error of the protocol."""
+    """Return a problem as a protocol error."""
     code = INVALID_PARAMS if 400 <= problem.status < 500 else INTERNAL_ERROR
     return MCPError(code=code, message=_format_problem(problem), data=_build_problem_data(problem))
 
 
 def build_refusal_result(problem: Problem) -> dict[str, Any]:
-    """Return a problem as the result of a tool that failed."""
+    """Return a problem as a failed tool result."""
     return _build_error_result(_format_problem(problem), _build_problem_data(problem))
 
 
 def build_failure_result(outcome: CallOutcome) -> dict[str, Any]:
-    """Return an outcome without a result as the result of a tool that failed."""
+    """Return an outcome without a result as a failed tool result."""
     told = {"code": outcome.code, "remedy": outcome.remedy, "call_id": str(outcome.call_id)}
     return _build_error_result(f"{outcome.text} {outcome.remedy}".strip(), told)
 
 
 def build_upstream_error(outcome: CallOutcome, *, modern: bool) -> MCPError:
-    """Return the error that a server answered with, as the client's era has it."""
+    """Return a server's error with the code of the client's era."""
     error = dict(outcome.error or {"code": INTERNAL_ERROR, "message": outcome.text})
     if modern and error["code"] == NOT_FOUND_BEFORE:
         error["code"] = INVALID_PARAMS

@@ -1,9 +1,9 @@
-"""MCP methods answered by an agent's or server's upstreams.
+"""Handlers of MCP methods that are forwarded to an agent's servers, or to one server.
 
-Unknown members, structured content, error codes and data stay; hidden characters and our own
-secrets don't. What a server asks for first is handed to the client, whichever era either is of.
+Unknown fields, structured content, error codes and data are kept; hidden characters and our secrets
+are removed. Servers' requests are forwarded to the client, whichever era either is of.
 
-An agent's tools and a server's are relayed; the organization's own are `bots`.
+The organization's own tools are in `organization_server`.
 """
 
 from collections.abc import Mapping
@@ -46,13 +46,13 @@ from mcp_servers.scanning.services import strip_result
 
 VIA = "gateway"
 INPUT_REQUIRED = "input_required"
-# Enough to know whether a result is read beside the loop.
+# Larger results are processed outside the event loop.
 LARGE = 16_384
 
 
 @dataclass(frozen=True)
 class UpstreamRequest:
-    """What is asked for: by its server's own name, and as the client calls it (`shown`)."""
+    """A request by its server's own name, and by the client's (`exposed_name`)."""
 
     method: Method
     name: str
@@ -63,25 +63,25 @@ class UpstreamRequest:
 
     @property
     def as_dict(self) -> dict[str, Any]:
-        """The call, as it is kept until it is made."""
+        """The call as stored until it is made."""
         server = str(self.server_id) if self.server_id else ""
         return {"tool": self.name, "arguments": self.arguments, "server": server}
 
     @property
     def subject(self) -> dict[str, Any]:
-        """What makes two requests the same one."""
+        """The fields that identify the request."""
         return {"method": self.method, "name": self.shown, "arguments": self.arguments}
 
 
 class UpstreamCallHandlers:
-    """The calls of this process's clients."""
+    """Makes the calls of this process's clients."""
 
     def __init__(self) -> None:
         self._lanes = ExclusiveConnections()
         self._held = SuspendedCallRegistry()
 
     async def call_tool(self, inbound: GatewayRequest) -> dict[str, Any]:
-        """Answer `tools/call`: what is refused is a failed tool's result, with the code."""
+        """Answer `tools/call`; a refusal is a failed tool result with its code."""
         name, snapshot = inbound.text("name"), await get_snapshot(inbound)
         tool = snapshot.tools.get(name)
         server_id = tool.facts.server_id if tool else inbound.visitor.place.server_id
@@ -151,7 +151,7 @@ class UpstreamCallHandlers:
             raise build_mcp_error(problem) from problem
 
     async def _allowed(self, inbound: GatewayRequest, wanted: UpstreamRequest) -> dict[str, Any]:
-        """Return the result; a client that can show a person where to allow it is asked to."""
+        """Return the result; if the call needs approval, use a task or a URL elicitation."""
         held = _unseal_request_state(inbound, wanted)
         waits = held.get("approval")
         no = waits and approvals.is_declined(inbound.members("inputResponses"))
@@ -173,10 +173,10 @@ class UpstreamCallHandlers:
     async def _answered(
         self, inbound: GatewayRequest, wanted: UpstreamRequest, held: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Return the result as the client gets it; raises `Problem` for what the door refuses."""
+        """Return the result for the client; raises `Problem` for a refusal."""
         organization_id = inbound.visitor.principal.organization_id
         if number := held.get("held"):
-            await inbound.visitor.current()  # the call was admitted; who goes on with it was not
+            await inbound.visitor.current()  # the call was admitted, but not this request
             responses = inbound.members("inputResponses")
             found = await self._held.go_on(organization_id, number, responses)
             return await self._told(inbound, wanted, held, found, number)
@@ -196,7 +196,7 @@ class UpstreamCallHandlers:
     async def _asking(
         self, wanted: UpstreamRequest, host: GatewayHost, call: SuspendedCall, request: CallRequest
     ) -> CallOutcome:
-        """Make a call whose server asks on a connection, where the call is alone on it."""
+        """Make a call on a connection of its own, so that the server's requests belong to it."""
         async with self._lanes.lane(request.holder, wanted.server_id) as holder:
             with host.asking(call.ask):
                 return await pipeline.call(replace(request, holder=holder))
@@ -204,7 +204,7 @@ class UpstreamCallHandlers:
     async def _with_rounds(
         self, inbound: GatewayRequest, wanted: UpstreamRequest, request: CallRequest
     ) -> dict[str, Any]:
-        """Call for a client of the handshake era: what a modern server asks, it is asked."""
+        """Call for a handshake era client; forward a modern server's requests between rounds."""
         assert request.relay is not None  # noqa: S101 - all of ours have one
         relay = request.relay
         for _ in range(ROUNDS):
@@ -232,9 +232,9 @@ class UpstreamCallHandlers:
         found: CallOutcome | dict[str, Any],
         number: str = "",
     ) -> dict[str, Any]:
-        """Return the end of a call, or what is asked first, with the state that brings it back.
+        """Return the call's result, or the input requests with the state for the next request.
 
-        `number` is a held call's, which alone asks by requests of its own.
+        `call_id` is a suspended call's id.
         """
         visitor = inbound.visitor
         if not isinstance(found, CallOutcome):
@@ -251,7 +251,7 @@ class UpstreamCallHandlers:
 
 
 async def is_tool_listed(inbound: GatewayRequest, name: str) -> bool:
-    """Tell whether a tool is one of those that this client finds here, as of now."""
+    """Tell whether a tool is currently listed for this client."""
     snapshot = await get_runtime().orm(inbound.visitor.place.snapshot)
     tool = snapshot.tools.get(name)
     return tool is not None and tool.decision.offered and tool.facts.source == "mcp"
@@ -260,7 +260,7 @@ async def is_tool_listed(inbound: GatewayRequest, name: str) -> bool:
 def _build_approval_request(
     inbound: GatewayRequest, wanted: UpstreamRequest, problem: ApprovalRequired
 ) -> dict[str, Any]:
-    """Return where a person allows the call, with the state that brings the call back."""
+    """Return a URL elicitation for an approval, with the state for the next request."""
     state = seal(inbound.visitor, wanted.subject, {"approval": str(problem.approval_id)})
     visit = {
         "method": approvals.ELICIT,
@@ -274,22 +274,22 @@ def _build_approval_request(
 
 
 def _as_task(inbound: GatewayRequest, wanted: UpstreamRequest) -> bool:
-    """Tell whether the client takes a task for a call that has to wait."""
+    """Tell whether the client supports a task for a call that has to wait."""
     takes = inbound.modern and supports_tasks(inbound.capabilities)
     return takes and wanted.method == "tools/call"
 
 
 async def get_snapshot(inbound: GatewayRequest) -> CallSnapshot:
-    """Return the snapshot that this process has, which the door renews where it is stale."""
+    """Return the cached snapshot, which admission refreshes if it is stale."""
     place = inbound.visitor.place
     found = place.at_hand()
     return found if found is not None else await get_runtime().orm(place.snapshot)
 
 
 async def may_be_asked(inbound: GatewayRequest, wanted: UpstreamRequest, host: GatewayHost) -> bool:
-    """Tell whether the server of what is wanted may ask this client while it works on it.
+    """Tell whether the server may send requests to this client during a call.
 
-    A modern server asks in its result, so nobody has to wait with it for a modern client.
+    A modern server asks in its result, so a modern client's call isn't suspended for it.
     """
     snapshot = await get_snapshot(inbound)
     server = snapshot.servers.get(wanted.server_id) if wanted.server_id else None
@@ -299,7 +299,7 @@ async def may_be_asked(inbound: GatewayRequest, wanted: UpstreamRequest, host: G
 
 
 def _unseal_request_state(inbound: GatewayRequest, wanted: UpstreamRequest) -> dict[str, Any]:
-    """Return what the client keeps for us of this request; raises `MCPError` for a forged state."""
+    """Return the decrypted `requestState`; raises `MCPError` for an invalid one."""
     state = inbound.params.get("requestState")
     if state is None or not inbound.modern:
         return {}
@@ -322,7 +322,7 @@ def _build_call_request(
         may_ask=list_supported_requests(inbound.capabilities),
         on_log=inbound.log if inbound.level else None,
     )
-    # An agent's tools are looked up by the names that they have for it.
+    # An agent's tools are found by the agent's names for them.
     by_name = wanted.method == "tools/call" and place.kind == "agent"
     who = inbound.visitor
     return CallRequest(
@@ -346,7 +346,7 @@ def _build_call_request(
 async def build_call_result(
     inbound: GatewayRequest, wanted: UpstreamRequest, outcome: CallOutcome
 ) -> dict[str, Any]:
-    """Return what a call ended with; raises `MCPError` for an error of the server's."""
+    """Return a call's result; raises `MCPError` for a server's error."""
     if outcome.error is not None:
         raise build_upstream_error(outcome, modern=inbound.modern)
     if not outcome.result:
@@ -368,17 +368,17 @@ Kind = Literal["tools", "resources", "templates", "prompts"]
 
 @dataclass(frozen=True)
 class EndpointInfo:
-    """What a client is told before anything else: what it may use here, and how."""
+    """The capabilities and instructions for a client."""
 
     capabilities: Mapping[str, Any]
     instructions: str
 
 
 class EndpointHandlers(Protocol):
-    """What is offered at a place; each raises `MCPError` for what isn't there."""
+    """The handlers of a target; methods raise `MCPError` for unknown names."""
 
     async def greet(self, inbound: GatewayRequest) -> EndpointInfo:
-        """Say what may be used."""
+        """Return the capabilities and instructions."""
         ...
 
     async def listed(self, visitor: AuthenticatedClient, kind: Kind) -> tuple[Declaration, ...]:
@@ -403,10 +403,10 @@ class EndpointHandlers(Protocol):
 
 
 class UpstreamHandlers(UpstreamCallHandlers):
-    """What servers offer, as the snapshot of its place has it (one query)."""
+    """Handlers of agent and server targets; info and lists take one query."""
 
     async def greet(self, inbound: GatewayRequest) -> EndpointInfo:
-        """Say what the servers can do, of what is handed on."""
+        """Return the forwarded capabilities and the instructions of the servers."""
         place = inbound.visitor.place
         there = get_catalog(place, await get_runtime().orm(place.snapshot))
         person = find_person(inbound.visitor.principal, None) is not None

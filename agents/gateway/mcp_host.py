@@ -1,9 +1,9 @@
-"""Pass sampling, elicitation, roots on to the client.
+"""Forward servers' sampling, elicitation and roots requests to the client.
 
-A client of the handshake era is asked over its own connection. One of the modern era can't be: its
-request is answered with what is asked (`input_required`), while the server's answer is still
-waited for (`held`). Either is offered to a server only where the client says that it can answer.
-Each call has a host of its own, so calls beside each other are asked about each for itself.
+A client of the handshake era gets them over its connection. A modern client gets them as the result
+of its request (`input_required`), while the server's call is suspended (`suspended_calls`). Servers
+are only offered capabilities that the client declares. Each call has its own host, so concurrent
+calls don't mix up their requests.
 """
 
 import asyncio
@@ -22,16 +22,16 @@ from mcp_servers.client.jsonrpc import TASKS_EXTENSION
 from mcp_servers.client.server_requests import METHODS
 
 NAMES = {asked: method for method, asked in METHODS.items()}
-# Connections to one server for calls of one modern client that may be asked, beside each other.
+# Connections of one modern client to one server, for concurrent calls.
 MOST_LANES = 8
 
 Ask = Callable[[str, Mapping[str, Any]], Awaitable[dict[str, Any]]]
 
 
 class GatewayHost(Host):
-    """Answers the server that one call of a client is made at, for as long as it is out.
+    """Answers the server during one call of a client.
 
-    `capabilities` are the client's. A server that asks at another time is told no.
+    `capabilities` are the client's. Requests at another time are rejected.
     """
 
     def __init__(self, capabilities: Mapping[str, Any]) -> None:
@@ -39,18 +39,18 @@ class GatewayHost(Host):
         self._ask: Ask | None = None
 
     def capabilities(self, endpoint: ServerEndpoint) -> Mapping[str, Any]:
-        """Return what this server may ask for: chosen for it, and the client can answer."""
+        """Return the client's capabilities that are allowed for this server."""
         chosen = {name: how for name, how in self._offered.items() if name in endpoint.may_ask}
         extensions = self._offered.get("extensions")
         return chosen | ({"extensions": extensions} if isinstance(extensions, dict) else {})
 
     def can_be_asked(self, endpoint: ServerEndpoint) -> bool:
-        """Tell whether this server may ask this client anything."""
+        """Tell whether this server may send this client any request."""
         return any(name in endpoint.may_ask for name in self._offered)
 
     @contextmanager
     def asking(self, ask: Ask) -> Iterator[None]:
-        """Have what the server asks meanwhile answered by `ask`."""
+        """Answer the server's requests with `send_request` during the block."""
         self._ask = ask
         try:
             yield
@@ -58,17 +58,17 @@ class GatewayHost(Host):
             self._ask = None
 
     async def sampling(self, endpoint: ServerEndpoint, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Have the client's model answer."""
+        """Forward a sampling request to the client."""
         return await self._asked(endpoint, "sampling", params)
 
     async def elicitation(
         self, endpoint: ServerEndpoint, params: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Have the client ask the person before it."""
+        """Forward an elicitation request to the client."""
         return await self._asked(endpoint, "elicitation", params)
 
     async def roots(self, endpoint: ServerEndpoint) -> dict[str, Any]:
-        """Have the client tell its folders."""
+        """Forward a roots request to the client."""
         return await self._asked(endpoint, "roots", {})
 
     async def _asked(
@@ -85,7 +85,7 @@ class GatewayHost(Host):
 
 @dataclass
 class _HolderConnections:
-    """The connections of one holder to one server: which are in use, and who uses or waits."""
+    """The connections of one holder to one server, with the number of calls using or waiting."""
 
     room: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MOST_LANES))
     taken: set[int] = field(default_factory=set)
@@ -93,12 +93,11 @@ class _HolderConnections:
 
 
 class ExclusiveConnections:
-    """Connections for calls of modern clients that may be asked: each call alone on one.
+    """Connections for modern clients' calls, each used by one call at a time.
 
-    What a server asks on a connection of the handshake era need not say which call it is about, so
-    a second call beside the first gets a connection of its own. A modern client can't tell: nothing
-    of its requests hangs on a connection. The first lane is the usual connection; the others are
-    kept for the next time, and closed like all that nobody uses.
+    A request on a handshake era connection need not say which call it belongs to, so concurrent
+    calls get separate connections. The first is the holder's regular connection; the others are
+    kept for reuse and closed when idle.
     """
 
     def __init__(self) -> None:
@@ -106,7 +105,7 @@ class ExclusiveConnections:
 
     @asynccontextmanager
     async def lane(self, holder: str, server_id: UUID | None) -> AsyncIterator[str]:
-        """Yield who holds a connection to a server that no other call uses; waits for one."""
+        """Wait for an unused connection to a server and yield its holder key."""
         key = holder, server_id
         lanes = self._of.setdefault(key, _HolderConnections())
         lanes.users += 1
@@ -125,22 +124,22 @@ class ExclusiveConnections:
 
 
 def build_host(inbound: GatewayRequest) -> GatewayHost:
-    """Return the host of one call of a request's client."""
+    """Return the host of one call."""
     return GatewayHost(_filter_capabilities(inbound))
 
 
 def _filter_capabilities(inbound: GatewayRequest) -> Mapping[str, Any]:
-    """Return what is handed on of a client's capabilities: extensions are the modern era's."""
+    """Return the client's capabilities to forward; extensions only in the modern era."""
     said = inbound.capabilities
     return said if inbound.modern else {k: v for k, v in said.items() if k != "extensions"}
 
 
 def list_supported_requests(capabilities: Mapping[str, Any]) -> frozenset[str]:
-    """Return what a client with these capabilities can be asked for."""
+    """Return the kinds of requests that a client with these capabilities supports."""
     return frozenset(name for name in METHODS.values() if name in capabilities)
 
 
 def supports_tasks(capabilities: Mapping[str, Any]) -> bool:
-    """Tell whether a client with these capabilities takes tasks in place of results."""
+    """Tell whether a client with these capabilities supports tasks."""
     extensions = capabilities.get("extensions")
     return isinstance(extensions, Mapping) and TASKS_EXTENSION in extensions

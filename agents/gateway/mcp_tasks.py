@@ -1,12 +1,11 @@
-"""MCP tasks extension: long and deferred calls.
+"""The MCP tasks extension: servers' tasks and deferred calls.
 
-The call takes the way of every call, with the rights that its client has at that moment. It runs
-beside the request that found it ready; a client that goes away doesn't end it. What comes of it is
-in its row, so any process tells of it.
+A deferred call goes through the normal pipeline with its client's current permissions. It runs in
+the background after the request that found it ready, even if the client disconnects. Its result is
+in its row, so any process can return it.
 
-What a client knows a task by is sealed: it names the server's own task, whose it is, at which place
-and until when. So any process can be asked, also after all were started anew, and nobody else's
-task can be guessed at.
+A task id is encrypted: it contains the server's task, its owner, the target and an expiry. So any
+process can handle it, also after a restart, and ids of others can't be guessed.
 """
 
 import asyncio
@@ -50,13 +49,13 @@ BEAT_S = 5.0
 
 
 class DeferredCallRunner:
-    """The promised calls that this process makes."""
+    """Makes deferred calls in this process."""
 
     def __init__(self) -> None:
         self._running: dict[UUID, asyncio.Task[Any]] = {}
 
     async def look(self, inbound: GatewayRequest, promise_id: UUID) -> Promise | None:
-        """Return how a promised call stands; one that may be made by now is begun."""
+        """Return a deferred call; start it if it is ready."""
         organization_id = inbound.visitor.principal.organization_id
         row = await get_runtime().orm(
             deferred_calls.find_deferred_call, organization_id, promise_id
@@ -66,7 +65,7 @@ class DeferredCallRunner:
         return row
 
     async def update(self, inbound: GatewayRequest, row: Promise) -> None:
-        """Take what the client says: that the person went there or didn't, or what was asked."""
+        """Handle the client's responses to the approval elicitation or to the server's requests."""
         responses = inbound.members("inputResponses")
         if row.state == State.WAITING and approvals.KEY in responses:
             if approvals.is_declined(responses):
@@ -78,7 +77,7 @@ class DeferredCallRunner:
             await self.look(inbound, row.pk)
 
     async def cancel(self, inbound: GatewayRequest, row: Promise) -> None:
-        """Take the call back, and end it where it is being made here."""
+        """Cancel the call, also if it is running here."""
         await get_runtime().orm(deferred_calls.cancel, inbound.visitor.principal, row)
         running = self._running.get(row.pk)
         if running is not None:
@@ -87,7 +86,7 @@ class DeferredCallRunner:
     async def _begin(self, inbound: GatewayRequest, row: Promise) -> None:
         if not await get_runtime().orm(deferred_calls.claim, row):
             return
-        # Of the runtime's own tasks, so that its end is waited for when the process closes.
+        # Spawned on the runtime, which waits for it when the process closes.
         get_runtime().spawn(self._run(inbound, row), name=f"promised call {row.pk}")
 
     async def _run(self, inbound: GatewayRequest, row: Promise) -> None:
@@ -102,7 +101,7 @@ class DeferredCallRunner:
             beating.cancel()
 
     async def _make(self, inbound: GatewayRequest, row: Promise) -> None:
-        """Make the call and write what came of it."""
+        """Make the call and save its outcome."""
         said = row.request.open()
         name = str(said["tool"])
         try:
@@ -129,7 +128,7 @@ class DeferredCallRunner:
         )
         host, holder = build_host(inbound), inbound.holder
         if await may_be_asked(inbound, wanted, host):
-            # Nobody is there to be asked over a live connection, and the server is told so.
+            # No client is connected to answer, so offer the server no capabilities.
             host, holder = GatewayHost({}), f"gateway:{inbound.visitor.key}:promised"
         assert row.call_id is not None  # noqa: S101 - it was claimed with one
         return CallRequest(
@@ -156,7 +155,7 @@ class DeferredCallRunner:
 
 
 async def _send_heartbeats(row: Promise, making: "asyncio.Task[Any]") -> None:
-    """Say that the call is being made; end it where it was taken back elsewhere."""
+    """Send heartbeats while the call runs; cancel it if it was canceled elsewhere."""
     while not making.done():
         await asyncio.wait({making}, timeout=BEAT_S)
         if not making.done() and not await get_runtime().orm(deferred_calls.update_heartbeat, row):
@@ -167,7 +166,7 @@ async def _send_heartbeats(row: Promise, making: "asyncio.Task[Any]") -> None:
 async def _resolve_outcome(
     inbound: GatewayRequest, wanted: UpstreamRequest, outcome: CallOutcome
 ) -> tuple[str, dict[str, Any]]:
-    """Return the state that a call's outcome leads to, and what is kept of it."""
+    """Return the new state of a deferred call and the answer to store."""
     result = outcome.result
     if outcome.code == "task":
         return State.REMOTE, {"task": result["taskId"], "call": str(outcome.call_id)}
@@ -181,7 +180,7 @@ async def _resolve_outcome(
 
 
 async def _build_refusal(inbound: GatewayRequest, name: str, problem: Problem) -> dict[str, Any]:
-    """Return what is told of a call that the door refused, as it would be told at once."""
+    """Return the answer for a refused call, as for an immediate call."""
     if await is_tool_listed(inbound, name):
         return {"result": build_refusal_result(problem)}
     failure = (
@@ -201,13 +200,13 @@ LARGE = 16_384
 
 
 class TaskHandlers:
-    """The requests of this process's clients about tasks."""
+    """Handles clients' task requests."""
 
     def __init__(self) -> None:
         self._promised = DeferredCallRunner()
 
     async def get(self, inbound: GatewayRequest) -> dict[str, Any]:
-        """Answer `tasks/get`: how the task is, and what it has come to or waits for."""
+        """Answer `tasks/get`."""
         task = await self._meant(inbound)
         if isinstance(task, Promise):
             return {
@@ -228,7 +227,7 @@ class TaskHandlers:
         return told
 
     async def update(self, inbound: GatewayRequest) -> dict[str, Any]:
-        """Answer `tasks/update`: hand over what the task waits for."""
+        """Answer `tasks/update`."""
         task = await self._meant(inbound)
         if isinstance(task, Promise):
             await self._promised.update(inbound, task)
@@ -238,7 +237,7 @@ class TaskHandlers:
         return COMPLETE
 
     async def cancel(self, inbound: GatewayRequest) -> dict[str, Any]:
-        """Answer `tasks/cancel`: tell the server that nobody waits any more."""
+        """Answer `tasks/cancel`."""
         task = await self._meant(inbound)
         if isinstance(task, Promise):
             await self._promised.cancel(inbound, task)
@@ -247,9 +246,9 @@ class TaskHandlers:
         return COMPLETE
 
     async def _meant(self, inbound: GatewayRequest) -> RemoteTask | Promise:
-        """Return the task that a request is about; raises `MCPError` for one that isn't known.
+        """Return the task of a request; raises `MCPError` for an unknown one.
 
-        A promised call whose server has made a task of it is that task.
+        A deferred call that its server runs as a task is returned as that task.
         """
         held = _unseal_task_id(inbound)
         if HELD not in held:
@@ -291,7 +290,7 @@ class TaskHandlers:
 
 
 def _unseal_task_id(inbound: GatewayRequest) -> dict[str, Any]:
-    """Return what a task's id holds; raises `MCPError` where it may not be asked for."""
+    """Return the content of a task id; raises `MCPError` if it is invalid or unsupported."""
     if not supports_tasks(inbound.capabilities):
         raise MCPError(
             MISSING_REQUIRED_CLIENT_CAPABILITY,
@@ -308,7 +307,7 @@ def _unseal_task_id(inbound: GatewayRequest) -> dict[str, Any]:
 
 
 async def _snapshot(inbound: GatewayRequest) -> CallSnapshot:
-    """Return how things are at this moment: a task is no more than its tool still is."""
+    """Load the current snapshot: a task needs its tool's current permissions."""
     return await get_runtime().orm(inbound.visitor.place.snapshot)
 
 
@@ -317,7 +316,7 @@ def _build_unknown_task_error() -> MCPError:
 
 
 def _select_input_requests(inbound: GatewayRequest, requests: Any) -> dict[str, Any]:
-    """Return what a task waits for; raises `MCPError` where the client can't be asked for that."""
+    """Return the input requests of a task; raises `MCPError` if the client doesn't support them."""
     try:
         return parse_input_requests(requests or {}, list_supported_requests(inbound.capabilities))
     except InvalidInputRequest as fault:

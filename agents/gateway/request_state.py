@@ -1,8 +1,8 @@
-"""Sealed requestState and task ids that clients keep.
+"""Encrypted `requestState` and task ids that clients keep.
 
-A state is worth something only to the principal whom it was given to, at the same place, with the
-same request, and until it expires (MCP 2026-07-28, multi round-trip requests: a state comes back
-from an attacker). Nothing of it lives in a process, so any can take the call up.
+A state is only valid for the same principal, target and request, and until it expires; clients may
+send forged states (MCP 2026-07-28, multi round-trip requests). No process keeps any of it, so any
+process can continue the call.
 """
 
 import json
@@ -36,14 +36,14 @@ def seal(
     *,
     lifetime: timedelta = key_ring.SEALED_STATE_LIFETIME,
 ) -> str:
-    """Return `held` as a text that only `visitor` can give back, about the same `subject`."""
+    """Return `payload` encrypted, valid only for the same `caller` and `subject`."""
     until = timezone.now() + lifetime
     whole = {"of": _hash_subject(visitor, subject), "until": until.timestamp(), "held": dict(held)}
     return key_ring.seal(json.dumps(whole))
 
 
 def unseal(visitor: AuthenticatedClient, subject: Any, text: Any) -> dict[str, Any]:
-    """Return what a sealed text holds; raises `MCPError` (-32602) for any other text."""
+    """Return the payload of an encrypted state; raises `MCPError` (-32602) for any other text."""
     try:
         if not isinstance(text, str) or len(text) > LONGEST or not _is_canonical(text):
             raise ValueError
@@ -61,15 +61,15 @@ def unseal(visitor: AuthenticatedClient, subject: Any, text: Any) -> dict[str, A
 
 
 def _build_invalid_state_error() -> MCPError:
-    """Return the error of a state of somebody else, which answers like one that is no state."""
+    """Return the error for an invalid state; another caller's state gives the same error."""
     return build_invalid_params_error(
         "`requestState` wasn't given out for this request: send it anew, without"
     )
 
 
 def _is_canonical(text: str) -> bool:
-    """Tell whether a text is the one way to write its bytes: decoders ignore bits and characters,
-    so that a changed text could otherwise be taken for ours."""
+    """Tell whether a text is the canonical Base64 of its bytes: decoders ignore some bits and
+    characters, so a changed text could be accepted otherwise."""
     return urlsafe_b64encode(urlsafe_b64decode(text)) == text.encode()
 
 
@@ -78,16 +78,16 @@ def _hash_subject(visitor: AuthenticatedClient, subject: Any) -> str:
 
 
 TASK = "task"
-# Members of a task, beside what it has come to.
+# The fields of a task's status.
 SHOWN = ("status", "statusMessage", "createdAt", "lastUpdatedAt", "ttlMs", "pollIntervalMs")
-# How long a task is known whose server doesn't say for how long it is.
+# Maximum lifetime of a task id, and the default if the server gives no TTL.
 LONGEST_MS = 30 * 24 * 3_600_000
 
 
 def build_task_result(
     inbound: GatewayRequest, server_id: UUID, tool: str, outcome: CallOutcome
 ) -> dict[str, Any]:
-    """Return what a client is told of a call that became a task; or raises `MCPError`."""
+    """Return the result of a call that became a task; raises `MCPError`."""
     try:
         found = parse_incomplete_result(
             outcome.result, list_supported_requests(inbound.capabilities)
@@ -107,11 +107,11 @@ def build_task_result(
 
 
 def build_task_status(found: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the members of a server's task that say how it is."""
+    """Return the status fields of a server's task."""
     return {"ttlMs": None} | {name: found[name] for name in SHOWN if name in found}
 
 
 def build_protocol_error(fault: InvalidInputRequest) -> MCPError:
-    """Return the error of a server that asks for what it may not."""
+    """Return the error for an invalid input request of a server."""
     problem = Problem(f"The server did wrong: {fault}.", code="protocol_error", status=502)
     return build_mcp_error(problem)

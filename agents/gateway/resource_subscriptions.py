@@ -1,9 +1,8 @@
-"""Single resources that clients subscribe to.
+"""Clients' subscriptions to single resources.
 
-The organization's own are looked at; of a server's, the server tells
-(`mcp_servers.subscriptions.resource_updated`), to a person with that person's own login where each
-signs in for themselves. Who may read one may watch it, which is looked at when it begins and before
-each notice.
+The organization's own resources are polled; for a server's, the server sends notifications
+(`mcp_servers.subscriptions.resource_updated`), with the person's own login if sign-in is per
+person. Permission to read is required, and is checked at subscription and before each notification.
 """
 
 import asyncio
@@ -32,14 +31,14 @@ from mcp_servers.subscriptions.resource_updated import (
 
 @dataclass(slots=True)
 class WatchedResource:
-    """A resource that a client watches: in which state it knows it; `key` is a server's own."""
+    """A watched resource with the state that the client knows; `key` is set for servers'."""
 
     state: str | None
     key: Key | None = None
 
 
 async def watch(visitor: AuthenticatedClient, uris: Collection[str]) -> dict[str, WatchedResource]:
-    """Return those of the resources that the client is told of from now on; to be left."""
+    """Watch the resources that support it and return them; end with `unwatch_resources`."""
     if visitor.place.kind == "organization":
         found = await get_runtime().orm(load_resource_states, visitor.principal, uris)
         return {uri: WatchedResource(found.get(uri)) for uri in uris}
@@ -57,7 +56,7 @@ async def watch(visitor: AuthenticatedClient, uris: Collection[str]) -> dict[str
     try:
         async with asyncio.TaskGroup() as group:
             for endpoint, named in by_server.values():
-                with suppress(UpstreamError):  # each person signs in, and no person asks
+                with suppress(UpstreamError):  # per-person sign-in, and the caller is no person
                     reached = await resolve_user_endpoint(endpoint, visitor.principal, None)
                     group.create_task(ask(reached, named))
     except BaseException:
@@ -67,14 +66,14 @@ async def watch(visitor: AuthenticatedClient, uris: Collection[str]) -> dict[str
 
 
 def leave(watched: Iterable[WatchedResource]) -> None:
-    """Take note that a client is told of these no longer."""
+    """Stop watching resources for a client."""
     get_resource_watcher().leave(one.key for one in watched if one.key is not None)
 
 
 async def collect_changed_uris(
     visitor: AuthenticatedClient, watched: Mapping[str, WatchedResource]
 ) -> list[str]:
-    """Return what is another than the client knows it, and take note that it knows."""
+    """Return the URIs whose state changed, and update the known states."""
     if not watched:
         return []
     changed = []
@@ -87,15 +86,15 @@ async def collect_changed_uris(
 
 
 async def filter_readable_uris(visitor: AuthenticatedClient, uris: Collection[str]) -> list[str]:
-    """Return those of the resources that the client may still read."""
+    """Return the URIs that the client may still read."""
     if visitor.place.kind == "organization":
-        return list(uris)  # what may not be seen is in no state
+        return list(uris)  # resources that aren't visible have no state
     sources = await get_runtime().orm(_find_sources, visitor.place, uris)
     return [uri for uri in uris if uri in sources]
 
 
 async def is_readable(visitor: AuthenticatedClient, uri: str) -> bool:
-    """Tell whether a client may read a resource where it is."""
+    """Tell whether a client may read a resource at its target."""
     return visitor.place.kind == "organization" or bool(await filter_readable_uris(visitor, [uri]))
 
 
@@ -113,7 +112,7 @@ async def _load_states(
 def _find_sources(
     place: GatewayTarget, uris: Collection[str]
 ) -> dict[str, tuple[ServerEndpoint, str]]:
-    """Return the servers and own URIs of the resources that may be read here, as of now."""
+    """Return the endpoints and own URIs of the resources that may currently be read."""
     snapshot = place.snapshot()
     there = get_catalog(place, snapshot)
     found = {}

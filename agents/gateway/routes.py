@@ -1,7 +1,7 @@
-"""`/mcp`, `/mcp/agents/…`, `/mcp/servers/…`: parse and find.
+"""Parse the gateway's paths and find their targets.
 
 `/mcp` is the organization, `/mcp/agents/{slug}` one agent's tools, `/mcp/servers/{slug}` one server
-of the pool. What isn't there, is switched off, or is another organization's answers alike.
+of the pool. Missing, disabled and other organizations' targets give the same error.
 """
 
 import re
@@ -17,7 +17,7 @@ from bonobot.core.problems import NotFound
 from mcp_servers.models import Server
 
 ROOT = "/mcp"
-# The scopes that have something to do at the organization's own address, the narrowest first.
+# The scopes that may use the organization's own address, the narrowest first.
 OF_ORGANIZATION = (TokenScope.AGENTS, TokenScope.MANAGE, TokenScope.API)
 Kind = Literal["organization", "agent", "server"]
 _NAMED = re.compile(r"/mcp/(agents|servers)/([A-Za-z0-9_-]{1,255})")
@@ -26,20 +26,20 @@ _KINDS: dict[str, Kind] = {"agents": "agent", "servers": "server"}
 
 @dataclass(frozen=True, slots=True)
 class GatewayAddress:
-    """A path of the gateway, as it was read."""
+    """A parsed path of the gateway."""
 
     kind: Kind
     slug: str = ""
 
     @property
     def path(self) -> str:
-        """The path that it was read from, without a slash at its end."""
+        """The path without a trailing slash."""
         return f"{ROOT}/{self.kind}s/{self.slug}" if self.slug else ROOT
 
 
 @dataclass(frozen=True, slots=True)
 class GatewayTarget:
-    """What an address stands for, for one principal."""
+    """The target of an address for one principal."""
 
     kind: Kind
     id: UUID
@@ -48,25 +48,25 @@ class GatewayTarget:
 
     @property
     def agent_id(self) -> UUID | None:
-        """The agent whose tools these are."""
+        """The agent's id; None for other targets."""
         return self.id if self.kind == "agent" else None
 
     @property
     def server_id(self) -> UUID | None:
-        """The only server here."""
+        """The server's id; None for other targets."""
         return self.id if self.kind == "server" else None
 
     def at_hand(self) -> CallSnapshot | None:
-        """Return the snapshot that this process has, which may be stale: admission will tell."""
+        """Return the cached snapshot, which may be stale; admission detects that."""
         return get_snapshot_cache().cached(self.kind, self.id)
 
     def snapshot(self) -> CallSnapshot:
-        """Return what decisions here are made from, as of now (queries)."""
+        """Return the current snapshot (queries)."""
         return get_snapshot_cache().current(self.kind, self.id)
 
 
 def read(path: str) -> GatewayAddress | None:
-    """Return the address that a path is; None where the gateway has nothing to do with it."""
+    """Parse a path; None if it isn't one of the gateway's."""
     bare = path.rstrip("/")
     if bare == ROOT:
         return GatewayAddress("organization")
@@ -75,9 +75,9 @@ def read(path: str) -> GatewayAddress | None:
 
 
 def find(address: GatewayAddress, principal: Principal) -> GatewayTarget:
-    """Return the place; raises `NotFound` for what this principal has no business at (queries).
+    """Return the target; raises `NotFound` if the principal may not use it (queries).
 
-    Raises `InsufficientScope` where only a scope of its token is missing.
+    Raises `InsufficientScope` if only a scope of its token is missing.
     """
     if address.kind == "organization":
         if principal.scopes is not None and principal.scopes.isdisjoint(OF_ORGANIZATION):

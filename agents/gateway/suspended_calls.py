@@ -1,14 +1,14 @@
-"""Upstream waits for the client's answer; any process resumes.
+"""Suspended calls: a server waits for the client's answers, and any process can resume the call.
 
-The process that got the client's answers leaves them, sealed, in the call's row; the holder goes on
-with them, and leaves what came of it there (`agents.calls.handoff`). A holder that shows no sign of
-life for `GONE_S` is given up: its connection to the server is gone with it, and so is the call. One
-that was only slow finds that, and ends the call.
+The client's request is answered with the server's requests (`input_required`) while the call stays
+open; the client's next request brings the answers and waits for the call again. The server waits on
+a live connection, which only the holding process has. After `BONOBOT_ANSWER_S` seconds without
+answers, the server's request is rejected.
 
-The client's request is answered with what the server asks (`input_required`), and the call stays
-out; the client's next request brings the answers, and waits for the call again. What
-waits is a live connection, so it is in one process, to which others pass on; a client
-that stays away is told as a refusal to the server after `BONOBOT_ANSWER_S`.
+Another process that receives the answers stores them, encrypted, in the call's handoff row; the
+holder resumes the call and stores the result there (`agents.calls.handoff`). A holder without a
+heartbeat for `HOLDER_TIMEOUT_S` is considered dead, and the call lost. If it was only slow, it
+cancels the call.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ REFUSED = -1
 
 
 class SuspendedCall:
-    """A call that is out, and what its server waits to be told."""
+    """A running call and its server's pending requests."""
 
     def __init__(self) -> None:
         self.id = str(uuid4())
@@ -47,13 +47,13 @@ class SuspendedCall:
         self._number = 0
 
     async def run(self, call: Callable[[], Awaitable[CallOutcome]]) -> CallOutcome | dict[str, Any]:
-        """Send the call out; return its outcome, or what its server asks first."""
+        """Start the call; return its outcome or its server's first requests."""
         self._task = get_runtime().loop.create_task(_run_call(call), name=f"held call {self.id}")
         self._task.add_done_callback(lambda _: self._news.set())
         return await self._next()
 
     async def go_on(self, responses: Mapping[str, Any]) -> CallOutcome | dict[str, Any]:
-        """Hand answers over; return the outcome, or what is asked now: what is missing, again."""
+        """Pass on answers; return the outcome, or the pending and unanswered requests."""
         for key, answer in responses.items():
             _, waiting = self._asked.pop(key, ({}, None))
             if waiting is not None and not waiting.done() and isinstance(answer, dict):
@@ -61,17 +61,17 @@ class SuspendedCall:
         return self.requests if self._asked else await self._next()
 
     def end(self) -> None:
-        """End the call: nobody waits for it."""
+        """Cancel the call."""
         if self._task is not None:
             self._task.cancel()
 
     def when_over(self, over: Callable[[], object]) -> None:
-        """Have `over` called when the call is."""
+        """Call `callback` when the call is done."""
         assert self._task is not None  # noqa: S101 - it was sent out
         self._task.add_done_callback(lambda _: over())
 
     async def ask(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Have the client asked by its next answer; raises `MCPError` where it stays away."""
+        """Ask the client with its next result; raises `MCPError` if it doesn't answer in time."""
         self._number += 1
         key = f"ask-{self._number}"
         waiting: asyncio.Future[dict[str, Any]] = get_runtime().loop.create_future()
@@ -87,11 +87,11 @@ class SuspendedCall:
 
     @property
     def requests(self) -> dict[str, Any]:
-        """What is asked now, by keys."""
+        """The pending requests by key."""
         return {key: dict(asked) for key, (asked, _) in self._asked.items()}
 
     async def _next(self) -> CallOutcome | dict[str, Any]:
-        """Wait until the call is over, or asks; a client that leaves meanwhile ends the call."""
+        """Wait until the call is done or its server asks; cancel the call if the client leaves."""
         assert self._task is not None  # noqa: S101 - `run` comes first
         try:
             while not self._task.done() and not self._asked:
@@ -107,7 +107,7 @@ async def _run_call(call: Callable[[], Awaitable[CallOutcome]]) -> CallOutcome:
     return await call()
 
 
-# How often either end looks by itself; the longer where rings are heard.
+# Poll intervals of both sides; the longer one applies while the bus is connected.
 LOOK_EVERY_S = 0.25
 SURE_EVERY_S = 5.0
 BEAT_EVERY_S = 2.0
@@ -117,7 +117,7 @@ Found = CallOutcome | dict[str, Any]
 
 
 class SuspendedCallRegistry:
-    """The held calls of this process, and the way to those of others."""
+    """The suspended calls of this process, and access to those of other processes."""
 
     def __init__(self) -> None:
         self._calls: dict[str, SuspendedCall] = {}
@@ -127,7 +127,7 @@ class SuspendedCallRegistry:
         self._beaten_at = 0.0
 
     async def keep(self, call: SuspendedCall, organization_id: UUID) -> None:
-        """Have a call found again by its id, from any process, until it is over."""
+        """Register a call, so that any process can resume it by its id until it is done."""
         self._calls[call.id] = call
         await get_runtime().orm(handoff.create_handoff, organization_id, call.id)
         call.when_over(lambda: self._forget(call.id))
@@ -137,9 +137,9 @@ class SuspendedCallRegistry:
     async def go_on(
         self, organization_id: UUID, call_id: str, responses: Mapping[str, Any]
     ) -> Found:
-        """Hand answers over; return the outcome, or what is asked now.
+        """Pass on answers; return the outcome or the pending requests.
 
-        Raises `MCPError` for a call that is over, and what the call raises.
+        Raises `MCPError` if the call is over, and what the call raises.
         """
         call = self._calls.get(call_id)
         if call is not None:
@@ -159,19 +159,19 @@ class SuspendedCallRegistry:
             get_bus().leave(place, news.set)
 
     def _forget(self, call_id: str) -> None:
-        """Forget a call that is over; one that is gone on with elsewhere is told of there."""
+        """Remove a finished call; close its handoff unless another process is resuming it."""
         self._calls.pop(call_id, None)
         if call_id not in self._going:
             get_runtime().spawn(get_runtime().orm(handoff.close, call_id), name="close a held call")
 
     async def _attend(self) -> None:
-        """Look for answers that other processes were given, for as long as calls are held."""
+        """Poll for answers received by other processes while calls are suspended."""
         woken = self._soon.set
         await get_bus().listen(handoff.HOLDERS, woken)
         try:
             while held := self._calls.keys() | self._going.keys():
                 self._soon.clear()
-                with suppress(*AWAY):  # a database that is away is looked at again
+                with suppress(*AWAY):  # the database is unavailable; try again later
                     await self._look(held)
                 await _wait_for_event(self._soon, SURE_EVERY_S if get_bus().hears else LOOK_EVERY_S)
         finally:
@@ -206,7 +206,7 @@ class SuspendedCallRegistry:
 
 
 async def _wait_for_answer(call_id: str, news: asyncio.Event) -> Found:
-    """Wait for what came of a call elsewhere; raises `MCPError` where its holder is gone."""
+    """Wait for the result of another process's call; raises `MCPError` if its holder is dead."""
     clock = get_runtime().loop.time
     beaten_at, since = None, clock()
     while True:
@@ -224,7 +224,7 @@ async def _wait_for_answer(call_id: str, news: asyncio.Event) -> Found:
         if silent > GONE_S or clock() - since > GONE_S:
             if await get_runtime().orm(handoff.leave, call_id):
                 raise _build_call_lost_error()
-            continue  # it has answered just now
+            continue  # the holder has just answered
         await _wait_for_event(
             news, min(SURE_EVERY_S, LOOK_EVERY_S * 4) if get_bus().hears else LOOK_EVERY_S
         )
@@ -255,7 +255,7 @@ def _encode_result(found: Found) -> dict[str, Any]:
 
 
 def _decode_result(told: Mapping[str, Any]) -> Found:
-    """Return what came of a call, or raise it."""
+    """Return a call's result; raises its `Problem`."""
     if "asked" in told:
         asked: dict[str, Any] = told["asked"]
         return asked

@@ -1,9 +1,8 @@
-"""Streamable HTTP (mounted before Django) and stdio.
+"""The gateway's transports: Streamable HTTP (mounted before Django) and stdio.
 
-Who asks is known before anything of a request is read: without a token that may be used here,
-nothing is. The SDK's manager runs in one task of the process's loop, from the first request on.
-
-The token is looked at for each request, so one that was revoked is of no use any more.
+Clients are authenticated before a request's body is read. The token is verified for each request,
+so a revoked one is rejected at once. The SDK's session manager runs in one task of the process's
+event loop, started with the first request.
 """
 
 import asyncio
@@ -46,7 +45,7 @@ Scope = dict[str, Any]
 
 
 class MissingToken(Problem):
-    """A request without a token: nobody is let in without one."""
+    """A request without a token."""
 
     code = "not_authenticated"
     status = 401
@@ -101,7 +100,7 @@ class GatewayApplication:
 
     @asynccontextmanager
     async def _following(self, visitor: AuthenticatedClient, number: str) -> AsyncIterator[None]:
-        """Have changes told on the stream that a session keeps open for what comes unasked."""
+        """Send change notifications while a session's notification stream is open."""
         if not number:
             yield
             return
@@ -129,7 +128,7 @@ class GatewayApplication:
         return self._manager
 
     async def _own(self, ready: "asyncio.Future[StreamableHTTPSessionManager]") -> None:
-        """Enter and leave the manager in one task, as it must be."""
+        """Enter and exit the manager in the same task, as it requires."""
         manager = StreamableHTTPSessionManager(
             self.serving.server, security_settings=build_security_settings()
         )
@@ -144,7 +143,7 @@ def is_gateway_path(path: str) -> bool:
 
 
 def build_security_settings() -> TransportSecuritySettings:
-    """Return the hosts and origins that may be named, against rebinding of names."""
+    """Return the allowed hosts and origins, against DNS rebinding."""
     hosts = [host for host in settings.ALLOWED_HOSTS if host]
     named = [*hosts, *(f"{host}:*" for host in hosts)]
     return TransportSecuritySettings(
@@ -159,7 +158,7 @@ def build_security_settings() -> TransportSecuritySettings:
 
 
 async def load_resource_metadata(path: str) -> dict[str, Any]:
-    """Return what says where tokens for an address come from (RFC 9728)."""
+    """Return the protected resource metadata of an address (RFC 9728)."""
     own = (settings.BONOBOT_URL,) if settings.BONOBOT_OAUTH else ()
     issuers = (*own, *await get_runtime().orm(list_announced_issuers))
     return build_resource_metadata(settings.BONOBOT_URL + (path or ROOT), issuers=issuers)
@@ -175,7 +174,7 @@ async def _authenticate_request(
             "Send a token: `Authorization: Bearer …`.",
             remedy="Make one: `bonobot tokens create NAME --role ROLE`.",
         )
-    # What is no address at all is still only told to who may know.
+    # Authenticate before reporting an unknown address.
     caller, *_ = scope.get("client") or ("",)
     visitor = await authenticate_client(token, address or GatewayAddress("organization"), caller)
     if address is None:
@@ -184,7 +183,7 @@ async def _authenticate_request(
 
 
 def _as_user(visitor: AuthenticatedClient) -> AuthenticatedUser:
-    """Return the visitor as the SDK compares it: a session belongs to its principal and place."""
+    """Return the SDK's user for a caller; the SDK binds a session to it."""
     return AuthenticatedUser(
         AccessToken(token="", client_id=visitor.key, scopes=[], subject=visitor.principal.id)
     )
@@ -195,7 +194,7 @@ def _decode_headers(scope: Scope) -> dict[str, str]:
 
 
 async def _send_problem(send: Any, problem: Problem, address: GatewayAddress | None) -> None:
-    """Answer with problem details, and where a token would do, with where it comes from."""
+    """Send problem details, with a challenge for status 401 and 403."""
     headers = []
     if problem.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
         path = address.path if address else ROOT
@@ -207,7 +206,7 @@ async def _send_problem(send: Any, problem: Problem, address: GatewayAddress | N
 
 
 def _get_default_scope(address: GatewayAddress | None) -> str:
-    """Return the scope that a program should ask its person for here; blank for nobody to ask."""
+    """Return the scope that a client should request at an address; blank without OAuth."""
     if not settings.BONOBOT_OAUTH or address is None:
         return ""
     return Wanted.AGENTS if address.kind == "organization" else Wanted.TOOLS
@@ -227,18 +226,18 @@ async def _answer(
     await send({"type": "http.response.body", "body": content})
 
 
-# A client beside this process comes from no address: tokens for networks are of no use here.
+# A stdio client has no network address, so tokens restricted to networks are rejected.
 NOWHERE = ""
 
 
 async def count_declarations(token: str, address: GatewayAddress) -> dict[str, int]:
-    """Return how much a client would find at an address; raises `BadToken`, `NotFound`."""
+    """Count the declarations at an address by kind; raises as `authenticate_client`."""
     visitor, serving = await authenticate_client(token, address, NOWHERE), GatewayDispatcher()
     return {kind: len(await serving.listed(visitor, kind)) for kind in get_args(Kind)}
 
 
 async def serve(token: str, address: GatewayAddress) -> None:
-    """Serve an address until standard input ends; raises `BadToken`, `NotFound`."""
+    """Serve an address until standard input ends; raises as `authenticate_client`."""
     visitor = await authenticate_client(token, address, NOWHERE)
     serving = GatewayDispatcher(partial(authenticate_client, token, address, NOWHERE))
     session = partial(serving.clients.alone, visitor)

@@ -1,1 +1,1 @@
-"""Language models behind one small port: any OpenAI-compatible endpoint, and an offline one."""
+"""Language models behind one interface: several providers, and an offline model."""

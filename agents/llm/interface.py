@@ -1,7 +1,7 @@
-"""Messages, replies, errors, endpoints, the Model protocol.
+"""The interface of language models: endpoints, messages, replies and errors.
 
-Everything here is ours and plain: dataclasses, and messages that are JSON. No type of a model
-library passes this module, so that rows outlive libraries and a session can change its model.
+All types are our own dataclasses, and messages are JSON. No type of a model library is exposed, so
+that stored messages don't depend on a library and a session can change its model.
 
 A message is one of
 
@@ -9,14 +9,14 @@ A message is one of
     {"role": "assistant", "turn": n, "text": …, "calls": [{"id", "name", "arguments", "raw"}, …]}
     {"role": "tool", "call_id": …, "name": …, "text": …, "is_error": …}
 
-where those of users and tools may carry `images`: [{"media_type", "data"}, …].
+where user and tool messages may have `images`: [{"media_type", "data"}, …].
 
-The assistant's message is `Reply.message`: persist it as it is, send it back as it is (it may
-carry more members, which only the model that wrote them reads). A tool's message names the id of
-the call that it answers, `ToolCall.id`, which we make from (turn, index): providers repeat theirs.
+The assistant's message is `ModelReply.message`: store it and send it back unchanged (it may have
+more fields, which only the model that wrote them reads). A tool's message has the id of its call,
+`ToolCall.id`, built from (turn, index) because providers reuse their ids.
 
-The model library takes two seconds and fifty megabytes to import, so this module doesn't import
-it: `wire` does, in a thread when the first request is made, so that the loop keeps ticking.
+The model library takes two seconds and fifty megabytes to import, so `pydantic_ai_adapter` is
+imported in a thread for the first request, without blocking the event loop.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ Kind = Literal[
     "offline", "openai", "responses", "azure", "anthropic", "google", "vertex", "bedrock"
 ]
 
-# Where requests go without a base URL.
+# Default base URLs by kind.
 HOMES: dict[str, str] = {
     "openai": "https://api.openai.com/v1",
     "responses": "https://api.openai.com/v1",
@@ -43,19 +43,18 @@ HOMES: dict[str, str] = {
     "vertex": "https://{region}-aiplatform.googleapis.com",
     "bedrock": "https://bedrock-runtime.{region}.amazonaws.com",
 }
-# Vertex AI's host without a region.
+# Vertex AI's URL without a region.
 GLOBAL = "https://aiplatform.googleapis.com"
 
 
 @dataclass(frozen=True)
 class ModelEndpointConfig:
-    """Where a model is and how to reach it; prices are micro-dollars per million tokens.
+    """The configuration of a model endpoint; prices are micro-dollars per million tokens.
 
-    `api_key` is the provider's secret: a key; of Bedrock the secret access key that belongs to
-    `access_key_id`, or a Bedrock key without one; of Vertex AI a service account's JSON.
-    `timeout_s` bounds one whole request, the reading of a streamed answer included. `thinking` is
-    "" (as the model does by itself), "off", or an effort. `retries` and `falls_over` are for the
-    session: a model is asked once.
+    `api_key` is the provider's API key; for Bedrock the secret access key of `access_key_id`, or a
+    Bedrock API key without one; for Vertex AI a service account's JSON. `timeout_s` limits a whole
+    request, including a streamed answer. `thinking` is "" (the model's default), "off" or an
+    effort. `retries` and `falls_over` are used by sessions, not here.
     """
 
     kind: Kind
@@ -81,7 +80,7 @@ class ModelEndpointConfig:
 
     @property
     def url(self) -> str:
-        """Return where requests go; without a base URL that is the provider itself."""
+        """The base URL, by default the provider's."""
         if self.base_url:
             return self.base_url
         if self.kind == "vertex" and self.region in ("", "global"):
@@ -90,12 +89,12 @@ class ModelEndpointConfig:
 
     @property
     def origin(self) -> str:
-        """Return whose words an answer's private parts are: nobody else gets them."""
+        """The origin of provider-specific message parts, which are only sent back to it."""
         return f"{self.kind} {self.url} {self.model}"
 
     @property
     def title(self) -> str:
-        """Return how people know it."""
+        """The name shown to people."""
         return self.name or self.model or self.kind
 
 
@@ -130,7 +129,7 @@ RETRYABLE = frozenset({"model_unreachable", "model_rate_limited", "model_timeout
 
 @dataclass(frozen=True)
 class ToolSpec:
-    """A tool as the model sees it; `parameters` is its JSON Schema, sent unchanged."""
+    """A tool for a model; `parameters` is its JSON Schema."""
 
     name: str
     description: str
@@ -139,7 +138,7 @@ class ToolSpec:
 
 @dataclass(frozen=True)
 class ToolCall:
-    """A call that the model asks for; `arguments` is None when they aren't a JSON object."""
+    """A call requested by the model; `arguments` is None if they aren't a JSON object."""
 
     index: int
     name: str
@@ -150,10 +149,10 @@ class ToolCall:
 
 @dataclass(frozen=True)
 class TokenUsage:
-    """Tokens of one request.
+    """Token counts of one request.
 
     `cached_tokens` and `cache_write_tokens` are the parts of the input that were read from a cache
-    and written to one; `reasoning_tokens` is the part of the output that was thought, not said.
+    and written to one; `reasoning_tokens` is the part of the output used for reasoning.
     """
 
     input_tokens: int
@@ -165,7 +164,7 @@ class TokenUsage:
 
 @dataclass(frozen=True)
 class ImageData:
-    """An image that a model drew."""
+    """An image generated by a model."""
 
     media_type: str
     data: bytes = field(repr=False)
@@ -173,9 +172,9 @@ class ImageData:
 
 @dataclass(frozen=True)
 class ModelReply:
-    """What the model answered; `message` is what to persist and to send back next time.
+    """A model's reply; `message` is to be stored and sent back in later requests.
 
-    `usage` is None when the endpoint didn't report it: then nothing is known of the cost.
+    `usage` is None if the endpoint didn't report it.
     """
 
     text: str
@@ -187,7 +186,7 @@ class ModelReply:
 
 
 class LanguageModel(Protocol):
-    """A model that can be asked: the whole conversation in, one reply out."""
+    """A language model: takes a conversation and returns one reply."""
 
     async def request(
         self,
@@ -198,17 +197,16 @@ class LanguageModel(Protocol):
         max_tokens: int | None = None,
         on_text: OnText | None = None,
     ) -> ModelReply:
-        """Ask once and wait; text arrives at `on_text` in pieces as it is written.
+        """Send one request; `on_text` is called with pieces of text as they arrive.
 
-        The answer has at most `max_tokens`, reasoning included; one that was cut there finishes
-        with `length`.
-        Raises ModelError. Never asks twice by itself: repeating is the caller's decision.
+        `max_tokens` limits the answer, including reasoning; a truncated one has `finish` `length`.
+        Raises `ModelError`. Never retries.
         """
         ...
 
 
 class ModelError(Problem):
-    """The model gave no usable answer; `retryable` says whether asking again may help.
+    """The model gave no usable answer; `retryable`: a retry may help.
 
     Codes: model_unreachable, model_auth, model_rate_limited (with `retry_after`, seconds),
     model_error, model_context_exceeded, model_timeout, model_bad_answer, model_no_answer,
@@ -233,17 +231,17 @@ class ModelError(Problem):
 
 
 def call_id(turn: int, index: int) -> str:
-    """Return the id of a call: nine letters and digits, which is what the strictest wire takes."""
+    """Return the id of a call: nine letters and digits, as the strictest provider requires."""
     return f"t{turn:04d}c{index:03d}"
 
 
 def call_index(call_id: str) -> int:
-    """Return the index in an id that `call_id` made."""
+    """Return the index in an id built by `build_call_id`."""
     return int(call_id.rpartition("c")[2])
 
 
 def build_user_message(text: str) -> Message:
-    """Return what a person said."""
+    """Return a user message."""
     return {"role": "user", "text": text}
 
 
@@ -254,9 +252,9 @@ def build_tool_result(
     is_error: bool = False,
     frame: Mapping[str, Any] | None = None,
 ) -> Message:
-    """Return what a call gave; `call_id` is the `ToolCall.id` that it answers.
+    """Return a tool message; `call_id` is the `ToolCall.id` that it answers.
 
-    `frame` (see `messages`) marks text from outside; our own words have none.
+    `frame` (see `messages`) marks untrusted text; our own texts have none.
     """
     given = {"role": "tool", "call_id": call_id, "name": name, "text": text, "is_error": is_error}
     return given | ({"frame": frame} if frame else {})
@@ -265,7 +263,7 @@ def build_tool_result(
 def build_assistant_message(
     turn: int, text: str, calls: Sequence[ToolCall], **extra: Any
 ) -> Message:
-    """Return what the model said and asked for; `extra` is for the model that wrote it."""
+    """Return an assistant message; `extra` fields are for the model that wrote it."""
     return {
         "role": "assistant",
         "turn": turn,
@@ -280,8 +278,8 @@ def build_assistant_message(
 
 def build_model(endpoint: ModelEndpointConfig) -> LanguageModel:
     """Return the model behind an endpoint."""
-    # Imported here because the implementations speak this port, and because a process that only
-    # shows sessions shouldn't load what runs them.
+    # Imported here to avoid a cycle, and because a process that only shows sessions doesn't need
+    # the implementations.
     if endpoint.kind == "offline":
         from agents.llm.offline import OfflineModel
 
@@ -293,7 +291,7 @@ def build_model(endpoint: ModelEndpointConfig) -> LanguageModel:
 
 
 async def close_models() -> None:
-    """Close the connections that this loop's models hold; the Runtime calls it when it ends."""
+    """Close the connections of this event loop's models; called when the runtime closes."""
 
     await close_adapter()
 
@@ -318,7 +316,7 @@ class ProviderModel:
         max_tokens: int | None = None,
         on_text: OnText | None = None,
     ) -> ModelReply:
-        """Ask once, streaming when somebody listens. Raises ModelError."""
+        """Send one request, streaming if `on_text` is given. Raises `ModelError`."""
         wire = await _get_adapter()
         try:
             async with asyncio.timeout(self.endpoint.timeout_s) as limit:
@@ -346,7 +344,7 @@ class ProviderModel:
 
 
 async def close_adapter() -> None:
-    """Close the connections that were opened on this loop."""
+    """Close the connections opened on this event loop."""
     if WIRE in _loaded:
         await _loaded[WIRE].close()
 
@@ -357,5 +355,5 @@ async def _get_adapter() -> ModuleType:
 
 def _load() -> ModuleType:
     wire = _loaded[WIRE] = importlib.import_module(WIRE)
-    gc.freeze()  # it stays, so nobody needs to look through it for garbage
+    gc.freeze()  # the library stays loaded, so exclude it from garbage collection
     return wire

@@ -1,12 +1,12 @@
-"""Calls answered in order; results framed as data.
+"""Frame tool results as data, and order a conversation's messages.
 
-The mark is made when the result is there, so nothing in it can know it; it is kept with the step,
-so that the conversation reads the same on every turn. Everything that we say about the data stands
-in lines with the mark.
+A frame's mark is random and created after the result, so the result can't contain it. It is stored
+with the step, so that the conversation is the same on every turn. Our notes about the data are in
+the lines with the mark.
 
-Providers refuse a history where a call has no result or where something stands between the two.
-A session can honestly hold such a history (cancelled in the middle, a message that arrived while
-tools ran), so it is put in order here, for every model alike.
+Providers reject a history where a call has no result or where other messages are in between. A
+session can have such a history (after a cancellation, or with a message that arrived during a
+call), so messages are reordered here for all models.
 """
 
 import secrets
@@ -32,7 +32,7 @@ _WARNING = (
 
 @dataclass(frozen=True)
 class ResultFrame:
-    """The mark of one result, whose it is, and what was found in it and made harmless, by rule."""
+    """The mark of one result, its source, and counts of flagged and sanitized content, by rule."""
 
     mark: str
     source: str = ""
@@ -40,14 +40,14 @@ class ResultFrame:
     sanitized: Mapping[str, int] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return what is kept with the step."""
+        """Return the frame as stored with the step."""
         return asdict(self)
 
 
 def build_frame(
     *parts: str, flagged: Mapping[str, int], sanitized: Mapping[str, int]
 ) -> dict[str, Any]:
-    """Return a new frame with a mark of its own for a result of `parts` (server, tool)."""
+    """Return a frame with a new mark for a result from `parts` (server, tool)."""
     source = " ".join(make_visible(part, _NAMED) for part in parts if part)
     plain = "".join(one if one.isalnum() or one in " ._-/:" else "?" for one in source)
     return ResultFrame(
@@ -56,7 +56,7 @@ def build_frame(
 
 
 def apply_frame(text: str, frame: Mapping[str, Any] | None) -> str:
-    """Return `text` between its lines; as it is where no tool gave it (our own refusals)."""
+    """Return `text` between the frame's lines; unchanged without a frame."""
     if not frame:
         return text
     one = ResultFrame(**frame)
@@ -76,17 +76,16 @@ UNANSWERED = "No result: the call was interrupted before it answered. It may or 
 
 
 def get_next_turn(messages: Sequence[Message]) -> int:
-    """Return the number of the turn that answers these messages, counted from 1."""
+    """Return the number of the next turn, counted from 1."""
     return 1 + max((m["turn"] for m in messages if m["role"] == "assistant"), default=0)
 
 
 def order_messages(messages: Sequence[Message]) -> list[Message]:
-    """Return the messages with each call's result right behind it, in the order of the calls.
+    """Return the messages with each round's results after its calls, in the order of the calls.
 
-    A call without a result gets one that says so. Which turn a result belongs to is where it
-    stands, so it is found by its index even where a session counts turns of its own (those that
-    failed, say). Raises ValueError for a result whose call isn't there: whoever made the history
-    lost something.
+    A call without a result gets a placeholder. Results are matched by position and call index, not
+    by turn number, which may differ in sessions with failed turns. Raises `ValueError` for a result
+    without a call.
     """
     ordered: list[Message] = []
     for head, tail in _split_rounds(messages):
@@ -109,7 +108,7 @@ def _order_results(calls: Sequence[Message], results: dict[int, Message]) -> Ite
 
 
 def _split_rounds(messages: Sequence[Message]) -> Iterator[tuple[Message | None, list[Message]]]:
-    """Yield each assistant message with what followed it; first what came before any."""
+    """Yield each assistant message with those after it; first (None, the ones before any)."""
     head: Message | None = None
     tail: list[Message] = []
     for message in messages:

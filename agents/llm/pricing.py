@@ -1,8 +1,8 @@
-"""Cost and token estimates.
+"""Prices, context windows and token estimates.
 
-An endpoint's own price comes first, then the published prices that are bundled with the library,
-looked up by the provider's address (a local server whose model is called `gpt-4o` isn't OpenAI's).
-Where neither knows, the price is None: unknown, which a money budget has to refuse.
+An endpoint's own price is used first, then the published prices bundled with `genai_prices`, looked
+up by the provider's URL (a local server's `gpt-4o` isn't OpenAI's). Otherwise the price is None
+(unknown), which a cost budget must refuse.
 """
 
 import json
@@ -20,7 +20,7 @@ MILLION = 1_000_000
 
 
 def calculate_price(endpoint: ModelEndpointConfig, usage: TokenUsage | None) -> int | None:
-    """Return the price in micro-dollars, rounded up; None when it can't be known."""
+    """Return the price in micro-dollars, rounded up; None if unknown."""
     if endpoint.kind == "offline":
         return 0
     if usage is None:
@@ -33,7 +33,7 @@ def calculate_price(endpoint: ModelEndpointConfig, usage: TokenUsage | None) -> 
 
 
 def _find_published_price(endpoint: ModelEndpointConfig, usage: TokenUsage) -> int | None:
-    # Imported late: the tables take a fifth of a second to load, and many never ask.
+    # Imported late: the tables take 0.2 s to load.
     from genai_prices import Usage as Priced
     from genai_prices import calc_price
 
@@ -52,7 +52,7 @@ def _find_published_price(endpoint: ModelEndpointConfig, usage: TokenUsage) -> i
 
 
 def with_window(endpoint: ModelEndpointConfig) -> ModelEndpointConfig:
-    """Return an endpoint with the window that it was given, or the published one of its model."""
+    """Return the endpoint with its context window, by default the published one of its model."""
     if endpoint.context_window is not None or endpoint.kind == "offline":
         return endpoint
     return replace(endpoint, context_window=_find_context_window(endpoint.model, endpoint.url))
@@ -72,7 +72,7 @@ def _find_context_window(model: str, url: str) -> int | None:
 def estimate_tokens(
     messages: Sequence[Message], instructions: str = "", tools: Sequence[ToolSpec] = ()
 ) -> int:
-    """Return about how many tokens a request takes, to reserve before it is sent."""
+    """Estimate a request's tokens, to reserve them before sending."""
     parts = [instructions] if instructions else []
     parts += [_format_message(message) for message in messages]
     parts += [f"{tool.name} {tool.description} {_encode_json(tool.parameters)}" for tool in tools]
@@ -83,12 +83,12 @@ def estimate_tokens(
 
 
 def count_tokens(text: str) -> int:
-    """Return about how many tokens a text takes."""
+    """Return the approximate number of tokens of a text."""
     return -(-len(text.encode("utf-8", "surrogatepass")) // BYTES_PER_TOKEN)
 
 
 def truncate_text(text: str, tokens: int) -> str:
-    """Return the beginning of a text that takes at most so many tokens."""
+    """Return the start of a text with at most `tokens` tokens."""
     head = text.encode("utf-8", "surrogatepass")[: tokens * BYTES_PER_TOKEN]
     return head.decode("utf-8", "ignore")
 

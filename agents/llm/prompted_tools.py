@@ -1,16 +1,14 @@
-"""Tools in the prompt, calls parsed from text.
+"""Tool calling through the prompt, for models without native tool calls.
 
     <tool_calls>
     <invoke name="TOOL"><parameter name="NAME">VALUE</parameter></invoke>
     </tool_calls>
 
-Only what the model itself answers is read so. The block begins a line outside of code fences, what
-follows it is not read, and it counts as a whole: where anything in it is broken, none of it is
-called and the model is told. Text that goes to the model (results, descriptions) can't hold a tag
-of this form.
+Only the model's own answer is parsed for calls. The block starts a line outside of code fences, and
+text after it is ignored. If any part of it is invalid, no call is made and the model gets an error.
+Such tags are escaped in text sent to the model (results, descriptions).
 
-It stands before another model and turns the conversation there and back; what calls the session
-sees are the same as of any model, so they go through the same door.
+The wrapper converts requests and replies of another model; sessions see normal tool calls.
 """
 
 import json
@@ -47,7 +45,7 @@ _ENTITIES = (("&lt;", "<"), ("&gt;", ">"), ("&quot;", '"'), ("&apos;", "'"), ("&
 
 @dataclass(frozen=True)
 class XmlToolCall:
-    """A call as it was written; `arguments` is None where it can't be read."""
+    """A parsed call; `arguments` is None if the block is invalid."""
 
     name: str
     arguments: dict[str, Any] | None
@@ -55,11 +53,11 @@ class XmlToolCall:
 
 
 class BlockSyntaxError(ValueError):
-    """The block isn't in the form."""
+    """The block is invalid."""
 
 
 def is_block_start(line: str) -> bool:
-    """Tell whether a line (outside of a code fence) begins the block."""
+    """Tell whether a line (outside of a code fence) starts the block."""
     return line.lstrip().startswith(OPENING)
 
 
@@ -69,7 +67,7 @@ def is_fence(line: str) -> bool:
 
 
 def split(text: str) -> tuple[str, str]:
-    """Return what the model said, and its block with all that follows ("" where there is none)."""
+    """Return the text before the block, and the block with what follows ("" if there is none)."""
     at, fenced = 0, False
     for line in text.splitlines(keepends=True):
         if is_fence(line):
@@ -82,7 +80,7 @@ def split(text: str) -> tuple[str, str]:
 
 
 def read(block: str, tools: Sequence[ToolSpec]) -> tuple[XmlToolCall, ...]:
-    """Return the calls of a block; one without arguments where the block is broken."""
+    """Return the calls of a block; if it is invalid, one call without arguments."""
     known = {tool.name: tool.parameters for tool in tools}
     try:
         found = tuple(_parse_calls(block, known))
@@ -95,7 +93,7 @@ def read(block: str, tools: Sequence[ToolSpec]) -> tuple[XmlToolCall, ...]:
 
 
 def render_calls(calls: Sequence[Message]) -> str:
-    """Return calls of the past as the model wrote them, or might have."""
+    """Return earlier calls as a block."""
     lines = [OPENING]
     for call in calls:
         lines.append(f'<invoke name="{escape_tags(call["name"])}">')
@@ -107,7 +105,7 @@ def render_calls(calls: Sequence[Message]) -> str:
 
 
 def render_results(given: Sequence[tuple[str, str]]) -> str:
-    """Return what calls gave (name, text) as one text to the model."""
+    """Return results (name, text) as one text."""
     told = [
         f'<result name="{escape_tags(name)}">\n{escape_tags(text)}\n</result>'
         for name, text in given
@@ -116,7 +114,7 @@ def render_results(given: Sequence[tuple[str, str]]) -> str:
 
 
 def render_tool_instructions(tools: Sequence[ToolSpec]) -> str:
-    """Return the section of the system prompt that says how tools are called, and which."""
+    """Return the section of the system prompt on tools and how to call them."""
     lines = [
         "## Calling tools",
         "You call tools by ending your answer with a block in exactly this form, outside of code "
@@ -135,7 +133,7 @@ def render_tool_instructions(tools: Sequence[ToolSpec]) -> str:
 
 
 def escape_tags(text: str) -> str:
-    """Return a text without any tag of this form."""
+    """Escape the block's tags in a text."""
     return _OURS.sub("&lt;", text)
 
 
@@ -143,7 +141,7 @@ def _parse_calls(block: str, known: Mapping[str, dict[str, Any]]) -> Iterator[Xm
     at, count = len(OPENING), 0
     while True:
         if not block[at:].strip():
-            return  # the end was a stop sequence, or was forgotten: each call is whole
+            return  # the closing tag was a stop sequence or is missing; all calls are complete
         closing, tag, name, at = _parse_tag(block, at)
         if closing and tag == "tool_calls":
             return
@@ -176,7 +174,7 @@ def _parse_arguments(
 
 
 def _parse_tag(block: str, at: int) -> tuple[bool, str, str, int]:
-    """Return the tag that comes next (closing, tag, name) and where it ends."""
+    """Return the next tag (closing, tag, name) and its end position."""
     found = _TAG.match(block, at)
     if found is None:
         raise BlockSyntaxError
@@ -184,7 +182,7 @@ def _parse_tag(block: str, at: int) -> tuple[bool, str, str, int]:
 
 
 def _value(text: str, schema: Mapping[str, Any]) -> Any:
-    """Return a value as its schema wants it: text, else JSON where it is some."""
+    """Convert a value for its schema: a string stays text, else parse it as JSON if possible."""
     kinds = _list_types(schema)
     if "string" in kinds and not (text == "null" and "null" in kinds):
         return text
@@ -193,7 +191,7 @@ def _value(text: str, schema: Mapping[str, Any]) -> Any:
     try:
         return json.loads(text, parse_constant=_reject_constant)
     except (ValueError, RecursionError):
-        return text  # the check against the original schema says what is wrong with it
+        return text  # validation against the original schema reports the error
 
 
 def _list_types(schema: Mapping[str, Any]) -> set[str]:
@@ -231,7 +229,7 @@ class PromptedToolModel:
         max_tokens: int | None = None,
         on_text: OnText | None = None,
     ) -> ModelReply:
-        """Ask once; the block of calls isn't heard. Raises ModelError."""
+        """Send one request; `on_text` doesn't get the block. Raises `ModelError`."""
         parts = [instructions, render_tool_instructions(tools) if tools else ""]
         reply = await self._model.request(
             list(_render_messages(order_messages(messages))),
@@ -243,7 +241,7 @@ class PromptedToolModel:
 
 
 def _render_messages(messages: Sequence[Message]) -> Iterator[Message]:
-    """Yield the conversation as text: calls as they were written, results as a message."""
+    """Yield the conversation with calls as blocks and results as user messages."""
     given: list[Message] = []
     for message in messages:
         if message["role"] == "tool":
@@ -288,12 +286,12 @@ def _with_calls(reply: ModelReply, turn: int, tools: Sequence[ToolSpec]) -> Mode
 
 
 class _CallBlockFilter:
-    """Passes text on as it comes, but for the block and what may become one."""
+    """Forwards streamed text, except the block and a possible start of one."""
 
     def __init__(self, on_text: OnText) -> None:
         self._on_text = on_text
         self._line = ""
-        self._passed = 0  # characters of the line that were passed on
+        self._passed = 0  # characters of the line that were forwarded
         self._fenced = self._over = False
 
     async def __call__(self, piece: str) -> None:

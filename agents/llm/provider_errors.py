@@ -1,4 +1,4 @@
-"""Provider faults as ours."""
+"""Convert errors of model libraries to `ModelError`."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,7 +35,7 @@ from bonobot.core.text.untrusted_text import make_visible
 
 T = TypeVar("T", bound=BaseException)
 
-# What is spoken at each kind of endpoint, and what it takes for a key.
+# The API of each kind of endpoint.
 SPOKEN = {
     "openai": "an OpenAI-compatible API (its URL often ends in `/v1`)",
     "responses": "OpenAI's Responses API (its URL often ends in `/v1`)",
@@ -47,9 +47,9 @@ SPOKEN = {
 }
 REMEDY = format_message("Check the model endpoint's URL, and that the server runs.")
 PRIVATE = "A platform administrator can allow private addresses for this model endpoint."
-QUOTED = 300  # characters of a provider's own words that are shown
+QUOTED = 300  # maximum length of a quoted provider message, in characters
 
-# What a library raises on an answer of no known shape; `ask` runs nothing but the library here.
+# Raised by libraries for malformed answers; only library code runs inside the context manager.
 SHAPE_FAULTS = (AttributeError, IndexError, KeyError, TypeError, ValueError, ValidationError)
 FAULTS = (AgentRunError, OpenAIError, httpx2.HTTPError, httpx2.StreamError, Problem, UserError)
 
@@ -58,7 +58,7 @@ FAULTS = (AgentRunError, OpenAIError, httpx2.HTTPError, httpx2.StreamError, Prob
 def convert_provider_errors(
     endpoint: ModelEndpointConfig, *, streaming: bool = False
 ) -> Iterator[None]:
-    """Turn whatever the model library raises into ModelError."""
+    """Convert errors of the model library to `ModelError`."""
     try:
         yield
     except ModelError:
@@ -70,7 +70,7 @@ def convert_provider_errors(
 
 
 def cut_off(endpoint: ModelEndpointConfig, words: str = "") -> ModelError:
-    """Return the fault of a stream that ended in the middle."""
+    """Return the error for a stream that ended early."""
     return ModelError(
         format_message(
             "The answer of {endpoint} broke off in the middle.{words}",
@@ -120,7 +120,7 @@ def _convert_error(
             code="model_unreachable",
             remedy=known.remedy if known else REMEDY,
         )
-    # A validation report says more about our library than about the answer.
+    # A validation report describes the library's types, not the answer.
     return _build_malformed_error(
         endpoint, "" if isinstance(error, UnexpectedModelBehavior) else _extract_message(error)
     )
@@ -152,7 +152,7 @@ _OTHER_PATH = format_message(
 
 
 def _classify_http_error(error: ModelHTTPError) -> tuple[str, str, str, bool]:
-    """Return code, what happened, what to do, and whether asking again may help."""
+    """Return code, description, remedy, and whether a retry may help."""
     match error:
         case ModelQuotaExceededError():
             return (
@@ -227,7 +227,7 @@ def _format_reason(error: BaseException, endpoint: ModelEndpointConfig) -> str:
 
 
 def _quote(said: str, endpoint: ModelEndpointConfig) -> str:
-    """Return a provider's words as a sentence to append: masked, harmless, short."""
+    """Return a provider's message as a sentence to append: masked, visible and truncated."""
     secrets = (endpoint.api_key,) if endpoint.api_key else ()
     text = make_visible(mask_text(" ".join(said.split()), secrets=secrets), QUOTED)
     return f" It says: {text}" if text else ""
@@ -253,7 +253,7 @@ def _find_root_cause(error: BaseException) -> BaseException:
 
 
 def _find_cause(error: BaseException, kind: type[T]) -> T | None:
-    """Look at what it was raised from; never at `__context__`, which may be another request."""
+    """Find a cause of a type; ignore `__context__`, which may belong to another request."""
     current: BaseException | None = error
     while current is not None and not isinstance(current, kind):
         current = current.__cause__

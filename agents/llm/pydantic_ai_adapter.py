@@ -1,11 +1,11 @@
-"""One request through pydantic_ai; connection pools.
+"""Send requests through pydantic_ai, with pooled connections.
 
-The only module, with `clients` and `faults` beside it, that knows the model library. Imported
-late: see `direct`.
+Only this module, `provider_errors` and `providers` import the model library. Imported late: see
+`interface`.
 
-A provider's client never retries (the session does, where it is seen and counted), takes nothing
-from the process's environment (an operator's OPENAI_… or AWS_… variables are not a tenant's), and
-connects only where egress lets it.
+A provider's client never retries (the session does), reads nothing from the process's environment
+(the operator's OPENAI_… or AWS_… variables aren't a tenant's), and connects only where the egress
+rules allow.
 """
 
 import asyncio
@@ -67,14 +67,14 @@ Key = tuple[object, ...]
 
 @dataclass
 class PooledModelConnection:
-    """A connection with the models that were asked through it."""
+    """A connection with its cached models."""
 
     connection: provider_registry.ProviderConnection
     models: dict[str, Any] = field(default_factory=dict)
     in_use: int = 0
 
     def model(self, endpoint: ModelEndpointConfig) -> Any:
-        """Return the library's model of this name."""
+        """Return the library's model for an endpoint, cached by name."""
         if endpoint.model not in self.models:
             self.models[endpoint.model] = self.connection.model(endpoint)
         return self.models[endpoint.model]
@@ -82,7 +82,7 @@ class PooledModelConnection:
 
 @dataclass
 class ModelConnectionPool:
-    """The connections of one loop, the least recently used first."""
+    """The connections of one event loop, the least recently used first."""
 
     kept: OrderedDict[Key, PooledModelConnection] = field(default_factory=OrderedDict)
     opening: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -93,10 +93,9 @@ _pools: WeakKeyDictionary[asyncio.AbstractEventLoop, ModelConnectionPool] = Weak
 
 @asynccontextmanager
 async def open_model(endpoint: ModelEndpointConfig) -> AsyncIterator[Any]:
-    """Give the library's model for an endpoint; its connection stays open until `close()`.
+    """Yield the library's model for an endpoint; its connection stays open until `close()`.
 
-    Raises EgressDenied for a URL that may not be connected to, ModelError for a provider whose
-    library isn't there.
+    Raises `EgressDenied` for a denied URL, `ModelError` for a provider without its library.
     """
     check_url(endpoint.url, allow_private=endpoint.allow_private)
     pool = _pools.setdefault(asyncio.get_running_loop(), ModelConnectionPool())
@@ -112,7 +111,7 @@ async def open_model(endpoint: ModelEndpointConfig) -> AsyncIterator[Any]:
 
 
 async def close_pools() -> None:
-    """Close the connections of the running loop."""
+    """Close the connections of the running event loop."""
     pool = _pools.pop(asyncio.get_running_loop(), None)
     for pooled in pool.kept.values() if pool else ():
         await pooled.connection.close()
@@ -121,7 +120,7 @@ async def close_pools() -> None:
 async def _open_connection(
     pool: ModelConnectionPool, key: Key, endpoint: ModelEndpointConfig
 ) -> PooledModelConnection:
-    """Open a connection in a thread: a provider's library takes up to seconds to load."""
+    """Open a connection in a thread: a provider's library can take seconds to load."""
     async with pool.opening:
         if key not in pool.kept:
             loop = asyncio.get_running_loop()
@@ -133,7 +132,7 @@ def _open(endpoint: ModelEndpointConfig, loop: asyncio.AbstractEventLoop) -> Poo
     pooled = PooledModelConnection(
         provider_registry.get_provider(endpoint.kind).connect(endpoint, loop)
     )
-    pooled.model(endpoint)  # it loads more, and this is the thread for that
+    pooled.model(endpoint)  # load the model's modules in this thread too
     return pooled
 
 
@@ -156,7 +155,7 @@ async def _close_idle_connections(pool: ModelConnectionPool) -> None:
         await pool.kept.pop(key).connection.close()
 
 
-# Of an answer as the library writes it: what it needs to send it back.
+# The fields of a serialized response that are needed to send it back.
 KEPT_RESPONSE_FIELDS = (
     "kind",
     "parts",
@@ -178,7 +177,7 @@ async def ask(
     max_tokens: int | None,
     on_text: OnText | None,
 ) -> ModelReply:
-    """Ask the model at an endpoint once. Raises ModelError."""
+    """Send one request to an endpoint's model. Raises `ModelError`."""
     history = _build_history(endpoint, llm_messages.order_messages(messages))
     parameters = _build_parameters(endpoint, instructions, tools)
     async with AsyncExitStack() as stack:
@@ -220,12 +219,12 @@ async def _stream_response(
     async with AsyncExitStack() as stack:
         with convert_provider_errors(endpoint):
             stream = await stack.enter_async_context(opened)
-        # Only the pulls are the model's; what the listener raises is its own.
+        # Don't convert exceptions that `on_text` raises.
         texts = await stack.enter_async_context(aclosing(_stream_text(endpoint, stream)))
         async for text in texts:
             await on_text(text)
     response = stream.get()
-    if response.finish_reason is None:  # every wire says why it ends, as its last words
+    if response.finish_reason is None:  # every API ends a stream with a finish reason
         raise cut_off(endpoint)
     return response
 
@@ -304,9 +303,9 @@ def _build_request_part(message: Message) -> UserPromptPart | ToolReturnPart:
 
 
 def _build_response(endpoint: ModelEndpointConfig, message: Message) -> ModelResponse:
-    """Return the model's own answer, with what its provider wants back, under our call ids.
+    """Return an assistant message as a response with our call ids.
 
-    What a model thought, and the signatures of it, go back to the model that wrote them only.
+    Reasoning and its signatures are only sent back to the model that wrote them.
     """
     calls = iter(message["calls"])
     native = _find_native_response(message) if message.get("origin") == endpoint.origin else None
@@ -328,14 +327,14 @@ def _replace_call_id(
 ) -> ToolCallPart:
     args = call["arguments"]
     if args is None:
-        # OpenAI's wire carries text; the others carry objects, and what isn't one breaks them.
+        # OpenAI's APIs take arguments as text; the others require an object.
         as_text = endpoint.kind in ("openai", "responses", "azure")
         args = call["raw"] if as_text else {"not_a_json_object": call["raw"]}
     return replace(part, args=args, tool_call_id=call["id"])
 
 
 def _find_native_response(message: Message) -> ModelResponse | None:
-    """Return an answer as the library wrote it; None where it can't be used any more."""
+    """Return the stored response of the library; None if it can't be used."""
     try:
         (native,) = ModelMessagesTypeAdapter.validate_python([message["native"]])
     except (KeyError, ValidationError):  # none, or written by another version of the library
@@ -352,13 +351,13 @@ def _reply(endpoint: ModelEndpointConfig, response: ModelResponse, turn: int) ->
     asked = [part for part in response.parts if isinstance(part, ToolCallPart)]
     calls = tuple(_call(part, turn, index) for index, part in enumerate(asked))
     pictures = [part for part in response.parts if isinstance(part, FilePart)]
-    # Words stand for them in the conversation: no model gets its own images back.
+    # Models don't get their own images back, only a note.
     drawn = [f"[{p.content.media_type}, {len(p.content.data)} bytes]" for p in pictures]
     text = "\n".join([*([text] if text else []), *drawn])
     response.parts = [part for part in response.parts if not isinstance(part, FilePart)]
     extra: dict[str, Any] = {}
     if any(_is_private(part) for part in response.parts):
-        # Reasoning, which some providers want back with the results of the calls it led to.
+        # Some providers require reasoning to be sent back with the results of its calls.
         native = ModelMessagesTypeAdapter.dump_python([response], mode="json")[0]
         kept = {name: native[name] for name in KEPT_RESPONSE_FIELDS if native[name] is not None}
         extra = {"native": kept, "origin": endpoint.origin}
@@ -373,7 +372,7 @@ def _reply(endpoint: ModelEndpointConfig, response: ModelResponse, turn: int) ->
 
 
 def _is_private(part: Any) -> bool:
-    """Tell whether a part carries what only its own provider can read."""
+    """Tell whether a part has content that only its provider can read."""
     if not isinstance(part, TextPart | ToolCallPart):
         return True
     return bool(part.provider_details or part.id)
@@ -391,7 +390,7 @@ def _call(part: ToolCallPart, turn: int, index: int) -> ToolCall:
 
 
 def _parse_arguments(raw: str) -> dict[str, Any] | None:
-    """Return the JSON object in `raw`, or None; no text at all means no arguments."""
+    """Return the JSON object in `raw`, or None; an empty text means no arguments."""
     if not raw.strip():
         return {}
     try:
@@ -408,7 +407,7 @@ def _reject_constant(name: str) -> None:
 def _build_usage(response: ModelResponse) -> TokenUsage | None:
     used = response.usage
     if used.unmeasured_requests or not (used.input_tokens or used.output_tokens):
-        return None  # a report of nothing at all is none: no request has an empty input
+        return None  # zero usage means that it wasn't reported
     return TokenUsage(
         used.input_tokens,
         used.output_tokens,

@@ -1,9 +1,8 @@
-"""Tool schemas as providers take them. Pure.
+"""Convert tool schemas for providers. Pure.
 
-Where a wire takes JSON Schema, it goes out as the server wrote it. Google takes a subset, so the
-schema is mapped: `required`, `enum`, `default` and `items` stay, references are written out, and
-what has no word there goes. A mapped schema only tells the model what to write: the arguments that
-come back are always checked against the original.
+APIs that take JSON Schema get the schema unchanged. Google takes a subset, so references are
+expanded and unsupported keywords removed. A converted schema is only for the model: arguments are
+always validated against the original.
 """
 
 from collections.abc import Mapping
@@ -13,21 +12,21 @@ from agents.llm.interface import Kind
 
 Schema = dict[str, Any]
 
-# Google's words: https://ai.google.dev/gemini-api/docs/structured-output#json_schema_support
+# Google's keywords: https://ai.google.dev/gemini-api/docs/structured-output#json_schema_support
 KEPT = (
     *("type", "description", "enum", "default", "format"),
     *("minimum", "maximum", "minLength", "maxLength", "pattern"),
     *("minItems", "maxItems", "required"),
 )
 FORMATS = frozenset({"date-time", "date", "time", "int32", "int64", "float", "double", "enum"})
-# Written-out references can make a small schema endless; what is beyond is left open.
+# Expanded references can make a small schema huge; beyond this, anything is allowed.
 MOST_NODES = 2_000
 DEEPEST = 24
 UNIONS = ("anyOf", "oneOf", "allOf")
 
 
 def convert_schema(kind: Kind, schema: Schema) -> Schema:
-    """Return a tool's schema as the wire of a kind of endpoint takes it."""
+    """Return a tool's schema for a kind of endpoint."""
     if kind in ("google", "vertex"):
         return simplify_schema(schema)
     if kind in ("anthropic", "bedrock"):
@@ -36,21 +35,21 @@ def convert_schema(kind: Kind, schema: Schema) -> Schema:
 
 
 def simplify_schema(schema: Schema) -> Schema:
-    """Return the schema without references, unions of its own level and rare words."""
+    """Return the schema without references, top-level unions and unsupported keywords."""
     found = _flatten_union(_SchemaWriter(schema).node(schema))
     found.setdefault("type", "object")
     return found
 
 
 def _as_object(schema: Schema) -> Schema:
-    """Return the schema as it is, or with an object at its top where the wire insists on one."""
+    """Return the schema, simplified unless it is an object without top-level unions."""
     if schema.get("type") == "object" and not any(word in schema for word in UNIONS):
         return schema
     return simplify_schema(schema)
 
 
 def _flatten_union(schema: Schema) -> Schema:
-    """Return a top level without a union: all the properties that any of its members has."""
+    """Return the schema without its top-level union, with the properties of all members."""
     members = [one for one in schema.pop("anyOf", []) if isinstance(one, dict)]
     if members:
         known = [one.get("properties", {}) for one in members]
@@ -60,16 +59,16 @@ def _flatten_union(schema: Schema) -> Schema:
 
 
 class _SchemaWriter:
-    """Writes one schema out, with a budget of nodes."""
+    """Writes one simplified schema, with a limited number of nodes."""
 
     def __init__(self, root: Schema) -> None:
         self._root = root
         self._left = MOST_NODES
 
     def node(self, schema: Any, depth: int = 0, inside: tuple[str, ...] = ()) -> Schema:
-        """Return one node in simple words; `{}` (anything) where there is nothing to say.
+        """Return one simplified node; `{}` allows anything.
 
-        `inside` are the references that are being written out around it.
+        `open_references` are the references being expanded around it.
         """
         self._left -= 1
         if not isinstance(schema, dict) or depth > DEEPEST or self._left < 0:
@@ -98,7 +97,7 @@ class _SchemaWriter:
         return found
 
     def _merged(self, schema: Schema, inside: tuple[str, ...]) -> tuple[Schema, tuple[str, ...]]:
-        """Return a node with its references and its `allOf` taken in; one in itself is left out."""
+        """Return a node with its reference and `allOf` merged; recursive references are dropped."""
         for _ in range(DEEPEST):
             reference = schema.get("$ref")
             members = _get_list(schema, "allOf")
@@ -115,7 +114,7 @@ class _SchemaWriter:
 
 
 def _merge_schemas(parts: list[Any]) -> Schema:
-    """Return one schema that says what all parts say; of two words for one thing, the later."""
+    """Merge schemas; for conflicting keywords, the last one wins."""
     found: Schema = {}
     for part in parts:
         if not isinstance(part, dict):
@@ -132,7 +131,7 @@ def _merge_schemas(parts: list[Any]) -> Schema:
 
 
 def _find_referenced_schema(root: Schema, reference: str) -> Schema | None:
-    """Return what a reference within the document points at."""
+    """Return the schema that a reference within the document points to."""
     if not reference.startswith("#"):
         return None
     found: Any = root
@@ -145,7 +144,7 @@ def _find_referenced_schema(root: Schema, reference: str) -> Schema | None:
 
 
 def _put_type(found: Schema) -> None:
-    """Write a list of types as a union, and the type of values that only an `enum` names."""
+    """Replace a list of types by a union, and add the type of a string `enum`."""
     kinds = found.get("type")
     if isinstance(kinds, list):
         del found["type"]
@@ -162,7 +161,7 @@ def _is_text_list(values: Any) -> bool:
 
 
 def _put_format(found: Schema) -> None:
-    """Say a format that the wire doesn't know in the description."""
+    """Move an unsupported format into the description."""
     named = found.get("format")
     if isinstance(named, str) and named not in FORMATS:
         del found["format"]

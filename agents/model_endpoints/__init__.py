@@ -1,1 +1,1 @@
-"""Model endpoints: where models are reached, and what a request reserves."""
+"""Model endpoints, and the budget reservations of model requests."""

@@ -1,8 +1,8 @@
-"""Reserve and settle one model request.
+"""Reserve and settle the budget of one model request.
 
-A bounded turn asks the model for no longer an answer than was set aside for it. Where the longest
-answer doesn't fit into what is left of a budget, a shorter one is asked for; where not even a
-useful one fits, the budget refuses.
+Under a budget, the answer is limited to the reserved tokens. If the longest answer exceeds the
+remaining budget, a shorter one is requested; if even `MIN_ANSWER_TOKENS` exceed it, the request is
+refused.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,25 +29,25 @@ from bonobot.ledger.refusals import BudgetExhausted, Refusal, StaleSnapshot
 from bonobot.ledger.types import Admission, BudgetReservation, Opening, Outcome, Settlement
 from bonobot.ledger.writer.writer_thread import get_writer
 
-# The longest answer where a budget stands and the endpoint names none: what every model can give.
+# Answer limit under a budget if the endpoint sets none; every model supports it.
 ANSWER_TOKENS = 4096
-# A shorter answer would be paid for and be of no use.
+# A shorter answer would cost money and be useless.
 LEAST_ANSWER = 256
-# Rules and budgets that change while a turn is admitted are read again this often.
+# Attempts to admit a request while policies or budgets change.
 TRIES = 5
-# What an answer's length is bounded by; seconds are bounded by the endpoint's timeout.
+# Budget units that limit the answer's length; the endpoint's timeout limits seconds.
 MEASURED = frozenset({"tokens", "microusd"})
 
 
 class UnpricedModel(Problem):
-    """A money budget stands, and what the model costs can't be told (fails closed)."""
+    """There is a money budget, but the model's price is unknown (fails closed)."""
 
     code = "price_unknown"
     status = 403
 
 
 class UnknownUsage(Problem):
-    """A budget stands, and the model didn't tell what its last turn used (fails closed)."""
+    """There is a budget, but the model didn't report the usage of its last turn (fails closed)."""
 
     code = "usage_unknown"
     status = 403
@@ -55,9 +55,9 @@ class UnknownUsage(Problem):
 
 @dataclass(frozen=True, slots=True)
 class ModelReservation:
-    """What an admitted turn holds: decided on `snapshot`, answers of at most `max_tokens`.
+    """The reservations of an admitted turn, decided on `snapshot`.
 
-    `estimate` is what its input was expected to take, in tokens.
+    `estimate` is the expected input, `max_tokens` the limit of the answer, both in tokens.
     """
 
     snapshot: CallSnapshot
@@ -68,11 +68,11 @@ class ModelReservation:
 
 @dataclass(frozen=True, slots=True)
 class ReservationRequest:
-    """A turn that asks to be admitted; `opening` makes its audit row from the moment's rules.
+    """A turn to admit; `build_opening` builds its audit entry from the current snapshot.
 
-    `last` is what is written of the session's last turn that ended; `root` is there where another
-    session began this one. `answer` is the longest that is of use, `extra` are limits beside those
-    of the rules.
+    `last_turn` has the details of the session's last finished turn; `root` is set if another
+    session started this one. `max_answer_tokens` is the longest useful answer, `extra_limits` apply
+    in addition to the snapshot's.
     """
 
     session_id: UUID
@@ -94,7 +94,7 @@ def build_opening(
     details: Mapping[str, Any],
     **more: Any,
 ) -> Opening:
-    """Return the audit's first half of a request to a model; `more` says who asks, and why."""
+    """Return the opening audit entry of a model request; `fields` are added to it."""
     return Opening(
         call_id=call_id,
         organization_id=snapshot.organization_id,
@@ -116,9 +116,9 @@ def build_opening(
 
 
 async def reserve(asking: ReservationRequest, snapshot: CallSnapshot) -> ModelReservation:
-    """Admit a turn by the rules of this very moment: a kill switch stops thinking, too.
+    """Admit a turn by the current policies, budgets and kill switches.
 
-    Raises `Refused` (halted, switched off), `Refusal`, `UnpricedModel` or `UnknownUsage`.
+    Raises `CallRefused` (halted, disabled), `Refusal`, `UnpricedModel` or `UnknownUsage`.
     """
     endpoint = asking.endpoint
     estimate = asking.estimate
@@ -162,7 +162,7 @@ def compute_fitting_tokens(
     expected: llm_interface.TokenUsage,
     exhausted: BudgetExhausted,
 ) -> int:
-    """Return how many tokens of an answer fit into what is left of a budget; 0: none at all."""
+    """Return how many answer tokens fit into the remaining budget, 0 if none."""
     unit = parse_unit(exhausted.rule)
     if unit not in MEASURED:
         return 0
@@ -172,7 +172,7 @@ def compute_fitting_tokens(
         taken = _measure_usage(unit, endpoint, replace(expected, output_tokens=answer))
         return taken is not None and taken <= left
 
-    # A longer answer never costs less, so the longest is found by halving.
+    # The cost grows with the answer's length, so use binary search.
     fit, too_long = 0, expected.output_tokens
     if not fits(fit):
         return 0
@@ -183,7 +183,7 @@ def compute_fitting_tokens(
 
 
 def correct_estimate(estimate: int, last: Mapping[str, Any] | None) -> int:
-    """Return an estimate of input tokens, raised as far as the last turn's was too low."""
+    """Scale an estimate of input tokens up by the error of the last turn's estimate."""
     if not last or not (guessed := last.get("estimated_input_tokens")):
         return estimate
     used = last.get("usage", {}).get("input_tokens", 0)
@@ -223,10 +223,10 @@ def _build_reserves(
 
 
 def _as_told(asking: ReservationRequest, unit: str) -> int:
-    """Return the estimate by what the last turn told; raises `UnknownUsage` where it didn't."""
+    """Return the estimate corrected by the last turn; raises `UnknownUsage`."""
     last = asking.last
     if last and last.get("endpoint", {}).get("id", asking.endpoint.id) != asking.endpoint.id:
-        last = None  # another model's, which counts in its own way
+        last = None  # other models count tokens differently
     if last is not None and not last.get("usage_known", True):
         raise UnknownUsage(
             format_message(

@@ -1,4 +1,4 @@
-"""Save and remove model endpoints, checked by what an endpoint of each kind needs."""
+"""Create, update and delete model endpoints, with the checks of each kind."""
 
 import json
 import re
@@ -24,16 +24,16 @@ from bonobot.ledger.audit.admin_changes import record_change
 
 Kind = ModelEndpoint.Kind
 
-# It becomes part of a host name.
+# The region becomes part of a host name.
 REGION = re.compile(r"[a-z][a-z0-9]{0,14}(-[a-z0-9]{1,15}){0,4}")
 API_VERSION = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(-preview)?|latest|preview")
-# How many models one request may go through: the endpoint, and those behind it.
+# Maximum length of a fallback chain, including the first endpoint.
 LONGEST_CHAIN = 4
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelEndpointSpec:
-    """What a person says about a model endpoint; the API key may be the mask (keep)."""
+    """The settings of a model endpoint; the mask as API key keeps the stored key."""
 
     name: str
     kind: str = ModelEndpoint.Kind.OPENAI
@@ -60,9 +60,9 @@ class ModelEndpointSpec:
 def save_endpoint(
     principal: Principal, spec: ModelEndpointSpec, endpoint: ModelEndpoint | None = None
 ) -> ModelEndpoint:
-    """Make or change a model endpoint, checked by the rules of its kind.
+    """Create or update a model endpoint, checked by the rules of its kind.
 
-    Raises `Invalid`, `Conflict` (`name_taken`), `Forbidden`, `EgressDenied`.
+    Raises `InvalidInput`, `Conflict` (`name_taken`), `Forbidden`, `EgressDenied`.
     """
     principal.require(Action.MANAGE_AGENTS)
     check_endpoint(principal, spec, endpoint)
@@ -81,7 +81,7 @@ def save_endpoint(
 
 
 def remove_endpoint(principal: Principal, endpoint: ModelEndpoint) -> None:
-    """Delete a model endpoint; raises `Conflict` (code `in_use`) while something thinks with it."""
+    """Delete a model endpoint; raises `Conflict` (code `in_use`) while it is used."""
     principal.require(Action.MANAGE_AGENTS)
     users = [*endpoint.agents.values_list("name", flat=True)[:5]]
     users += endpoint.fallback_of.values_list("name", flat=True)[:5]
@@ -112,7 +112,7 @@ def _build_audit_fields(
 def check_endpoint(
     principal: Principal, spec: ModelEndpointSpec, row: ModelEndpoint | None
 ) -> None:
-    """Raise `Invalid`, `Forbidden` or `EgressDenied` where an endpoint can't be used as said."""
+    """Raise `InvalidInput`, `Forbidden` or `EgressDenied` if the specification is invalid."""
     if spec.allow_private and not (row and row.allow_private):
         principal.require(Action.ALLOW_PRIVATE_ADDRESS)
     _check_fallback(principal, spec, row)
@@ -140,7 +140,7 @@ def check_endpoint(
 
 
 def build_endpoint(row: ModelEndpoint) -> ModelEndpointConfig:
-    """Return an endpoint as the model layer needs it, its key opened."""
+    """Return the configuration for the model layer, with the API key decrypted."""
     copied = {one.name for one in fields(ModelEndpointConfig)} - {"id", "kind", "api_key"}
     said = {name: getattr(row, name) for name in copied}
     key = row.api_key.open() if row.api_key else ""
@@ -150,7 +150,7 @@ def build_endpoint(row: ModelEndpoint) -> ModelEndpointConfig:
 
 
 def build_fallback_chain(first: Any) -> list[Any]:
-    """Return an endpoint and what is asked after it, in that order."""
+    """Return an endpoint and its fallbacks, in order."""
     found: list[Any] = []
     while first is not None and first not in found and len(found) < LONGEST_CHAIN:
         found.append(first)
@@ -169,7 +169,7 @@ def _check_url(spec: ModelEndpointSpec) -> None:
 
 
 def _keep_from_strangers(spec: ModelEndpointSpec, row: ModelEndpoint | None) -> None:
-    """Refuse to send a stored key to a host that it was not entered for."""
+    """Raise if a stored key would be sent to a host that it was not entered for."""
     if row is not None and row.api_key and spec.api_key == MASK:
         keep_with_addresses(
             ["api_key"],
@@ -179,7 +179,7 @@ def _keep_from_strangers(spec: ModelEndpointSpec, row: ModelEndpoint | None) -> 
 
 
 def _get_provider_origin(said: ModelEndpointSpec | ModelEndpoint) -> str:
-    """Return whose hosts are asked; those of one provider are one."""
+    """Return the origin; all regions of a provider have the same one."""
     return origin_of(said.base_url or HOMES.get(said.kind, "").replace("{region}", "region"))
 
 
@@ -272,7 +272,7 @@ def _check_fallback(
 
 
 def _count_endpoints_above(row: ModelEndpoint) -> int:
-    """Return how many endpoints stand before this one, on the longest way to it."""
+    """Return the length of the longest chain of endpoints that fall back to this one."""
     level, found = [row.pk], 0
     while level and found <= LONGEST_CHAIN:
         level = list(ModelEndpoint.objects.filter(fallback__in=level).values_list("pk", flat=True))

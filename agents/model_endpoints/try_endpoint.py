@@ -1,4 +1,4 @@
-"""Test a model endpoint with one question."""
+"""Test a model endpoint with one request."""
 
 import asyncio
 from dataclasses import asdict, dataclass, replace
@@ -25,7 +25,7 @@ from bonobot.ledger.queries import load_policy_generation
 from bonobot.ledger.types import Actor, Opening
 
 QUESTION = "Answer with one word: ready."
-# Enough for a model that thinks first, and little money.
+# Enough for a reasoning model, and cheap.
 LONGEST_ANSWER = 256
 PATIENCE_S = 30
 SHOWN = 200
@@ -33,7 +33,7 @@ SHOWN = 200
 
 @dataclass(frozen=True)
 class EndpointTestResult:
-    """What came of asking: the beginning of the answer, how long it took and what it cost."""
+    """The result of a test: the start of the answer, duration and cost."""
 
     answer: str
     duration_ms: int
@@ -41,7 +41,7 @@ class EndpointTestResult:
     cost_microusd: int
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as programs read it; tokens are None where the endpoint tells none."""
+        """Return the JSON representation; tokens are None if the endpoint reports none."""
         used = asdict(self.usage) if self.usage else {}
         return {
             "answer": self.answer,
@@ -53,10 +53,9 @@ class EndpointTestResult:
 
 
 def try_endpoint(principal: Principal, row: ModelEndpoint) -> EndpointTestResult:
-    """Ask a model endpoint now, and wait for at most 30 seconds.
+    """Send a test request to a model endpoint, with a timeout of at most 30 seconds.
 
-    Raises `ModelError` with what to do about it, and what bounds the organization's turns: a halt,
-    a budget that is spent.
+    Raises `ModelError`, `CallRefused` (organization halted) or `Refusal` (budget exhausted).
     """
     principal.require(Action.MANAGE_AGENTS)
     endpoint = build_endpoint(row)
@@ -66,7 +65,7 @@ def try_endpoint(principal: Principal, row: ModelEndpoint) -> EndpointTestResult
 
 
 def _snapshot(organization_id: UUID) -> CallSnapshot:
-    """Return what bounds a turn of no agent: the organization's switch and its budgets."""
+    """Return a snapshot without an agent: the organization's kill switch and budgets."""
     read_at = load_policy_generation(organization_id)
     organization = Organization.objects.get(pk=organization_id)
     return CallSnapshot(
@@ -85,7 +84,7 @@ async def _send_test_question(
     call_id = uuid4()
     messages = [llm_interface.build_user_message(QUESTION)]
     asking = ReservationRequest(
-        session_id=call_id,  # of no session: no budget is of this one
+        session_id=call_id,  # there is no session, so no session budget applies
         endpoint=endpoint,
         estimate=estimate_tokens(messages, "", ()),
         opening=partial(_build_opening, call_id, endpoint, actor),

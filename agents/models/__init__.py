@@ -1,4 +1,4 @@
-"""Rows of agents: who they are, what they may, what they spend, and what they did."""
+"""Models of agents, their policies, budgets, sessions, approvals and workflows."""
 
 from agents.models.agents import Agent, Binding, Given, Note, ToolName
 from agents.models.approvals import Approval, SessionGrant

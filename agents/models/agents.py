@@ -1,11 +1,4 @@
-"""Agent: a bot, its limits and its workspace.
-
-Binding and ToolName: which servers an agent has, and what their tools are called there.
-
-Given: the skills, callable agents and workflows that an agent has.
-
-Note: what an agent keeps for later sessions.
-"""
+"""Models of agents, their attached servers, tool names, skills and notes."""
 
 from contextlib import suppress
 from typing import ClassVar
@@ -31,14 +24,14 @@ from bonobot.accounts.roles import Action, Role, may
 from bonobot.core.db.changed_fields import SavesChangedFields
 from mcp_servers.flow_labels import FlowLabel, decode_labels
 
-# 8-4-4-4-12: other spellings of a UUID could be slugs.
+# Length of 8-4-4-4-12: other forms of a UUID could be slugs.
 UUID_LENGTH = 36
-# So many tools a model is shown at once; with more it searches (docs/tool-search.md).
+# With more tools, the model searches for them (docs/tool-search.md).
 TOOLS_SHOWN = 40
 
 
 def build_agent_lookup(name: str) -> dict[str, UUID | str]:
-    """Return the lookup of an agent by id or slug, whichever `name` is."""
+    """Return the lookup of an agent by ID or slug."""
     with suppress(ValueError):
         if len(name) == UUID_LENGTH:
             return {"pk": UUID(name)}
@@ -46,23 +39,23 @@ def build_agent_lookup(name: str) -> dict[str, UUID | str]:
 
 
 class AgentQuerySet(GovernedQuerySet):
-    """Agents as callers may see them."""
+    """Filters for agents."""
 
     def enabled(self) -> "AgentQuerySet":
-        """Keep those that are switched on."""
+        """Keep enabled agents."""
         return self.filter(enabled=True)
 
     def visible_to(self, principal: Principal) -> "AgentQuerySet":
-        """Keep those that a principal may see: those of `open_to`, if its scopes let it look."""
+        """Keep agents that a principal may see: those of `open_to`, if its scopes allow it."""
         looks = principal.may(Action.VIEW) or principal.may(Action.RUN_AGENTS)
         return self.open_to(principal) if looks else self.none()
 
     def open_to(self, principal: Principal) -> "AgentQuerySet":
-        """Keep those that a principal may use, by its role, on every interface.
+        """Keep agents that a principal may use by its role, on every interface.
 
-        A reader of the organization has all, members those that were given to them. A token
-        has the agents that it names; without any, a reader's has all, and a member's has none. A
-        program has none that aren't also those of the person who let it in.
+        Readers of the organization have all agents, members those assigned to them. A token has the
+        agents that it names; without any, a reader's token has all and a member's none. An OAuth
+        client only has agents that the person who authorized it has, too.
         """
         mine = self.for_organization(principal.organization_id)
         if principal.giver is not None:
@@ -74,7 +67,7 @@ class AgentQuerySet(GovernedQuerySet):
         return mine.filter(members=principal.id) if principal.kind == "user" else mine.none()
 
     def in_reach_of(self, person_id: UUID) -> "AgentQuerySet":
-        """Keep those that a person may see: what they let a program use must be theirs to use."""
+        """Keep agents that a person may see; OAuth clients of the person have no others."""
         readers = [role.value for role in Role if may(role, Action.VIEW)]
         reads = Membership.objects.filter(
             organization=models.OuterRef("organization"), user=person_id, role__in=readers
@@ -84,26 +77,26 @@ class AgentQuerySet(GovernedQuerySet):
         return self.filter(models.Exists(reads) | models.Exists(given) | models.Exists(everything))
 
     def runnable_by(self, principal: Principal) -> "AgentQuerySet":
-        """Keep those that a principal may run, and that are switched on."""
+        """Keep enabled agents that a principal may run."""
         may = principal.may(Action.RUN_AGENTS)
         return self.visible_to(principal).enabled() if may else self.none()
 
     def named(self, principal: Principal, name: str) -> "Agent":
-        """Return the visible agent with this id or slug; raises `NotFound`."""
+        """Return the visible agent with this ID or slug; raises `NotFound`."""
         visible = self.visible_to(principal)
         found: Agent = visible.get_or_404(principal.organization_id, **build_agent_lookup(name))
         return found
 
 
 class Agent(GovernedModel):
-    """A bot: instructions, a model endpoint, bound servers, a tool policy, budgets and limits.
+    """An agent: instructions, a model endpoint, attached servers, a tool policy and limits.
 
-    Bounds are per user message: model turns, calls, and seconds of running (waiting not counted).
-    `builtin_tools` are the kits that it has, with the options that differ from the usual ones.
-    `workspace_folder` is a folder of the host that a platform administrator attached; without one
-    the agent has a folder of its own, with a quota. `workspace_holds` are the flow labels, as the
-    ledger's bits, of the sessions that wrote to it. With more tools of servers
-    than `tool_search_above` its model searches for them (0: it is always shown all).
+    Limits are per user message: model turns, calls, and run time in seconds (without waiting).
+    `builtin_tools` are its toolsets with non-default options. `workspace_folder` is a folder of the
+    host that a platform administrator attached; without one, the agent has its own folder with a
+    quota. `workspace_holds` are the flow labels, as the ledger's bits, of the sessions that wrote
+    to it. With more server tools than `tool_search_above`, its model searches for them (0: it
+    always gets all).
     """
 
     name = models.CharField(_("name"), max_length=255)
@@ -159,11 +152,11 @@ class Agent(GovernedModel):
 
 
 class Binding(GovernedModel):
-    """Agent × server: on or off, and how much of the server the agent gets.
+    """A server attached to an agent, and what the agent may use of it.
 
-    `allowed_tools` empty means all that the server offers; entries of both lists are globs over the
-    server's own tool names, and a denied tool is denied whatever else says. Resources and prompts
-    are ticked one by one or by globs over their URIs, templates or names; empty means none.
+    Empty `allowed_tools` means all tools; entries of both lists are globs over the server's own
+    tool names, and `denied_tools` wins. Resources and prompts are globs over their URIs, templates
+    or names; empty means none.
     """
 
     agent = models.ForeignKey("agents.Agent", on_delete=models.CASCADE, related_name="bindings")
@@ -191,7 +184,7 @@ class Binding(GovernedModel):
         return f"{self.agent} → {self.server}"
 
     def clean(self) -> None:
-        """Refuse another organization's server, another agent's private one, and odd lists."""
+        """Reject another organization's server, another agent's private one, and invalid lists."""
         super().clean()
         if self.server.organization_id != self.agent.organization_id:
             raise ValidationError({"server": _("This server belongs to another organization.")})
@@ -204,9 +197,9 @@ class Binding(GovernedModel):
 
 
 class ToolName(GovernedModel):
-    """The name under which an agent knows a server's tool.
+    """The name of a server's tool for one agent.
 
-    Stored once and looked up, never parsed: renaming a server changes no tool's name.
+    Stored and never parsed: renaming a server doesn't change its tools' names.
     """
 
     agent = models.ForeignKey("agents.Agent", on_delete=models.CASCADE, related_name="tool_names")
@@ -229,7 +222,7 @@ class ToolName(GovernedModel):
 
 
 class Given(GovernedModel):
-    """Something that an agent has: a skill, an agent that it may ask, or a workflow as a tool."""
+    """An attachment of an agent: a skill, a callable agent, or a workflow as a tool."""
 
     agent = models.ForeignKey("agents.Agent", on_delete=models.CASCADE, related_name="given")
     skill = models.ForeignKey(
@@ -279,10 +272,10 @@ MOST_NOTES = 500
 
 
 class Note(SavesChangedFields, OrganizationModel):
-    """A note of one agent: its title is what it is found and replaced by.
+    """A note of one agent, identified by its title.
 
-    `labels` are those that its writer held when it was written, as the ledger has them: whoever
-    reads the note holds them too.
+    `labels` are the flow labels of the session that wrote it, as the ledger's bits; sessions that
+    read the note get them, too.
     """
 
     agent = models.ForeignKey("agents.Agent", on_delete=models.CASCADE, related_name="notes")
@@ -303,5 +296,5 @@ class Note(SavesChangedFields, OrganizationModel):
 
     @property
     def brought(self) -> tuple[FlowLabel, ...]:
-        """What reading it brings."""
+        """The flow labels that a session gets by reading it."""
         return decode_labels(self.labels)

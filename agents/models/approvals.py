@@ -1,4 +1,4 @@
-"""Approval, SessionGrant, abstract base."""
+"""Models of approvals and session approvals, and their abstract base."""
 
 from datetime import datetime
 from typing import Any, ClassVar
@@ -12,30 +12,30 @@ from agents.models.reach import of_readable_sessions
 from bonobot.accounts.models.abstract_models import GovernedModel, OrganizationModel, ScopedQuerySet
 from bonobot.accounts.principals import Principal
 
-# The state of a question that nobody has answered, and of one whose time was over before.
+# The states of an unanswered request, before and after it expires.
 WAITING = "waiting"
 EXPIRED = "expired"
 
 
 class WaitingQuerySet(ScopedQuerySet):
-    """Questions to people as inboxes and sweeps want them."""
+    """Filters for requests to people."""
 
     def waiting(self) -> "WaitingQuerySet":
-        """Keep those that a person can still answer."""
+        """Keep requests that a person can still answer."""
         return self.filter(state=WAITING, expires_at__gt=timezone.now())
 
     def overdue(self) -> "WaitingQuerySet":
-        """Keep those that nobody answered in time."""
+        """Keep requests that expired without an answer."""
         return self.filter(state=WAITING, expires_at__lte=timezone.now())
 
     def visible_to(self, principal: Principal) -> "WaitingQuerySet":
-        """Keep those that a principal may read: all for readers, for members their own."""
+        """Keep requests that a principal may read: all for readers, their own for members."""
         mine: WaitingQuerySet = of_readable_sessions(self, principal, "requested_by")
         return mine
 
 
 class WaitsForPerson(OrganizationModel):
-    """A question to a person: `waiting` until it is answered, taken back, or its time is over."""
+    """A request to a person: `waiting` until it is answered, withdrawn or expired."""
 
     state: Any
     expires_at: "DateTimeField[Any, datetime]"
@@ -50,25 +50,25 @@ class WaitsForPerson(OrganizationModel):
         return bool(self.state == WAITING and self.expires_at > now)
 
     def state_at(self, now: datetime) -> str:
-        """Return the state; one that is overdue is expired, whether or not it was swept."""
+        """Return the state at a time; overdue requests are expired, even if not yet updated."""
         overdue = self.state == WAITING and not self.answerable(now)
         return EXPIRED if overdue else str(self.state)
 
 
-# The code of the question whether a call, of which nobody knows whether it ran, is made again.
+# The code of an approval to repeat a call whose outcome is unknown.
 INTERRUPTED = "call_interrupted"
 
 
 class Approval(WaitsForPerson):
-    """A call that waits for a person, and what was answered.
+    """A call that waits for a person's approval, and the answer.
 
-    `digest` binds the answer to who asked, the tool, the canonical arguments, the definition and
-    the rules that asked; a yes is a permit of the same id in the ledger, spent by one admission.
-    `arguments` are shown with secrets masked. `id` is that of the audit's row about the question.
+    `digest` binds the answer to the caller, the tool, the canonical arguments, the definition and
+    the policy rules; an approval is a ledger cell with the same ID, spent by one admission.
+    `arguments` have secrets masked. `id` is that of the audit row about the approval.
     """
 
     class State(models.TextChoices):
-        """What became of the question."""
+        """The state of an approval."""
 
         WAITING = "waiting", _("waits for a person")
         APPROVED = "approved", _("approved")
@@ -129,24 +129,24 @@ class Approval(WaitsForPerson):
 
     @property
     def may_be_granted(self) -> bool:
-        """Tell whether a yes may be for the whole session: not about a call that may have run."""
+        """Tell whether it can be approved for the session: not if the call may have run."""
         return self.session_id is not None and not self.may_have_run
 
     @property
     def may_have_run(self) -> bool:
-        """Tell whether the question is about a call that may have run already."""
+        """Tell whether the call may have run already."""
         return self.code == INTERRUPTED
 
     @property
     def answered_at(self) -> datetime | None:
-        """When it was decided, or its time was over."""
+        """When it was decided or expired."""
         return self.decided_at
 
 
 class SessionGrant(GovernedModel):
-    """A person's yes to one tool for the rest of a session; deleting it takes it back.
+    """An approval of one tool for the rest of a session; delete it to revoke it.
 
-    Bound to the definition and to the rules that asked: when either changes, it is asked again.
+    Bound to the definition and the policy rules: if either changes, approval is required again.
     """
 
     agent = models.ForeignKey("agents.Agent", on_delete=models.CASCADE, related_name="grants")

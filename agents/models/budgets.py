@@ -1,4 +1,4 @@
-"""Budget: how much an organization, an agent, each of its sessions, or a server may spend."""
+"""Model of budgets for organizations, agents, sessions and servers."""
 
 from typing import Literal
 
@@ -14,13 +14,13 @@ BudgetScope = Literal["organization", "agent", "session", "server"]
 class Budget(GovernedModel):
     """A limit in whole units per period.
 
-    It is the organization's own where neither an agent nor a server is named. An agent's with
-    `each_session` holds for each of its sessions apart; a server's for all calls of that server,
-    whoever makes them. What was spent is in the ledger's cells, never here.
+    Without an agent or a server, it applies to the organization. An agent's budget with
+    `each_session` applies to each of its sessions separately; a server's to all calls of that
+    server. Usage is stored in the ledger's cells.
     """
 
     class Unit(models.TextChoices):
-        """What is counted: seconds are those that calls and model turns run."""
+        """What is counted; seconds are the run time of calls and model turns."""
 
         TOKENS = "tokens", _("tokens")
         MONEY = "microusd", _("micro-dollars")
@@ -86,7 +86,7 @@ class Budget(GovernedModel):
 
     @property
     def scope(self) -> BudgetScope:
-        """Return whose spending counts."""
+        """Return whose usage counts."""
         if self.server_id is not None:
             return "server"
         if self.agent_id is not None:

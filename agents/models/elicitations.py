@@ -1,4 +1,4 @@
-"""Question: an elicitation request, which a server has for the person of a session (MCP)."""
+"""Model of elicitation requests (MCP)."""
 
 from typing import Any
 
@@ -12,21 +12,21 @@ from bonobot.core.db.fields import OrderedJSONField
 
 
 class Question(WaitsForPerson):
-    """What a server asks the person who runs a session (MCP: elicitation).
+    """An elicitation request of a server to the person who runs a session.
 
-    A form's fields are in `schema`; a web page's address is shown whole and never fetched. All text
-    is the server's. What was entered is sealed, and dropped once the server has it. `exchange` is
-    null where the server waits on a live connection.
+    A form's fields are in `schema`; `url` is shown in full and never fetched. All text is the
+    server's. `content` is encrypted, and deleted once the server has received it. `exchange` is
+    null if the server waits on a live connection.
     """
 
     class Mode(models.TextChoices):
-        """How it is answered."""
+        """How the request is answered."""
 
         FORM = "form", _("by a form")
         URL = "url", _("on a web page")
 
     class State(models.TextChoices):
-        """What became of it; only the first three answers are a person's."""
+        """The state of a request; a person answers with accept, decline or cancel."""
 
         WAITING = "waiting", _("waits for a person")
         ACCEPTED = "accept", _("answered")

@@ -1,4 +1,4 @@
-"""ModelEndpoint: where an agent's model is reached."""
+"""Model of model endpoints."""
 
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
@@ -9,16 +9,16 @@ from bonobot.core.crypto.encrypted_fields import SealedTextField
 
 
 class ModelEndpoint(GovernedModel):
-    """A language model that agents may use: at one of the known providers, or the offline model.
+    """A language model for agents, at a known provider or offline.
 
-    Prices are micro-dollars per million tokens; None means: ask the bundled price list. Where the
-    model fails, `fallback` is asked instead, and its own fallback after it. Answers have at most
-    `max_tokens`; None: as the model likes, and 4,096 where a budget stands. A request and
-    its answer have room in `context_window`; None: as the bundled list of models says.
+    Prices are micro-dollars per million tokens; None: from the bundled price list. If the model
+    fails, `fallback` is used, then its own fallback. Answers have at most `max_tokens`; None: the
+    model's default, or 4,096 with a budget. `context_window` is the limit for a request and its
+    answer; None: from the bundled list of models.
     """
 
     class Kind(models.TextChoices):
-        """Which wire is spoken."""
+        """The API of the provider."""
 
         OFFLINE = "offline", _("offline (built in, not a language model)")
         OPENAI = "openai", _("OpenAI-compatible")
@@ -30,7 +30,7 @@ class ModelEndpoint(GovernedModel):
         BEDROCK = "bedrock", _("Amazon Bedrock")
 
     class Thinking(models.TextChoices):
-        """How much the model thinks before it answers."""
+        """The amount of reasoning before the answer."""
 
         DEFAULT = "", _("as the model does by itself")
         OFF = "off", _("off, or as little as it can")
@@ -39,7 +39,7 @@ class ModelEndpoint(GovernedModel):
         HIGH = "high", _("high")
 
     class FallsOver(models.TextChoices):
-        """Which failures go on to the fallback."""
+        """Which failures use the fallback."""
 
         UNAVAILABLE = "unavailable", _("unreachable, overloaded, failing or silent")
         ANY = "any", _("any failure of the model, refused credentials and requests too")

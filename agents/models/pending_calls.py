@@ -1,9 +1,4 @@
-"""Exchange: a call that its server answered with a request, and how the call goes on.
-
-Promise: a call that a person has to allow first, promised to a program as a task.
-
-Handovers: a call that one process holds for a client, and another process goes on with.
-"""
+"""Models of pending calls, deferred calls and call handoffs between processes."""
 
 from typing import Any
 
@@ -15,16 +10,16 @@ from bonobot.core.crypto.encrypted_fields import SealedJSONField
 
 
 class Exchange(OrganizationModel):
-    """A call of a session that its server answered with a request for input, or with a task.
+    """A pending call of a session: its server answered with a request for input, or a task.
 
-    Everything that going on needs is here, so that any process can (MCP 2026-07-28: multi
-    round-trip requests; the tasks extension). `call_id` is the audit's row of the last leg that is
-    over, `legs` are those of all; `request_state` is the server's own and is sent back as it came
-    (null: it sent none). `responses` are sealed: they may hold what a person entered.
+    Any process can continue it (MCP 2026-07-28: multi round-trip requests; the tasks extension).
+    `call_id` is the audit row of the last finished leg, `legs` are those of all; `request_state` is
+    the server's own and is sent back unchanged (null: it sent none). `responses` are encrypted,
+    because they may contain a person's input.
     """
 
     class Kind(models.TextChoices):
-        """What the server answered with."""
+        """The kind of the server's answer."""
 
         INPUT = "input", _("asks for input")
         URL = "url", _("asks for a visit to a web page")
@@ -62,16 +57,15 @@ class Exchange(OrganizationModel):
 
 
 class Promise(OrganizationModel):
-    """A call of the gateway that is made once a person has allowed it (the tasks extension).
+    """A deferred call of the gateway that runs after its approval (the tasks extension).
 
-    Everything that making it needs is here, so that any process can. `request` and `answer` are
-    sealed: they hold arguments and results. While it runs, a process beats; `fence` is raised by
-    each that takes it, and one with an older number changes nothing. `call_id` is the audit's row
-    of the call that is made, or was last.
+    Any process can run it. `request` and `answer` are encrypted, because they contain arguments and
+    results. The process that runs it sends heartbeats; each claim increments `fence`, and writes
+    with an older fence have no effect. `call_id` is the audit row of the current or last call.
     """
 
     class State(models.TextChoices):
-        """How far it is."""
+        """The progress of a deferred call."""
 
         WAITING = "waiting", _("waits for a person")
         READY = "ready", _("is about to be made")
@@ -102,20 +96,20 @@ class Promise(OrganizationModel):
 
 
 class Handover(OrganizationModel):
-    """A call that waits in one process; its id is the held call's.
+    """A handoff of a call that waits in one process; its ID is the call's.
 
-    Another process that got the client's answers leaves them in `said`, and finds what came of
-    them in `found`; both are sealed texts. The holder writes `beaten_at` for as long as it holds.
+    Another process that received the client's answers stores them in `said` and reads the result
+    from `found`; both are encrypted. The holder updates `beaten_at` as its heartbeat.
     """
 
     class State(models.TextChoices):
-        """Whose turn it is."""
+        """Which process has to act."""
 
         HELD = "held"
         ASKED = "asked"  # answers wait for the holder
-        TAKEN = "taken"  # the holder goes on with them
-        ANSWERED = "answered"  # what came of them waits for who asked
-        LEFT = "left"  # who asked is gone, and the call is to end
+        TAKEN = "taken"  # the holder continues with them
+        ANSWERED = "answered"  # the result waits for the process that asked
+        LEFT = "left"  # the process that asked is gone; the call has to end
 
     state = models.CharField(max_length=8, choices=State, default=State.HELD)
     said = models.TextField(blank=True, default="")

@@ -1,4 +1,4 @@
-"""ToolPolicy and ToolRule: which tools may be called."""
+"""Models of tool policies and their rules."""
 
 from django.db import models
 from django.db.models import Q
@@ -8,14 +8,13 @@ from bonobot.accounts.models.abstract_models import GovernedModel
 
 
 class ToolPolicy(GovernedModel):
-    """A mode with its rules, of one agent or (no agent) of the organization.
+    """A mode with rules, of one agent or (without an agent) of the organization.
 
-    The organization's decides about calls that are made without an agent; what its rules deny, or
-    ask about, holds for every agent too.
+    The organization's policy decides about calls without an agent; its `deny` and `ask` rules also
+    apply to every agent.
 
-    `draft` is another policy that stands in its shadow: what it would have decided is recorded with
-    each call, and decides nothing. JSON: `mode` and `rules` as `Policy.as_dict` has
-    them, and `since`, when it began.
+    `draft` is a policy in shadow mode: its decision is recorded with each call, without effect.
+    JSON: `mode` and `rules` as in `Policy.as_dict`, and `since`, when shadow mode started.
     """
 
     class Mode(models.TextChoices):
@@ -55,22 +54,22 @@ class ToolPolicy(GovernedModel):
 
 
 class ToolRule(GovernedModel):
-    """Allow, ask about or deny what matches: a server's own tool names, or built-in tools.
+    """A rule that allows, asks about or denies matching tools of a server, or built-in tools.
 
-    A person may write `mcp_github_*`; stored is the server and the pattern over its own names, so
-    that neither a rename nor a wrapper ever changes a decision. `condition` is a JSON Schema: the
-    rule holds for calls whose arguments fit it.
+    A pattern such as `mcp_github_*` is stored as the server and a pattern over its own tool names,
+    so that renames don't change decisions. `condition` is a JSON Schema: the rule applies to calls
+    with matching arguments.
     """
 
     class Effect(models.TextChoices):
-        """What a match does."""
+        """The decision of a match."""
 
         ALLOW = "allow", _("allow")
         ASK = "ask", _("ask a person")
         DENY = "deny", _("deny")
 
     class Source(models.TextChoices):
-        """Whose tools the pattern is about."""
+        """The source of the tools."""
 
         MCP = "mcp", _("MCP server")
         BUILTIN = "builtin", _("built-in")

@@ -1,8 +1,7 @@
-"""Reach: what a principal sees because of the agent that it belongs to.
+"""Filters of rows by the agents that a principal may see.
 
-`AgentQuerySet.visible_to` alone decides which agents a principal has. Everything that belongs to an
-agent asks here, so that REST, the gateway, the admin and the command line show the same: an agent
-that a token isn't for, or that was taken from the person behind it, is gone with all that it has.
+`AgentQuerySet.visible_to` decides which agents a principal may see. Everything that belongs to an
+agent is filtered here, so that REST, the gateway, the admin and the CLI show the same rows.
 """
 
 from typing import Any
@@ -13,16 +12,16 @@ from bonobot.accounts.roles import Action
 
 
 def sees_every_agent(principal: Principal) -> bool:
-    """Tell whether a principal sees all agents of its organization, so that none has to be asked.
+    """Tell whether a principal sees all agents of its organization, so that no filter is needed.
 
-    What a program has depends on its person, too, whatever its role.
+    An OAuth client is also limited by the person who authorized it, whatever its role.
     """
     bound = principal.agent_ids or principal.giver is not None
     return principal.may(Action.VIEW) and not bound
 
 
 def of_visible_agents(rows: Any, principal: Principal, path: str = "agent") -> Any:
-    """Keep the rows that belong to agents which a principal sees; `path` leads to the agent."""
+    """Keep rows of agents that a principal sees; `agent_path` is the lookup."""
     mine = rows.for_organization(principal.organization_id)
     if sees_every_agent(principal):
         return mine
@@ -30,11 +29,11 @@ def of_visible_agents(rows: Any, principal: Principal, path: str = "agent") -> A
 
 
 def of_readable_sessions(rows: Any, principal: Principal, whose: str) -> Any:
-    """Keep sessions, or what waits in them, that a principal may read.
+    """Keep sessions, or requests in them, that a principal may read.
 
-    Readers of the organization read those of the agents that they see, all others their own:
-    `whose` begins the names of the two columns that say whose they are. A person reads on what they
-    began with an agent that was taken from them; tokens don't.
+    Readers of the organization read those of visible agents, all others their own: `owner_prefix`
+    starts the names of the two owner columns. People, but not tokens, keep access to their own
+    sessions with agents that they can no longer see.
     """
     own = {f"{whose}_kind": principal.kind, f"{whose}_id": principal.id}
     if principal.may(Action.VIEW):

@@ -1,4 +1,4 @@
-"""Recording and Replay: what a session was, kept to try changes of its agent on it."""
+"""Models of recorded sessions and their replays."""
 
 from typing import ClassVar
 
@@ -13,16 +13,16 @@ from bonobot.accounts.roles import Action
 
 
 class RecordingQuerySet(ScopedQuerySet):
-    """Recordings as callers may see them."""
+    """Filters for recordings."""
 
     def visible_to(self, principal: Principal) -> "RecordingQuerySet":
-        """Keep those that a principal may see: readers those of the agents that they see."""
+        """Keep recordings that a principal may see: for readers, those of visible agents."""
         mine: RecordingQuerySet = of_visible_agents(self, principal)
         return mine if principal.may(Action.VIEW) else mine.none()
 
 
 class Recording(OrganizationModel):
-    """A session written down once: it outlives the session, and nothing changes it.
+    """An immutable recording of a session, independent of the session's lifetime.
 
     `conversation` is `evaluation.transcripts.Transcript` as JSON, secrets masked.
     """
@@ -53,14 +53,14 @@ class Recording(OrganizationModel):
 
 
 class Replay(OrganizationModel):
-    """A recording told again to the agent as it would be; what differs is in `differences`.
+    """A replay of a recording with a changed agent; the results are in `differences`.
 
-    `changed` says what is otherwise than now, `rules` its policy as decisions take it. A runner
-    holds it as it holds sessions; one whose runner is gone is begun anew under the next fence.
+    `changed` has the changes of the agent, `rules` its policy for decisions. A runner leases it
+    like a session; if the runner is gone, the replay restarts with the next fence.
     """
 
     class Status(models.TextChoices):
-        """Where the replay stands."""
+        """The status of a replay."""
 
         QUEUED = "queued", _("queued")
         RUNNING = "running", _("running")

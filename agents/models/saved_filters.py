@@ -1,4 +1,4 @@
-"""SavedFilter: a way of looking at the audit that a person gave a name."""
+"""Model of saved filters of the audit log."""
 
 from django.conf import settings
 from django.db import models
@@ -11,9 +11,9 @@ LONGEST_QUERY = 2_000
 
 
 class SavedFilter(OrganizationModel):
-    """The filters, search and order of the audit's list, as its address holds them.
+    """Filters, search and order of the audit log, as a query string.
 
-    Its owner's own, or `shared` with all who read the organization's audit.
+    Private to its owner, or `shared` with all readers of the organization's audit log.
     """
 
     owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")

@@ -1,7 +1,7 @@
-"""Session, Step, Inbox, Runner, StoredResult, Blob.
+"""Models of sessions: steps, inbox, runners, stored results and files.
 
-Only the holder of a session (runner and fence) appends steps; everyone else leaves inbox rows and
-nudges. A stale holder's writes change nothing, because each of them names the fence.
+Only the holder of a session (runner and fence) appends steps; others add inbox rows and wake the
+runner. Writes of a stale holder have no effect, because each write checks the fence.
 """
 
 import uuid
@@ -16,7 +16,7 @@ from bonobot.accounts.principals import Principal
 
 
 class Runner(models.Model):
-    """A process that runs sessions; its heartbeat is its lease on all of them."""
+    """A process that runs sessions; its heartbeat renews its lease on all of them."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     host = models.CharField(_("host"), max_length=255)
@@ -35,23 +35,23 @@ class Runner(models.Model):
 
 
 class SessionQuerySet(ScopedQuerySet):
-    """Sessions by what must happen to them."""
+    """Filters for sessions."""
 
     def unfinished(self) -> "SessionQuerySet":
-        """Keep those that someone should be running."""
+        """Keep sessions that a runner should be running."""
         return self.filter(status__in=(Session.Status.QUEUED, Session.Status.RUNNING))
 
     def visible_to(self, principal: Principal) -> "SessionQuerySet":
-        """Keep those that a principal may read: all for readers, for members their own."""
+        """Keep sessions that a principal may read: all for readers, their own for members."""
         mine: SessionQuerySet = of_readable_sessions(self, principal, "started_by")
         return mine
 
 
 class Session(OrganizationModel):
-    """A conversation with an agent. It rests as `done` (or failed, cancelled) until a message."""
+    """A session with an agent; `done`, `failed` or `cancelled` until the next message."""
 
     class Status(models.TextChoices):
-        """Where the session stands."""
+        """The status of a session."""
 
         QUEUED = "queued", _("queued")
         RUNNING = "running", _("running")
@@ -71,7 +71,7 @@ class Session(OrganizationModel):
     started_by_id = models.CharField(max_length=255)
     started_by = models.CharField(_("started by"), max_length=255)
     token_id = models.UUIDField(null=True)
-    # Of a session that another one began: that one, the first of them all, and how deep it is.
+    # For a session started by another one: its parent, the root of all, and the depth.
     parent = models.ForeignKey("self", on_delete=models.CASCADE, null=True, related_name="children")
     root_id = models.UUIDField(null=True)
     depth = models.PositiveSmallIntegerField(default=0)
@@ -100,14 +100,14 @@ class Session(OrganizationModel):
 
 
 class Step(models.Model):
-    """One durable row of what a session did: written before its effect and after it.
+    """One durable step of a session: saved before its effect and after it.
 
-    `seq` numbers a session's steps (it is the SSE id). A call is named by (session, turn, index),
-    never by the model's own call id.
+    `seq` numbers a session's steps (and is the SSE ID). A call is identified by (session, turn,
+    index), never by the model's own call ID.
     """
 
     class Kind(models.TextChoices):
-        """What the step is."""
+        """The kind of a step."""
 
         MESSAGE = "message", _("message")
         MODEL = "model", _("model turn")
@@ -116,7 +116,7 @@ class Step(models.Model):
         END = "end", _("end")
 
     class State(models.TextChoices):
-        """Intent first, then what came of it."""
+        """The intent, then the outcome."""
 
         INTENT = "intent", _("begun")
         DONE = "done", _("done")
@@ -153,10 +153,10 @@ class Step(models.Model):
 
 
 class Inbox(models.Model):
-    """Something for a session from outside: a message, or the wish to cancel."""
+    """A request to a session: a message, or a cancellation."""
 
     class Kind(models.TextChoices):
-        """What is asked."""
+        """The kind of request."""
 
         MESSAGE = "message", _("message")
         CANCEL = "cancel", _("cancel")
@@ -181,7 +181,7 @@ class Inbox(models.Model):
 
 
 class StoredResult(OrganizationModel):
-    """A result kept whole; its id is the call's id. The model reads on with `read_result`."""
+    """A full result; its ID is the call's ID. The model reads more with `read_result`."""
 
     agent = models.ForeignKey("agents.Agent", on_delete=models.CASCADE, null=True, related_name="+")
     session_id = models.UUIDField(null=True, db_index=True)
@@ -196,7 +196,7 @@ class StoredResult(OrganizationModel):
 
 
 class Blob(OrganizationModel):
-    """An image, or a text that somebody attached: kept once for an organization by its digest."""
+    """An image or an attached text, stored once per organization by its digest."""
 
     sha256 = models.CharField(max_length=64)
     media_type = models.CharField(max_length=32)

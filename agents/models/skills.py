@@ -1,4 +1,4 @@
-"""Skill and SkillVersion: named instructions."""
+"""Models of skills and their versions."""
 
 from typing import Any, ClassVar
 
@@ -17,27 +17,26 @@ LONGEST_SKILL = 32_000
 
 
 class SkillQuerySet(GovernedQuerySet):
-    """Skills as callers may use them."""
+    """Filters for skills."""
 
     def usable_by(self, principal: Principal) -> "SkillQuerySet":
-        """Keep those that a principal may use: all for readers, else those of their agents."""
+        """Keep enabled skills that a principal may use: all for readers, else their agents'."""
         mine = of_visible_agents(self.filter(enabled=True), principal, "given__agent")
         found: SkillQuerySet = mine if sees_every_agent(principal) else mine.distinct()
         return found
 
     def visible_to(self, principal: Principal) -> "SkillQuerySet":
-        """Keep those that a principal may read: for readers, those switched off too."""
+        """Keep skills that a principal may read: for readers, disabled ones, too."""
         if sees_every_agent(principal):
             return self.for_organization(principal.organization_id)
         return self.usable_by(principal)
 
 
 class Skill(GovernedModel):
-    """Instructions under a name, with declared arguments that are filled in where they are used.
+    """Named instructions with declared arguments.
 
-    `text` holds the arguments as `${name}`. `arguments` are JSON: `name`, `description`,
-    `required`, `default`, `choices`. `version` counts its changes, `digest` is over all that it
-    says.
+    `text` references the arguments as `${name}`. `arguments` are JSON: `name`, `description`,
+    `required`, `default`, `choices`. `version` counts changes, `digest` is over the content.
     """
 
     name = models.SlugField(_("name"), max_length=64)
@@ -61,13 +60,13 @@ class Skill(GovernedModel):
         return self.title or self.name
 
     def payload(self) -> dict[str, Any]:
-        """Return all that it says, as it is digested and kept."""
+        """Return the content that is digested and stored in versions."""
         names = ("name", "title", "description", "text", "arguments")
         return {name: getattr(self, name) for name in names}
 
 
 class SkillVersion(OrganizationModel):
-    """What a skill said in one of its versions."""
+    """One version of a skill."""
 
     skill = models.ForeignKey(Skill, on_delete=models.CASCADE, related_name="versions")
     number = models.PositiveIntegerField()

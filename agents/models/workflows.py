@@ -1,4 +1,4 @@
-"""Workflow, WorkflowVersion, Trigger and WorkflowRun: what is done, in which order, and when."""
+"""Models of workflows, their versions, triggers and runs."""
 
 from typing import ClassVar
 
@@ -19,15 +19,15 @@ from bonobot.core.crypto.encrypted_fields import SealedTextField
 from bonobot.core.db.changed_fields import SavesChangedFields
 
 LONGEST_SOURCE = 64 * 1024
-# Of a run whose workflow doesn't say how long it may take.
+# For workflows without a time limit.
 DEFAULT_RUN_S = 3_600
 
 
 class WorkflowQuerySet(GovernedQuerySet):
-    """Workflows as callers may see them."""
+    """Filters for workflows."""
 
     def visible_to(self, principal: Principal) -> "WorkflowQuerySet":
-        """Keep those that a principal may see: all for readers, else those of their agents."""
+        """Keep workflows that a principal may see: all for readers, else those of their agents."""
         mine: WorkflowQuerySet = of_visible_agents(self, principal)
         return mine
 
@@ -35,8 +35,8 @@ class WorkflowQuerySet(GovernedQuerySet):
 class Workflow(GovernedModel):
     """A declared sequence of calls of an agent's tools, with inputs, conditions and outputs.
 
-    `source` is what was written, `definition` what it says as plain values, `digest` is over those.
-    As a tool of other agents it is there as it was approved: `approved_digest`.
+    `source` is the text, `definition` the parsed values, `digest` is over those. Other agents can
+    use it as a tool in the approved version: `approved_digest`.
     """
 
     name = models.SlugField(_("name"), max_length=64)
@@ -69,14 +69,14 @@ class Workflow(GovernedModel):
 
     @property
     def state(self) -> str:
-        """How it stands as a tool, in the words of definitions."""
+        """The review state as a tool, as for definitions."""
         if self.approved_digest == self.digest:
             return "approved"
         return "changed" if self.approved_digest else "pending"
 
 
 class WorkflowVersion(OrganizationModel):
-    """What a workflow said in one of its versions."""
+    """One version of a workflow."""
 
     workflow = models.ForeignKey(Workflow, on_delete=models.CASCADE, related_name="versions")
     number = models.PositiveIntegerField()
@@ -97,15 +97,15 @@ class WorkflowVersion(OrganizationModel):
 
 
 class Trigger(SavesChangedFields, OrganizationModel):
-    """What starts a workflow by itself: a schedule, or a webhook with a secret.
+    """Starts a workflow automatically: a schedule, or a webhook with a secret.
 
-    `inputs` are those of each run; of a webhook with references to what was sent
-    (`${/body/alerts/0/labels/alertname}`), and empty where what was sent are the inputs. A schedule
-    has a period in seconds or a cron expression in a time zone; `next_at` is when it is due.
+    `inputs` are the inputs of each run; for a webhook they may reference the request
+    (`${/body/alerts/0/labels/alertname}`), or be empty to use the request body. A schedule has a
+    period in seconds or a cron expression in a time zone; `next_at` is when it is due.
     """
 
     class Kind(models.TextChoices):
-        """When it starts a run."""
+        """The kind of trigger."""
 
         SCHEDULE = "schedule", _("schedule")
         WEBHOOK = "webhook", _("webhook")
@@ -122,7 +122,7 @@ class Trigger(SavesChangedFields, OrganizationModel):
     secret = SealedTextField(blank=True, default="")
     per_minute = models.PositiveIntegerField(_("runs a minute"), default=10)
     last_at = models.DateTimeField(_("last run"), null=True)
-    # Why the last one didn't begin; blank where it did.
+    # Why the last run didn't start; blank if it did.
     last_code = models.CharField(max_length=64, blank=True, default="")
 
     class Meta:
@@ -145,23 +145,23 @@ class Trigger(SavesChangedFields, OrganizationModel):
 
     @property
     def label(self) -> str:
-        """How sessions and the audit name it."""
+        """The label in sessions and the audit log."""
         return f"{self.kind} {self.name}"
 
 
 class WorkflowRunQuerySet(ScopedQuerySet):
-    """Runs as callers may see them."""
+    """Filters for runs."""
 
     def visible_to(self, principal: Principal) -> "WorkflowRunQuerySet":
-        """Keep those whose session a principal may read."""
+        """Keep runs whose session a principal may read."""
         return self.filter(session__in=Session.objects.visible_to(principal))
 
 
 class WorkflowRun(OrganizationModel):
-    """One run: a session that follows the definition as it was when the run began."""
+    """A session that runs a workflow, with the definition at its start."""
 
     class Via(models.TextChoices):
-        """What started it."""
+        """What started the run."""
 
         PERSON = "person", _("a person or program")
         SCHEDULE = "schedule", _("a schedule")
@@ -179,7 +179,7 @@ class WorkflowRun(OrganizationModel):
     outputs = models.JSONField(_("outputs"), null=True)
     via = models.CharField(_("started by"), max_length=10, choices=Via, default=Via.PERSON)
     trigger = models.ForeignKey(Trigger, on_delete=models.SET_NULL, null=True, related_name="runs")
-    # What the sender of a webhook calls this delivery; sent again, it starts nothing.
+    # The webhook sender's delivery ID; a repeated one starts no run.
     delivery = models.CharField(max_length=255, blank=True, default="")
 
     objects: ClassVar = WorkflowRunQuerySet.as_manager()

@@ -1,4 +1,4 @@
-"""How large an agent's own workspace is, if nothing else is said, and may be at most."""
+"""Default and maximum sizes of an agent's workspace."""
 
 USUAL_MIB = 256
 USUAL_FILES = 10_000

@@ -1,8 +1,8 @@
-"""Two policies over one past call. Pure.
+"""Compare the decisions of two policies about one past call. No I/O.
 
-The audit keeps a call's arguments with secrets masked, and of long ones only the start. A condition
-that reads what isn't kept is unknown: it is taken both ways, the same way in both policies, and
-only what comes out either way is said. Everything else is undecidable.
+Audit entries have masked arguments, and only the start of long ones. A condition that reads a
+hidden value is unknown: both results are tried, the same one in both policies, and a verdict is
+reported only if it is the same either way. Otherwise the call is undecidable.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,19 +18,19 @@ from bonobot.core.text.masked_values import MASK, TOO_DEEP
 Path = tuple[str | int, ...]
 Kind = Literal["same", "flip", "undecidable"]
 
-# Refusals by what a person ruled. Any other (a limit, arguments that don't fit, a switch) would
-# have come under every policy.
+# Codes of denials by policy. Other refusals (limits, invalid arguments, kill switches) don't depend
+# on the policy.
 RULED = frozenset({"denied_by_policy", "denied_by_organization", "denied_by_binding"})
-MOST_UNKNOWN = 6  # unknown conditions about one call: 64 ways they can turn out
-MOST_HIDDEN = 64  # beyond so many hidden values nothing is taken as known
+MOST_UNKNOWN = 6  # unknown conditions per call: 64 combinations
+MOST_HIDDEN = 64  # with more hidden values, all arguments count as unknown
 EVERYTHING: tuple[Path, ...] = ((),)
 
 _CUT = {"truncated", "sha256", "length"}
-_STRUCTURE = frozenset(  # these read which members there are and how many, never a member's value
+_STRUCTURE = frozenset(  # these depend on which values exist, not on the values themselves
     {"dependentRequired", "maxItems", "maxProperties", "minItems", "minProperties"}
     | {"propertyNames", "required", "type", "maxContains", "minContains"}
 )
-_OF_SCALARS = frozenset(  # of an object or array these say nothing
+_OF_SCALARS = frozenset(  # these don't apply to objects and arrays
     {"exclusiveMaximum", "exclusiveMinimum", "format", "maximum", "maxLength", "minimum"}
     | {"minLength", "multipleOf", "pattern"}
 )
@@ -48,9 +48,9 @@ _ITEMS = frozenset({"additionalItems", "contains", "items", "prefixItems", "unev
 
 @dataclass(frozen=True, slots=True)
 class VerdictPair:
-    """What two policies make of one call; a verdict is empty where nobody can tell.
+    """The verdicts of two policies about one call; empty if undecidable.
 
-    `rule` is what decides under the changed policy.
+    `rule` is the deciding rule of the changed policy.
     """
 
     kind: Kind
@@ -61,14 +61,14 @@ class VerdictPair:
 
 @dataclass(slots=True)
 class PolicyComparison:
-    """Two rulings over the same calls; what doesn't depend on arguments is decided once a tool."""
+    """Compares two effective policies; caches verdicts that don't depend on arguments by tool."""
 
     now: EffectivePolicy
     changed: EffectivePolicy
     _settled: dict[ToolFacts, VerdictPair | None] = field(default_factory=dict)
 
     def without_arguments(self, tool: ToolFacts) -> VerdictPair | None:
-        """Return the verdicts where no argument has a say, else None."""
+        """Return the verdicts if they don't depend on arguments, else None."""
         if tool not in self._settled:
             rules = (*self.now.rules_about(tool), *self.changed.rules_about(tool))
             conditional = any(rule.condition is not None for rule in rules)
@@ -76,7 +76,7 @@ class PolicyComparison:
         return self._settled[tool]
 
     def of(self, tool: ToolFacts, arguments: Arguments | None) -> VerdictPair:
-        """Return the verdicts about a call with these arguments; None: they aren't known."""
+        """Return the verdicts about a call; `arguments` None means unknown."""
         settled = self.without_arguments(tool)
         return settled or compare(tool, arguments, self.now, self.changed)
 
@@ -84,7 +84,7 @@ class PolicyComparison:
 def compare(
     tool: ToolFacts, arguments: Arguments | None, now: EffectivePolicy, changed: EffectivePolicy
 ) -> VerdictPair:
-    """Return what becomes of a call whose arguments are as the audit keeps them."""
+    """Return the verdicts about a call with arguments from the audit log."""
     rulings = _filter_for_tool(now, tool), _filter_for_tool(changed, tool)
     unknown = _list_unknown_conditions(rulings, list_hidden_paths(arguments))
     if len(unknown) > MOST_UNKNOWN:
@@ -113,7 +113,7 @@ def _summarize_decisions(decided: list[tuple[PolicyDecision, ...]]) -> VerdictPa
 
 
 def _filter_for_tool(ruling: EffectivePolicy, tool: ToolFacts) -> EffectivePolicy:
-    """Return the ruling with the rules about this tool alone."""
+    """Return the effective policy with only the rules that match this tool."""
     what = tool.source, tool.server_id, tool.own_name
     return replace(
         ruling,
@@ -125,7 +125,7 @@ def _filter_for_tool(ruling: EffectivePolicy, tool: ToolFacts) -> EffectivePolic
 def _list_unknown_conditions(
     rulings: tuple[EffectivePolicy, ...], paths: tuple[Path, ...]
 ) -> list[str]:
-    """Return the conditions that read something hidden, each once, as their canonical texts."""
+    """Return the conditions that read a hidden value, as canonical JSON without duplicates."""
     conditions = {
         to_canonical_json(rule.condition): rule.condition
         for ruling in rulings
@@ -140,7 +140,7 @@ def _list_unknown_conditions(
 
 
 def _apply_assumptions(ruling: EffectivePolicy, known: Mapping[str, bool]) -> EffectivePolicy:
-    """Return the ruling with each unknown condition taken as holding, or not."""
+    """Return the effective policy with each unknown condition assumed to be met or not."""
     if not known:
         return ruling
     return replace(
@@ -165,7 +165,7 @@ def _apply_rule_assumptions(rules: tuple[Rule, ...], known: Mapping[str, bool]) 
 
 
 def list_hidden_paths(arguments: Any) -> tuple[Path, ...]:
-    """Return where the audit's arguments don't say what was sent; `()` is all of it."""
+    """Return the paths of hidden values in audited arguments; `()` is the whole value."""
     if not isinstance(arguments, Mapping) or set(arguments) == _CUT:
         return EVERYTHING
     found = tuple(islice(_list_masked_paths(arguments, ()), MOST_HIDDEN + 1))
@@ -178,7 +178,7 @@ def _list_masked_paths(value: Any, path: Path) -> Iterator[Path]:
             yield path
     elif isinstance(value, Mapping):
         if any(MASK in name for name in value):
-            yield path  # nobody knows which members there were
+            yield path  # the masked key is unknown
             return
         for name, member in value.items():
             yield from _list_masked_paths(member, (*path, name))
@@ -188,7 +188,7 @@ def _list_masked_paths(value: Any, path: Path) -> Iterator[Path]:
 
 
 def is_path_relevant(schema: Any, path: Path) -> bool:
-    """Tell whether a JSON Schema may depend on the value at this place; when in doubt, it does."""
+    """Return whether a JSON Schema may depend on the value at this path; True if in doubt."""
     if not isinstance(schema, Mapping):
         return not isinstance(schema, bool)
     if not path:
@@ -211,12 +211,12 @@ def _is_keyword_relevant(keyword: str, said: Any, path: Path) -> bool:
         return first in said and is_path_relevant(said[first], rest)
     if keyword == "patternProperties":
         return isinstance(first, str) and any(is_path_relevant(one, rest) for one in said.values())
-    # `const`, `enum` and `uniqueItems` compare whole values; references lead anywhere.
+    # `const`, `enum` and `uniqueItems` compare whole values; references may point anywhere.
     return True
 
 
 def _list_subschemas(keyword: str, said: Any) -> list[Any]:
-    """Return the schemas of a keyword that are about the same value."""
+    """Return the subschemas of a keyword that apply to the same value."""
     if keyword in ("dependencies", "dependentSchemas"):
         return [one for one in said.values() if not isinstance(one, list)]
     return said if isinstance(said, list) else [said]

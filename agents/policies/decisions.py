@@ -1,32 +1,29 @@
-"""Allow, ask, deny: tools, resources, prompts. Pure.
+"""Decide whether tools, resources and prompts may be called: allow, ask or deny. No I/O.
 
-The order is fixed. The first stage that refuses is the answer; where none does, a stage that asks
-makes it a question to a person:
+The stages of a tool run in a fixed order. The first one that denies decides; if none does, the
+first one that asks requires an approval:
 
-1. the organization is not halted, and the agent is switched on,
-2. the server is switched on,
-3. the agent has the server (a binding, switched on), or was given the built-in tool,
-4. the definition is approved as it stands, still offered, and switched on,
-5. the binding's own lists (a denied tool is denied whatever else says),
-6. the organization's rules: what they deny is denied to every agent, what they ask about is asked,
-7. the agent's policy: `none` blocks all, `allowlist` lets through what an allow or ask rule names
-   (and no deny rule), `denylist` and `all` what no deny rule names; an ask rule asks in each mode
+1. the organization is not halted, and the agent is enabled,
+2. the server is enabled,
+3. the server is attached to the agent and enabled there, or the built-in tool is,
+4. the definition is approved in its current version, still offered, and enabled,
+5. the attached server's own lists (a tool denied there is always denied),
+6. the organization's rules: their deny and ask rules apply to every agent,
+7. the agent's policy: `none` blocks all, `allowlist` allows what an allow or ask rule matches (and
+   no deny rule), `denylist` and `all` what no deny rule matches; ask rules apply in each mode
    but `none`.
 
-Deny goes before ask, ask before allow. A tool is its server plus the server's own name for it.
-Names that an agent or a gateway shows play no part, so renaming, wrapping or a look-alike never
-changes a decision.
+Deny precedes ask, and ask precedes allow. A tool is identified by its server and the server's own
+name for it, so display names never affect a decision.
 
-The first stages are those of tools: nothing is halted, the agent is on, the server is on, the agent
-has it, the definition is approved as it stands, still offered and switched on. Then:
+Resources, templates and prompts pass stages 1 to 4. Then:
 
-- the offer is TICKED in the binding: a pattern there means its URI, template or name (a tool
-  needs no tick, these do), and
-- the policy's mode is not `none`, which blocks everything.
+- a pattern of the attached server must match the URI, template or name (tools don't need that),
+- the policy's mode must not be `none`.
 
-Patterns are globs. One over a template's own text (`notes://{id}`, or `*`) ticks the template, and
-its variables then never span a `/`; one over the URI that is asked for (`file:///srv/docs/*`) ticks
-just what it means, and there a variable may.
+Patterns are globs. A pattern that matches a template's text (`notes://{id}`, or `*`) allows the
+template, and its variables don't match a `/`. A pattern that matches the requested URI
+(`file:///srv/docs/*`) allows just that URI, and variables may match a `/`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -44,7 +41,7 @@ UNRULED = Policy("all")
 
 @dataclass(frozen=True, slots=True)
 class KillSwitches:
-    """What stops everything: the organization's kill switch and the agent's."""
+    """The kill switches of the organization and the agent; True means running."""
 
     organization: bool = True
     agent: bool = True
@@ -55,9 +52,9 @@ ON = KillSwitches()
 
 @dataclass(frozen=True, slots=True)
 class AgentServerScope:
-    """What a binding lets through of its server; None in place of a scope means: not bound.
+    """What an attached server allows; None instead of a scope means not attached.
 
-    No `allowed` means every tool; no `resources` or `prompts` means none of them.
+    An empty `allowed` means every tool; an empty `resources` or `prompts` means none of them.
     """
 
     enabled: bool = True
@@ -69,10 +66,10 @@ class AgentServerScope:
 
 @dataclass(frozen=True, slots=True)
 class EffectivePolicy:
-    """All that decides about the calls of one agent, or about those without an agent.
+    """Everything that decides calls of one agent, or calls without an agent.
 
-    `policy` is the agent's (or the organization's, without an agent), `organization` what the
-    organization rules for every agent, `scopes` what each bound server's binding lets through.
+    `policy` is the agent's (or the organization's, without an agent), `organization` has the
+    organization's rules for every agent, `scopes` are those of the attached servers.
     """
 
     policy: Policy = field(default_factory=Policy)
@@ -81,25 +78,25 @@ class EffectivePolicy:
     scopes: Mapping[UUID, AgentServerScope] = field(default_factory=dict)
 
     def scope(self, server_id: UUID | None) -> AgentServerScope | None:
-        """Return the scope of a server; None: the agent doesn't have it."""
+        """Return the scope of a server; None if it isn't attached."""
         return self.scopes.get(server_id) if server_id else None
 
     def rules_about(self, tool: "ToolFacts") -> tuple[Rule, ...]:
-        """Return the rules that could have a say about a tool, whatever its arguments."""
+        """Return the rules that match a tool, whatever its arguments."""
         what = tool.source, tool.server_id, tool.own_name
         return (*self.organization.about(*what), *self.policy.about(*what))
 
 
 class DecisionFacts(Protocol):
-    """What the stages need that tools and other offers have in common."""
+    """The facts that tools and other definitions have in common."""
 
     @property
     def noun(self) -> str:
-        """What people call it: tool, resource or prompt; refusal codes begin with it."""
+        """The kind of definition: tool, resource or prompt; error codes start with it."""
 
     @property
     def label(self) -> str:
-        """How people name it, and only shown."""
+        """The display name, used only in messages."""
 
     @property
     def server_name(self) -> str:
@@ -111,7 +108,7 @@ class DecisionFacts(Protocol):
 
     @property
     def enabled(self) -> bool:
-        """Whether the definition is switched on."""
+        """Whether the definition is enabled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +116,9 @@ class ToolFacts:
     """Everything about a tool that a decision depends on.
 
     `state` is the definition's (`approved`, `pending`, `changed`, `refused`, `gone`), or
-    `instructions_changed` where its server's wait for a review; built-in tools are always
-    `approved`. `label` is how people name the tool, and only shown. `kit` names
-    the built-in tools that it belongs to, and `granted` says whether the agent was given it.
+    `instructions_changed` if its server's instructions need a review; built-in tools are always
+    `approved`. `label` is the display name. `toolset` names the toolset of a built-in tool, and
+    `granted` says whether the agent has it.
     """
 
     source: str
@@ -137,13 +134,13 @@ class ToolFacts:
 
     @property
     def noun(self) -> str:
-        """What people call it."""
+        """The kind of definition."""
         return "tool"
 
 
 @dataclass(frozen=True, slots=True)
 class StageVerdict:
-    """One stage's verdict; `code` is empty where it lets the call through, or asks a person."""
+    """The verdict of one stage; `code` is empty unless it denies."""
 
     name: str
     rule: str
@@ -154,13 +151,13 @@ class StageVerdict:
 
     @property
     def allows(self) -> bool:
-        """Tell whether this stage lets the call through, if need be with a person's yes."""
+        """Whether this stage allows the call, possibly with an approval."""
         return not self.code
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyDecision:
-    """Allow, ask or deny, the rule that made it, and what to do next."""
+    """Allow, ask or deny, with the deciding rule and what to do next."""
 
     verdict: str
     rule: str
@@ -170,12 +167,12 @@ class PolicyDecision:
 
     @property
     def allowed(self) -> bool:
-        """Tell whether the call may go on by itself."""
+        """Whether the call needs no approval."""
         return self.verdict == "allow"
 
     @property
     def offered(self) -> bool:
-        """Tell whether the tool is there to be called, be it with a person's yes."""
+        """Whether the tool can be called, possibly with an approval."""
         return self.verdict != "deny"
 
 
@@ -215,12 +212,12 @@ def decide(
     ruling: EffectivePolicy,
     arguments: Arguments | None = None,
 ) -> PolicyDecision:
-    """Return what all stages come to; without `arguments`, what they might come to."""
+    """Return the decision about a tool; without `arguments` it is preliminary."""
     return resolve_verdict(evaluate_tool_stages(tool, ruling, arguments))
 
 
 def resolve_verdict(found: Iterable[StageVerdict]) -> PolicyDecision:
-    """Return what the stages decide: the first that refuses, else the first that asks."""
+    """Return the stages' decision: the first that denies, else the first that asks."""
     last, asking = StageVerdict("policy", "policy:none"), None
     for stage in found:
         if not stage.allows:
@@ -252,7 +249,7 @@ def evaluate_tool_stages(
 
 
 def evaluate_agent_stage(switches: KillSwitches) -> StageVerdict:
-    """Say whether the organization runs, and the agent is switched on."""
+    """Check that the organization is not halted and the agent is enabled."""
     if not switches.organization:
         return StageVerdict(
             "organization",
@@ -267,7 +264,7 @@ def evaluate_agent_stage(switches: KillSwitches) -> StageVerdict:
 
 
 def evaluate_server_stage(name: str, enabled: bool) -> StageVerdict:
-    """Say whether the server is switched on."""
+    """Check that the server is enabled."""
     return _build_switch_stage(
         "server",
         enabled,
@@ -285,7 +282,7 @@ def _build_switch_stage(name: str, on: bool, code: str, reason: str) -> StageVer
 
 
 def evaluate_attachment_stage(facts: DecisionFacts, scope: AgentServerScope | None) -> StageVerdict:
-    """Say whether the agent has the server, switched on."""
+    """Check that the server is attached to the agent and enabled there."""
     if scope is not None and scope.enabled:
         return StageVerdict("binding", "binding:enabled")
     reason = format_message(
@@ -302,7 +299,7 @@ def evaluate_attachment_stage(facts: DecisionFacts, scope: AgentServerScope | No
 
 
 def _evaluate_toolset_stage(tool: ToolFacts) -> StageVerdict:
-    """Say whether the agent was given the built-in tools that this one belongs to."""
+    """Check that the agent has the toolset of a built-in tool."""
     if tool.granted:
         return StageVerdict("binding", "binding:enabled")
     return StageVerdict(
@@ -318,7 +315,7 @@ def _evaluate_toolset_stage(tool: ToolFacts) -> StageVerdict:
 
 
 def evaluate_review_stage(facts: DecisionFacts) -> StageVerdict:
-    """Say whether the definition is approved as it stands, still offered, and switched on."""
+    """Check that the definition is approved, still offered, and enabled."""
     if refusal := _DEFINITION_REFUSALS.get(facts.state):
         code, words, remedy = refusal
         reason = words(noun=facts.noun, label=facts.label)
@@ -408,7 +405,7 @@ def _evaluate_policy(tool: ToolFacts, policy: Policy, arguments: Arguments | Non
 
 
 class _MatchingRules:
-    """The first rule of each effect that is about a tool and holds for its arguments."""
+    """The first rule of each effect that matches a tool and its arguments."""
 
     def __init__(self, tool: ToolFacts, policy: Policy, arguments: Arguments | None) -> None:
         self.allow: Rule | None = None
@@ -435,7 +432,7 @@ def _build_ask_stage(stage: str, rule: str, tool: ToolFacts) -> StageVerdict:
 
 Kind = Literal["resource", "resource_template", "prompt"]
 
-# Means everything, so it says nothing about any URI in particular.
+# Matches everything, so it doesn't count as a pattern over a specific URI.
 EVERYTHING = "*"
 
 
@@ -443,8 +440,8 @@ EVERYTHING = "*"
 class DefinitionFacts:
     """Everything about a resource, template or prompt that a decision depends on.
 
-    `own_name` is its URI, its template or its name: with the server, that is what it is. `uri` is
-    what is asked for through a template. `state` is the definition's, as with tools.
+    `own_name` is its URI, template or name, which identifies it at its server. `uri` is the URI
+    requested through a template. `state` is the definition's, as for tools.
     """
 
     kind: Kind
@@ -458,22 +455,22 @@ class DefinitionFacts:
 
     @property
     def source(self) -> str:
-        """Whose it is: always a server's."""
+        """The source of the definition: always a server."""
         return "mcp"
 
     @property
     def noun(self) -> str:
-        """What people call it."""
+        """The kind of definition for people."""
         return "prompt" if self.kind == "prompt" else "resource"
 
     @property
     def label(self) -> str:
-        """How people name it, and only shown."""
+        """The display name."""
         return self.own_name
 
 
 def decide_offer(offer: DefinitionFacts, ruling: EffectivePolicy) -> PolicyDecision:
-    """Return the decision of the first stage that refuses, or of the last one."""
+    """Return the decision about a resource, template or prompt."""
     return resolve_verdict(evaluate_definition_stages(offer, ruling))
 
 
@@ -491,13 +488,13 @@ def evaluate_definition_stages(
 
 
 def is_match(pattern: str, name: str) -> bool:
-    """Tell whether a pattern of a binding means this URI, template or name."""
-    # Compared as it is too: a URI may hold `?` and `[`, and then names itself.
+    """Return whether a pattern matches this URI, template or name."""
+    # Also compared literally, since a URI may contain `?` and `[`.
     return pattern == name or fnmatchcase(name, pattern)
 
 
 def can_span_slashes(scope: AgentServerScope | None, uri: str) -> bool:
-    """Tell whether variables may span a `/` here: a pattern over the URI itself says so."""
+    """Return whether template variables may match a `/`: only if a pattern matches the URI."""
     patterns = scope.resources if scope else ()
     return any(one != EVERYTHING and is_match(one, uri) for one in patterns)
 

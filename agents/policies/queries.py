@@ -1,4 +1,4 @@
-"""Read policies, kill switches and attached servers from their rows, as decisions take them."""
+"""Load policies, kill switches and attached servers for decisions."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -18,14 +18,14 @@ from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Conflict, NotFound
 from mcp_servers.models import Server
 
-# What a call without an agent gets of a server: all of it, URIs of any depth too.
+# The scope of calls without an agent: everything, including URIs of any depth.
 EVERYTHING = AgentServerScope(resources=("*", "*:*"), prompts=("*",))
 
 
 def build_agent_policy(
     agent: Agent, bindings: Iterable[Any], own: ToolPolicy | None
 ) -> EffectivePolicy:
-    """Return what decides an agent's calls; `own` is the organization's policy."""
+    """Return the effective policy of an agent."""
     return EffectivePolicy(
         policy=_build_policy(getattr(agent, "tool_policy", None)),
         organization=replace(_build_organization_policy(own), mode="all"),
@@ -35,7 +35,7 @@ def build_agent_policy(
 
 
 def build_server_policy(server: Server, own: ToolPolicy | None) -> EffectivePolicy:
-    """Return what decides calls of a server without an agent: the organization's policy."""
+    """Return the effective policy of calls to a server without an agent: the organization's."""
     return EffectivePolicy(
         policy=_build_organization_policy(own),
         switches=KillSwitches(server.organization.halted_at is None),
@@ -44,7 +44,7 @@ def build_server_policy(server: Server, own: ToolPolicy | None) -> EffectivePoli
 
 
 def load_policy(kind: str, pk: UUID) -> EffectivePolicy:
-    """Return what decides an agent's calls, or a server's without one; raises `NotFound`."""
+    """Return the effective policy of an agent or of direct calls to a server; raises `NotFound`."""
     if kind == "agent":
         return _load_agent_policy(pk)
     server = Server.objects.select_related("organization").filter(pk=pk).first()
@@ -63,7 +63,7 @@ def _load_agent_policy(pk: UUID) -> EffectivePolicy:
 
 
 def build_agent_draft(agent: Agent, ruling: EffectivePolicy) -> EffectivePolicy | None:
-    """Return the ruling as the policy in the shadow of the agent's would have it."""
+    """Return the effective policy with the agent's shadow policy, if it has one."""
     row: ToolPolicy | None = getattr(agent, "tool_policy", None)
     return replace(ruling, policy=read_policy(row.draft)) if row and row.draft else None
 
@@ -71,7 +71,7 @@ def build_agent_draft(agent: Agent, ruling: EffectivePolicy) -> EffectivePolicy 
 def build_organization_draft(
     row: ToolPolicy | None, ruling: EffectivePolicy, *, of_agent: bool
 ) -> EffectivePolicy | None:
-    """Return a ruling as the policy in the shadow of the organization's would have it."""
+    """Return the effective policy with the organization's shadow policy, if it has one."""
     return (
         apply_organization_policy(ruling, read_policy(row.draft), of_agent)
         if row and row.draft
@@ -82,9 +82,9 @@ def build_organization_draft(
 def apply_organization_policy(
     ruling: EffectivePolicy, policy: Policy, of_agent: bool
 ) -> EffectivePolicy:
-    """Return a ruling under another policy of the organization.
+    """Return the effective policy with another policy of the organization.
 
-    Its deny and ask rules hold for every agent; without an agent, all of it decides.
+    For agents only its deny and ask rules apply; without an agent, all of it does.
     """
     if of_agent:
         return replace(ruling, organization=replace(policy, mode="all"))
@@ -92,7 +92,7 @@ def apply_organization_policy(
 
 
 def find_organization_policy(organization_id: UUID) -> ToolPolicy | None:
-    """Return what rules calls without an agent, and with its deny and ask rules every agent."""
+    """Return the organization's policy, if there is one."""
     found = ToolPolicy.objects.filter(organization_id=organization_id, agent=None)
     return found.prefetch_related("rules").first()
 
@@ -108,19 +108,19 @@ def _build_policy(row: ToolPolicy | None) -> Policy:
 
 
 def build_rules(rows: Iterable[ToolRule]) -> tuple[Rule, ...]:
-    """Return stored rules, or such as could be stored, as decisions take them."""
+    """Return stored (or unsaved) rules in the form used by decisions."""
     return tuple(
         Rule(row.effect, row.source, row.pattern, row.server_id, row.condition) for row in rows
     )
 
 
 def build_switches(agent: Agent) -> KillSwitches:
-    """Return how the kill switches over an agent stand, as its row and its organization's say."""
+    """Return the kill switches of an agent and its organization."""
     return KillSwitches(agent.organization.halted_at is None, agent.enabled)
 
 
 def require_on(agent: Agent) -> None:
-    """Raise `Conflict` where a kill switch stands over an agent: nothing of it may begin."""
+    """Raise `Conflict` if the agent or its organization is stopped by a kill switch."""
     stage = evaluate_agent_stage(build_switches(agent))
     if not stage.allows:
         raise Conflict(stage.reason, code=stage.code, rule=stage.rule, remedy=stage.remedy)

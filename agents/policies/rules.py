@@ -1,11 +1,11 @@
-"""Rules, conditions, glob lists. Pure.
+"""Policy rules, their conditions, and glob lists. No I/O.
 
-A rule means a server's own tool names (or built-in ones) and may ask something of the arguments,
-as a JSON Schema. Until the arguments are known, as in a list, a rule with a condition counts only
-where it allows: the list shows what might be called.
+A rule matches a server's own tool names (or built-in ones) and may have a condition on the
+arguments, as a JSON Schema. As long as the arguments are unknown, as in a list, a rule with a
+condition only counts if it allows: the list shows what might be callable.
 
-A binding keeps globs over the server's own names; none means everything, also what comes later.
-Nobody gets everything by leaving a list empty: a choice names at least one, or says `*`.
+An attached server stores globs over the server's own names; none means everything, including
+future tools. A selection must name at least one or `*`, so an empty form field allows nothing.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -26,7 +26,7 @@ Arguments = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule; `server_id` None means any server, no `condition` any arguments."""
+    """One rule; without `server_id` it matches any server, without `condition` any arguments."""
 
     effect: str
     source: str
@@ -35,20 +35,20 @@ class Rule:
     condition: Mapping[str, Any] | None = field(default=None, hash=False)
 
     def matches(self, source: str, server_id: UUID | None, own_name: str) -> bool:
-        """Tell whether this rule is about a tool, whatever its arguments."""
+        """Return whether this rule matches a tool, whatever its arguments."""
         if self.source != source:
             return False
         if self.server_id is not None and self.server_id != server_id:
             return False
         if fnmatchcase(own_name, self.pattern):
             return True
-        # A glob, and all that restricts, also means the name as models see it (`create_*` for
-        # `create-issue`); an exact permission never reaches a tool of a similar name.
+        # Globs and restricting rules also match the name as models see it (`create_*` for
+        # `create-issue`); an exact allow rule never matches a similar name.
         lenient = self.effect != "allow" or "*" in self.pattern
         return lenient and matches_tool_name(self.pattern, own_name)
 
     def holds(self, arguments: Arguments | None) -> bool:
-        """Tell whether the condition holds; one that can't be told never widens anything."""
+        """Return whether the condition is met; an undecidable one never allows more."""
         if self.condition is None:
             return True
         if arguments is None:
@@ -69,8 +69,8 @@ class Policy:
 
     mode: str = "none"
     rules: tuple[Rule, ...] = ()
-    # Places of rules that name one tool, by that name, and those of all others: thousands of tools
-    # aren't held against thousands of rules.
+    # Indexes of rules with an exact name, by that name, and of all others, so that thousands of
+    # tools aren't compared with thousands of rules.
     _exact: Mapping[tuple[str, str], list[int]] = field(init=False, compare=False, repr=False)
     _others: tuple[int, ...] = field(init=False, compare=False, repr=False)
 
@@ -86,7 +86,7 @@ class Policy:
         object.__setattr__(self, "_others", tuple(others))
 
     def about(self, source: str, server_id: UUID | None, own_name: str) -> Iterator[Rule]:
-        """Yield the rules about a tool in their order, whatever its arguments."""
+        """Return the rules that match a tool, in order, whatever its arguments."""
         if not self.rules:
             return iter(())
         places = {
@@ -98,7 +98,7 @@ class Policy:
         return (rule for rule in found if rule.matches(source, server_id, own_name))
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the policy as JSON; `read_policy` reads it."""
+        """Return the policy as JSON data for `read_policy`."""
         return {
             "mode": self.mode,
             "rules": [
@@ -115,7 +115,7 @@ class Policy:
 
 
 def read_policy(written: Mapping[str, Any]) -> Policy:
-    """Return the policy that `Policy.as_dict` wrote."""
+    """Return the policy from the output of `Policy.as_dict`."""
     rules = tuple(
         Rule(**{**one, "server_id": UUID(one["server_id"]) if one["server_id"] else None})
         for one in written["rules"]
@@ -129,10 +129,10 @@ EVERYTHING = "*"
 def choose(
     patterns: Sequence[str], offered: Collection[str], *, field: str = "allowed_tools"
 ) -> list[str]:
-    """Return what a binding keeps of a choice among `offered` names: [] for `*`, else the globs.
+    """Return the globs to store for a selection of names: [] for `*`.
 
-    Raises `Invalid`: `nothing_chosen` for an empty choice, `unknown_tool` where a name or glob
-    means none of what is offered (what offers nothing yet, is not asked).
+    Raises `InvalidInput`: `nothing_chosen` for an empty selection, `unknown_tool` if a pattern
+    matches none of `available_names` (not checked if there are none yet).
     """
     if EVERYTHING in patterns:
         return []
@@ -161,19 +161,19 @@ def choose(
 
 
 def is_name_allowed(name: str, allowed: Sequence[str], denied: Sequence[str] = ()) -> bool:
-    """Tell whether a binding with these lists lets a name through."""
+    """Return whether these lists allow a name."""
     if any(fnmatchcase(name, glob) for glob in denied):
         return False
     return not allowed or any(fnmatchcase(name, glob) for glob in allowed)
 
 
 def build_globs(names: Collection[str], offered: Collection[str], kept: Sequence[str]) -> list[str]:
-    """Return the globs for ticked names: those at hand where they already mean just these."""
+    """Return globs for the selected names; the current ones if they match exactly these."""
     if kept and {name for name in offered if is_name_allowed(name, kept)} == set(names):
         return list(kept)
     return [escape_glob(name) for name in sorted(names)]
 
 
 def escape_glob(name: str) -> str:
-    """Return a glob that means exactly this name."""
+    """Return a glob that matches exactly this name."""
     return "".join(f"[{char}]" if char in "*?[" else char for char in name)

@@ -1,7 +1,7 @@
-"""Write and read policies as people name tools.
+"""Read and write policies in terms of the tool names that people use.
 
 People write the names that models see (`mcp_github_*`, `mcp_time_get_current_time`,
-`current_time`); stored is the server and a pattern over its own names.
+`current_time`); rules store the server and a pattern over its own names.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,21 +30,21 @@ from mcp_servers.tool_names import EVERY_SERVER, parse_rule_target
 
 @dataclass(frozen=True)
 class RuleSpec:
-    """A name or glob with a condition: a JSON Schema that the arguments must fit."""
+    """A name or glob with a condition: a JSON Schema that the arguments must match."""
 
     tool: str
     when: Mapping[str, Any] = field(hash=False)
 
 
 Entry = str | RuleSpec
-# Whose policy it is; the organization's has no agent in its row.
+# The owner of a policy; an organization's policy row has no agent.
 Owner = Agent | Organization
 EFFECTS = ("allow", "ask", "deny")
 
 
 @dataclass(frozen=True)
 class PolicySpec:
-    """A policy as people write and read it: a mode, and what to allow, ask about and deny."""
+    """A policy as people write it: a mode, and entries to allow, ask about and deny."""
 
     mode: str
     allow: tuple[Entry, ...] = ()
@@ -52,12 +52,12 @@ class PolicySpec:
     ask: tuple[Entry, ...] = ()
 
     def entries(self, effect: str) -> tuple[Entry, ...]:
-        """Return what is allowed, asked about or denied."""
+        """Return the entries of an effect."""
         found: tuple[Entry, ...] = getattr(self, effect)
         return found
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the policy as REST and files have it; an entry with a condition is an object."""
+        """Return the policy for REST and files; an entry with a condition is an object."""
         lists = {
             effect: [_serialize_entry(one) for one in self.entries(effect)] for effect in EFFECTS
         }
@@ -65,9 +65,9 @@ class PolicySpec:
 
 
 def set_policy(principal: Principal, owner: Owner, text: PolicySpec) -> ToolPolicy:
-    """Replace a policy; raises `Invalid` naming the entry that can't be understood.
+    """Replace a policy; raises `InvalidInput` with the field of an invalid entry.
 
-    An agent's is its operators' business, the organization's that of its owners.
+    Operators may change an agent's policy, owners the organization's.
     """
     agent = _find_agent(owner)
     principal.require(Action.MANAGE_AGENTS if agent else Action.MANAGE_ORGANIZATION)
@@ -85,7 +85,7 @@ def set_policy(principal: Principal, owner: Owner, text: PolicySpec) -> ToolPoli
 
 
 def build_tool_rules(owner: Owner, text: PolicySpec) -> list[ToolRule]:
-    """Return the rules that a policy's words mean, not stored yet; raises `Invalid`."""
+    """Return the unsaved rules of a policy; raises `InvalidInput`."""
     if text.mode not in ToolPolicy.Mode.values:
         raise InvalidInput(
             format_message("There is no policy mode {mode!r}.", mode=text.mode),
@@ -99,7 +99,7 @@ def build_tool_rules(owner: Owner, text: PolicySpec) -> list[ToolRule]:
 
 
 def load_policy_spec(owner: Owner) -> PolicySpec:
-    """Return a policy in the words that `set_policy` takes."""
+    """Return an owner's policy in the form that `set_policy` takes."""
     policy = filter_policy(owner).prefetch_related("rules__server").first()
     if policy is None:
         return PolicySpec(get_default_mode(owner))
@@ -107,7 +107,7 @@ def load_policy_spec(owner: Owner) -> PolicySpec:
 
 
 def build_policy_spec(owner: Owner, mode: str, rules: Sequence[ToolRule]) -> PolicySpec:
-    """Return a mode and rules in the words that `set_policy` takes."""
+    """Return a mode and rules in the form that `set_policy` takes."""
     named = {(row.server_id, row.own_name): row.name for row in _list_tool_names(owner)}
     words: dict[str, list[Entry]] = {effect: [] for effect in EFFECTS}
     everything = {_build_effect_key(rule) for rule in rules if _is_every_builtin(rule)}
@@ -117,23 +117,23 @@ def build_policy_spec(owner: Owner, mode: str, rules: Sequence[ToolRule]) -> Pol
             and _is_every(rule)
             and _build_effect_key(rule) in everything
         ):
-            continue  # `*` says both halves of it
+            continue  # `*` already covers both sources
         name = _format_rule(rule, named)
         words[rule.effect].append(RuleSpec(name, rule.condition) if rule.condition else name)
     return PolicySpec(mode, **{effect: tuple(found) for effect, found in words.items()})
 
 
 def build_draft_policy(owner: Owner, text: PolicySpec) -> Policy:
-    """Return a policy that isn't saved, to decide by; raises `Invalid` as `set_policy` does."""
+    """Return an unsaved policy for decisions; raises `InvalidInput` as `set_policy` does."""
     found = _build_all_rules(owner, text)
     rules = (Rule(r.effect, r.source, r.pattern, r.server_id, r.condition) for r in found)
     return Policy(text.mode, tuple(rules))
 
 
 def is_policy(owner: Owner, text: PolicySpec) -> bool:
-    """Tell whether `text` says what the policy is, in whatever words and order.
+    """Return whether `spec` is equivalent to the current policy.
 
-    Raises `Invalid` as `set_policy` does.
+    Raises `InvalidInput` as `set_policy` does.
     """
     policy = filter_policy(owner).first()
     return is_same_policy(
@@ -145,7 +145,7 @@ def is_policy(owner: Owner, text: PolicySpec) -> bool:
 
 
 def is_same_policy(owner: Owner, text: PolicySpec, mode: str, rules: Iterable[ToolRule]) -> bool:
-    """Tell whether `text` says this mode and these rules, in whatever words and order."""
+    """Return whether `spec` is equivalent to this mode and these rules."""
     wanted = {_build_rule_key(rule) for rule in _build_all_rules(owner, text)}
     return mode == text.mode and {_build_rule_key(rule) for rule in rules} == wanted
 
@@ -159,27 +159,27 @@ def _find_agent(owner: Owner) -> Agent | None:
 
 
 def get_organization_id(owner: Owner) -> UUID:
-    """Return the organization of a policy's owner."""
+    """Return the organization id of a policy's owner."""
     return owner.organization_id if isinstance(owner, Agent) else owner.pk
 
 
 def filter_policy(owner: Owner) -> QuerySet[ToolPolicy]:
-    """Return the row of an owner's policy, if one was ever written."""
+    """Return a queryset with the owner's policy row, if there is one."""
     return ToolPolicy.objects.filter(
         organization_id=get_organization_id(owner), agent=_find_agent(owner)
     )
 
 
 def get_default_mode(owner: Owner) -> str:
-    """Return the mode that holds where no policy was ever written."""
+    """Return the mode without a policy row."""
     return ToolPolicy.Mode.NONE if isinstance(owner, Agent) else ToolPolicy.Mode.ALL
 
 
 def _list_tool_names(owner: Owner) -> Iterable[Any]:
-    """Return the stored names that rules may use; an organization's tools have none."""
+    """Return the stored tool names that rules may use; organizations have none."""
     if not isinstance(owner, Agent):
         return ()
-    # Thousands, at each preview of a policy: without making objects of them.
+    # There may be thousands per preview: don't build model objects.
     return owner.tool_names.values_list("name", "server_id", "own_name", "server__slug", named=True)
 
 
@@ -200,7 +200,7 @@ def _serialize_entry(entry: Entry) -> Any:
 
 
 def format_entries(entries: Iterable[Entry]) -> str:
-    """Return entries in one line, for people."""
+    """Return entries as one line for people."""
     names = [one if isinstance(one, str) else f"{one.tool} (on a condition)" for one in entries]
     return ", ".join(names) or "–"
 
@@ -208,9 +208,9 @@ def format_entries(entries: Iterable[Entry]) -> str:
 def replace_policy(
     owner: Owner, mode: str, rules: Sequence[ToolRule], **columns: Any
 ) -> ToolPolicy:
-    """Store another mode and other rules, within a recorded change; `columns` are set too."""
+    """Replace mode, rules and `columns` of a policy; call it within a recorded change."""
     with transaction.atomic():
-        # Whoever compares a version of the policy locks its owner, too: none changes it meanwhile.
+        # Version checks lock the owner, too, so the policy can't change in between.
         lock(type(owner)._base_manager.filter(pk=owner.pk))
         policy, _ = ToolPolicy.objects.update_or_create(
             agent=_find_agent(owner),
@@ -232,7 +232,7 @@ def _build_all_rules(owner: Owner, text: PolicySpec) -> list[ToolRule]:
         for effect in EFFECTS
         for rule in _build_effect_rules(owner, effect, text.entries(effect), servers, known)
     ]
-    return list({_build_rule_key(rule): rule for rule in rules}.values())  # said twice is said once
+    return list({_build_rule_key(rule): rule for rule in rules}.values())  # without duplicates
 
 
 def _build_effect_rules(
@@ -285,7 +285,7 @@ def _build_rule(
 
 
 def _check_condition(when: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a condition that can be checked at once; raises `Invalid` for any other."""
+    """Return a condition that can be checked inline; raises `InvalidInput` for any other."""
     judged = classify_schema(when)
     if judged.verdict != "inline" or not when:
         raise InvalidInput(
@@ -299,7 +299,7 @@ def _check_condition(when: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _list_servers(owner: Owner) -> list[Server]:
-    """Return the servers that rules may name: an agent's own come before the pool's."""
+    """Return the servers that rules may name: an agent's own take precedence over the pool's."""
     pool = Server.objects.for_organization(get_organization_id(owner)).pool()
     return [*pool, *(Server.objects.in_scope(owner.pk) if isinstance(owner, Agent) else ())]
 

@@ -1,9 +1,7 @@
-"""Draft policy in shadow: set, enforce, discard.
+"""Draft policies in shadow mode, of agents or the organization: set, enforce, discard.
 
-The policy is an agent's or the organization's.
-
-While it stands, each call's audit row says what the draft would have decided, where that differs.
-It is stored as rules over servers and their own tool names, as the policy itself is.
+While a draft exists, the audit entry of each call says what the draft would have decided if that
+differs. It is stored as rules over servers and their own tool names, like the policy itself.
 """
 
 from collections.abc import Mapping
@@ -35,53 +33,53 @@ from bonobot.core.text.canonical_json import compute_digest, to_canonical_json
 from bonobot.ledger.audit.admin_changes import record_change
 from mcp_servers.models import Server
 
-# What a draft would have decided, in the audit's details: an agent's, the organization's.
+# Keys of shadow decisions in the details of audit entries: the agent's, the organization's.
 SHADOW = "shadow"
 ORGANIZATION_SHADOW = "organization_shadow"
 
 
 @dataclass(frozen=True)
 class ShadowDraft:
-    """A policy in the shadow, in words, and since when it stands there."""
+    """A draft policy and the time it was set."""
 
     text: PolicySpec
     since: datetime
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the draft as REST and the command line show it."""
+        """Return the draft for REST and the command line."""
         return {**self.text.as_dict(), "since": self.since.isoformat()}
 
 
 def build_policy(owner: Owner, text: PolicySpec) -> Policy:
-    """Return what a policy's words mean, as decisions take it; raises `Invalid`."""
+    """Return the policy of a spec for decisions; raises `InvalidInput`."""
     return Policy(text.mode, build_rules(build_tool_rules(owner, text)))
 
 
 def find_draft(owner: Owner) -> ShadowDraft | None:
-    """Return the draft that stands, if one does."""
+    """Return the current draft, if there is one."""
     found = _read(owner)
     return found[0] if found else None
 
 
 def get_draft(owner: Owner) -> ShadowDraft:
-    """Return the draft that stands; raises `NotFound` (code `no_draft`)."""
+    """Return the current draft; raises `NotFound` (`no_draft`)."""
     return _get_draft_and_rules(owner)[0]
 
 
 def get_draft_policy(owner: Owner) -> Policy:
-    """Return the draft that stands as decisions take it; raises `NotFound` (code `no_draft`)."""
+    """Return the current draft for decisions; raises `NotFound` (`no_draft`)."""
     draft, rules = _get_draft_and_rules(owner)
     return Policy(draft.text.mode, build_rules(rules))
 
 
 def is_draft(owner: Owner, text: PolicySpec) -> bool:
-    """Tell whether `text` says what the standing draft does; raises `Invalid` as `set_draft`."""
+    """Return whether `spec` equals the current draft; raises `InvalidInput` as `set_draft` does."""
     found = _read(owner)
     return found is not None and is_same_policy(owner, text, found[0].text.mode, found[1])
 
 
 def set_draft(principal: Principal, owner: Owner, text: PolicySpec) -> ShadowDraft:
-    """Let a policy run in the shadow from the next call on; raises `Invalid` as `set_policy`."""
+    """Set a draft policy, effective from the next call; raises `InvalidInput` as `set_policy`."""
     principal.require(_get_required_action(owner))
     policy, since = build_policy(owner, text), timezone.now()
     draft = {**policy.as_dict(), "since": since.isoformat()}
@@ -89,7 +87,7 @@ def set_draft(principal: Principal, owner: Owner, text: PolicySpec) -> ShadowDra
         **_build_audit_fields(principal, owner, "tool_policy_drafted", text.as_dict())
     ):
         agent = owner if isinstance(owner, Agent) else None
-        # Where no policy was ever written, the draft's row says what holds without one.
+        # Without a policy row, the new row gets the default mode.
         ToolPolicy.objects.update_or_create(
             agent=agent,
             organization_id=get_organization_id(owner),
@@ -100,7 +98,7 @@ def set_draft(principal: Principal, owner: Owner, text: PolicySpec) -> ShadowDra
 
 
 def delete_draft(principal: Principal, owner: Owner) -> None:
-    """Take the draft away; raises `NotFound` (code `no_draft`)."""
+    """Delete the draft; raises `NotFound` (`no_draft`)."""
     principal.require(_get_required_action(owner))
     details: dict[str, Any] = {}
     with record_change(
@@ -111,7 +109,7 @@ def delete_draft(principal: Principal, owner: Owner) -> None:
 
 
 def enforce_draft(principal: Principal, owner: Owner) -> ToolPolicy:
-    """Make the draft the policy, from the next call on; raises `NotFound` (`no_draft`)."""
+    """Make the draft the policy, effective from the next call; raises `NotFound` (`no_draft`)."""
     principal.require(_get_required_action(owner))
     details: dict[str, Any] = {}
     with record_change(**_build_audit_fields(principal, owner, "tool_policy_changed", details)):
@@ -139,7 +137,7 @@ def _get_draft_and_rules(owner: Owner) -> tuple[ShadowDraft, list[ToolRule]]:
 
 
 def _read(owner: Owner) -> tuple[ShadowDraft, list[ToolRule]] | None:
-    """Return the draft in words, and as rows that could be stored."""
+    """Return the draft and its unsaved rules, if there is one."""
     row = filter_policy(owner).first()
     if row is None or not row.draft:
         return None
@@ -149,7 +147,7 @@ def _read(owner: Owner) -> tuple[ShadowDraft, list[ToolRule]] | None:
 
 
 def _build_rule_rows(owner: Owner, policy: Policy) -> list[ToolRule]:
-    """Return the rules as they are stored; those about servers that are gone are left out."""
+    """Return unsaved rule rows, without rules about deleted servers."""
     wanted = {rule.server_id for rule in policy.rules if rule.server_id}
     servers = Server.objects.for_organization(get_organization_id(owner)).in_bulk(wanted)
     return [
@@ -168,7 +166,7 @@ def _build_rule_rows(owner: Owner, policy: Policy) -> list[ToolRule]:
 
 
 def format_owner_option(owner: Owner) -> str:
-    """Return how the command line names whose policy it is."""
+    """Return the command line argument that names the owner."""
     return owner.slug if isinstance(owner, Agent) else "--organization"
 
 

@@ -1,7 +1,7 @@
-"""A changed policy over past calls; what a draft did.
+"""Simulate a changed policy, or a shadow policy, over past calls.
 
-Read from the audit, the newest calls first, in pages. What the policy can't change is left out of
-the comparison: switches count as on, definitions as approved, servers as bound as they are now.
+Calls are read from the audit log in pages, newest first. The simulation ignores what the policy
+can't change: kill switches count as on, definitions as approved, servers as attached now.
 """
 
 import json
@@ -39,13 +39,13 @@ MOST_DAYS = 366
 PAGE = 500
 MOST_ROWS = 50_000
 MOST_S = 10.0
-SAMPLES = 5  # ids of calls shown with a group
-LONGEST_NAME = 255  # the audit's column; the whole name is in the sealed text
+SAMPLES = 5  # call ids per group
+LONGEST_NAME = 255  # of the audit column; the sealed text has the whole name
 
 
 @dataclass(slots=True)
 class SimulationGroup:
-    """Calls of one tool with the same fate; `after` is empty where nobody can tell."""
+    """Calls of one tool with the same verdicts; `after` is empty if undecidable."""
 
     agent_id: UUID | None
     agent_name: str
@@ -59,7 +59,7 @@ class SimulationGroup:
     samples: list[str] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the group as REST and the command line show it."""
+        """Return the group for REST and the command line."""
         return {
             "agent_id": str(self.agent_id) if self.agent_id else None,
             "agent": self.agent_name,
@@ -76,11 +76,11 @@ class SimulationGroup:
 
 @dataclass(slots=True)
 class PolicySimulation:
-    """What came of a replay, in calls (a refusal that came again counts as often as it came).
+    """The result of a simulation, in calls (repeated refusals count each time).
 
-    `elsewhere` are calls that something else than rules refused, so no policy changes them;
-    `otherwise` those that were decided in another way then than they would be now. `stopped` says
-    what ended the reading early: `rows`, `time`, or nothing.
+    `elsewhere` counts calls refused for other reasons than policy; `otherwise` those decided
+    differently then than they would be now. `stopped` says what ended the simulation early:
+    `rows`, `time`, or nothing.
     """
 
     since: datetime
@@ -97,16 +97,16 @@ class PolicySimulation:
 
     @property
     def flips(self) -> list[SimulationGroup]:
-        """Return what flips, the most calls first."""
+        """The groups whose verdict flips, most calls first."""
         return self._sorted("flip")
 
     @property
     def unsure(self) -> list[SimulationGroup]:
-        """Return what nobody can tell, the most calls first."""
+        """The undecidable groups, most calls first."""
         return self._sorted("undecidable")
 
     def count(self, call: "AuditedCall", found: VerdictPair, calls: int) -> None:
-        """Add calls with the same fate."""
+        """Add calls with the same verdicts."""
         if not calls:
             return
         if found.kind == "same":
@@ -135,7 +135,7 @@ class PolicySimulation:
             group.samples.append(str(call.id))
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the replay as REST and the command line show it."""
+        """Return the simulation for REST and the command line."""
         counts = ("rows", "calls", "same", "flipped", "undecidable", "elsewhere", "otherwise")
         return {
             "since": self.since.isoformat(),
@@ -154,7 +154,7 @@ class PolicySimulation:
 
 @dataclass(slots=True)
 class AuditedCall:
-    """A call as the audit's columns tell it; `details` once the sealed text was read."""
+    """A call from the columns of the audit log; `details` are loaded from the sealed text."""
 
     id: UUID
     seq: int
@@ -172,12 +172,12 @@ class AuditedCall:
 
     @property
     def ruled(self) -> bool:
-        """Tell whether rules decided about it: nothing else had refused it."""
+        """Whether policy decided the call, and nothing else refused it."""
         return self.decision != AuditRow.Decision.DENY or self.code in RULED
 
     @property
     def facts(self) -> ToolFacts:
-        """Return its tool as decisions take it, with nothing but rules in its way."""
+        """The facts of its tool for decisions, with everything enabled and approved."""
         source = "builtin" if self.resource_type == "builtin_tool" else "mcp"
         return ToolFacts(source, self.tool, self.tool, self.server_id)
 
@@ -189,9 +189,10 @@ COLUMNS = (
 
 
 class PolicyComparisonCache:
-    """The rulings over the calls of each agent, and of each server without one, read once.
+    """Caches the policy comparison of each agent, and of each server for direct calls.
 
-    `changed` makes the other ruling of the present one; it is told whether that is an agent's.
+    `apply_change` returns the changed effective policy; its second argument says whether the
+    policy is an agent's.
     """
 
     def __init__(self, changed: Callable[[EffectivePolicy, bool], EffectivePolicy]) -> None:
@@ -199,7 +200,7 @@ class PolicyComparisonCache:
         self._found: dict[tuple[str, UUID | None], PolicyComparison | None] = {}
 
     def over(self, call: AuditedCall) -> PolicyComparison | None:
-        """Return the rulings over a call; None where its agent or server is gone."""
+        """Return the comparison for a call; None if its agent or server was deleted."""
         key = ("agent", call.agent_id) if call.agent_id else ("server", call.server_id)
         if key not in self._found:
             self._found[key] = self._read(*key)
@@ -225,11 +226,11 @@ def replay(
     most_rows: int = MOST_ROWS,
     most_s: float = MOST_S,
 ) -> PolicySimulation:
-    """Return what would flip if the owner's policy were `text`, over the calls of the last days.
+    """Simulate the owner's policy `spec` over the calls of the last days.
 
-    Of an agent these are its own, of the organization all tool calls in it. At most `most_rows`
-    audit rows and `most_s` seconds, the newest first. Raises `Invalid` for words that mean
-    nothing, or days out of 1 to 366.
+    For an agent these are its own calls, for the organization all tool calls. Reads at most
+    `max_rows` audit rows and for `max_seconds`, newest first. Raises `InvalidInput` for an invalid
+    policy, or days outside 1 to 366.
     """
     principal.require(Action.VIEW_AUDIT)
     found = PolicySimulation(since=_calculate_start(days))
@@ -249,10 +250,9 @@ def simulate_shadow_policy(
     most_rows: int = MOST_ROWS,
     most_s: float = MOST_S,
 ) -> PolicySimulation | None:
-    """Return what the standing draft would have decided since it stands; None: there is none.
+    """Return what the shadow policy would have decided since it was set; None without one.
 
-    As the door recorded it, so nothing is undecidable but repeats of a refusal, of which only the
-    first one's arguments are known.
+    Uses recorded decisions, so only repeats of a refusal can be undecidable.
     """
     principal.require(Action.VIEW_AUDIT)
     draft = find_draft(owner)
@@ -276,7 +276,7 @@ def simulate_shadow_policy(
 def _build_policy_override(
     owner: Owner, policy: Policy
 ) -> Callable[[EffectivePolicy, bool], EffectivePolicy]:
-    """Return what makes of a ruling what it would be if the owner's policy were another."""
+    """Return a function that applies another policy of the owner to an effective policy."""
     if isinstance(owner, Agent):
         return lambda ruling, of_agent: replace(ruling, policy=policy)
     return lambda ruling, of_agent: apply_organization_policy(ruling, policy, of_agent)
@@ -285,7 +285,7 @@ def _build_policy_override(
 def _filter_decided_calls(
     found: PolicySimulation, comparisons: PolicyComparisonCache, page: Iterable[AuditedCall]
 ) -> Iterator[tuple[AuditedCall, PolicyComparison]]:
-    """Yield the calls that rules decided about; count those that nothing can be said of."""
+    """Yield the calls decided by policy; count the others."""
     for call in page:
         if not call.ruled:
             found.elsewhere += 1 + call.repeats
@@ -309,7 +309,7 @@ def _calculate_start(days: int) -> datetime:
 def _load_pages(
     found: PolicySimulation, owner: Owner, most_rows: int, most_s: float
 ) -> Iterator[list[AuditedCall]]:
-    """Yield the owner's tool calls since `found.since`, the newest first, within the bounds."""
+    """Yield the owner's tool calls since the simulation's start in pages, newest first."""
     ends = monotonic() + most_s
     rows = AuditRow.objects.of(get_organization_id(owner)).filter(opened_at__gte=found.since)
     if isinstance(owner, Agent):
@@ -338,7 +338,7 @@ def _load_pages(
 
 
 def _filter_after(rows: QuerySet[AuditRow], last: AuditedCall | None) -> QuerySet[AuditRow]:
-    """Return the rows after `last` in their order, by the index on the time."""
+    """Return the rows that follow `last`, using the index on the time."""
     if last is None:
         return rows
     return rows.filter(opened_at__lte=last.opened_at).exclude(
@@ -352,7 +352,7 @@ def _needs_text(comparison: PolicyComparison, call: AuditedCall) -> bool:
 
 
 def _read_details(calls: Iterable[AuditedCall]) -> None:
-    """Read the sealed texts of these calls, in one query, and the whole names of tools."""
+    """Load the details and full tool names of these calls (one query)."""
     wanted = {call.id: call for call in calls}
     if not wanted:
         return
@@ -374,7 +374,7 @@ def _compare_call(found: PolicySimulation, comparison: PolicyComparison, call: A
 def _count_call(
     found: PolicySimulation, comparison: PolicyComparison, call: AuditedCall, verdicts: VerdictPair
 ) -> None:
-    """Count a call and its repeats, whose arguments were other ones and aren't kept."""
+    """Count a call and its repeats, whose arguments aren't stored."""
     found.count(call, verdicts, 1)
     if call.repeats:
         settled = comparison.without_arguments(call.facts)

@@ -1,1 +1,1 @@
-"""Sessions: a model, a loop, tools; every step a row before and after its effect."""
+"""Sessions: the agent loop, its model turns and tool calls, each recorded as a step."""

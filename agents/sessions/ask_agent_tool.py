@@ -1,6 +1,6 @@
-"""The ask_… tool.
+"""The ask_… tools, with which one agent calls another.
 
-The other agent works in a session of its own, under its own policy, and the root of the tree pays.
+The other agent runs in a child session under its own policy; its cost counts for the root session.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ LONGEST_NAME = 64
 
 
 def build_tool_name(prefix: str, slug: str) -> str:
-    """Return the name of the tool that means one row by its slug; a long one keeps its digest."""
+    """Return the tool name for a row's slug; a long name is cut and ends in a digest."""
     name = f"{prefix}_{slug}"
     if len(name) <= LONGEST_NAME:
         return name
@@ -28,7 +28,7 @@ def build_tool_name(prefix: str, slug: str) -> str:
 
 
 def build_ask_tool(agent: Agent) -> BuiltinTool:
-    """Return the tool with which one agent calls another."""
+    """Return the tool that calls an agent."""
     name, description = agent.name, agent.description
     if description:
         about = format_message(
@@ -54,7 +54,7 @@ def build_ask_tool(agent: Agent) -> BuiltinTool:
             "additionalProperties": False,
         },
         run=partial(_ask, agent.pk),
-        # A call that is made again joins the session that the first one began.
+        # A repeated call joins the session that the first one started.
         labels=(FlowLabel.REPEATABLE,),
         hints=BuiltinToolHints(
             read_only=False, destructive=True, idempotent=False, open_world=True
@@ -79,7 +79,7 @@ async def _ask(agent_id: UUID, context: BuiltinToolContext, arguments: dict[str,
 
 
 def get_parent_session_id(context: BuiltinToolContext) -> UUID:
-    """Return the session that a call was made in; raises `Conflict` (code `no_session`)."""
+    """Return the session of a call; raises `Conflict` (code `no_session`)."""
     if context.session_id is None:
         raise Conflict(
             "Agents are asked by a session.",

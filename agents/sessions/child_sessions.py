@@ -1,7 +1,7 @@
-"""Sessions begun by a session.
+"""Sessions started by another session.
 
-A child is found again by the step that began it, so a call that is made again joins the child
-instead of beginning a second one. The whole tree is three levels deep at most below its root.
+A child's id is derived from the step that started it, so a repeated call joins the existing child.
+A tree has at most `MAX_DEPTH` levels below its root.
 """
 
 import asyncio
@@ -22,28 +22,28 @@ from bonobot.ledger.audit.admin_changes import record_change
 DEEPEST = 3
 LOOK_EVERY_S = 0.5
 RESTING = (Session.Status.DONE, Session.Status.FAILED, Session.Status.CANCELLED)
-# The code of a call whose child waits for a person: its session waits too.
+# The code of a call whose child session waits for a person: the parent session waits too.
 WAITS = "child_waits"
 
 Begin = Callable[[Session], object]
 
 
 class ChildSessionWaiting(Problem):
-    """The session that a call began waits for a person."""
+    """The child session of a call waits for a person."""
 
     code = WAITS
     status = 409
 
 
 class CallDepthExceeded(Problem):
-    """Agents that call agents that call agents: here it ends."""
+    """The session tree would exceed its maximum depth."""
 
     code = "too_deep"
     status = 422
 
 
 class ChildSessionFailed(Problem):
-    """The session that a call began did not come to its end."""
+    """The child session of a call ended without an answer."""
 
     code = "child_failed"
     status = 502
@@ -52,10 +52,10 @@ class ChildSessionFailed(Problem):
 def begin(
     principal: Principal, parent_id: UUID, call_id: UUID, agent_id: UUID, text: str, more: Begin
 ) -> UUID:
-    """Begin the session that a call of `parent_id` asks for, or find it; return its id.
+    """Start the child session of a call, or find the existing one; return its id.
 
-    `more` is called with the new session, in its transaction. Raises `TooDeep`, `Conflict` (a
-    callee that is switched off), `Invalid`.
+    `initialize` is called with the new session, in its transaction. Raises `CallDepthExceeded`,
+    `Conflict` (the agent is disabled), `InvalidInput`.
     """
     parent = Session.objects.get(pk=parent_id)
     child_id = _build_child_id(parent_id, call_id)
@@ -95,7 +95,7 @@ def begin(
 
 
 def with_message(principal: Principal, text: str) -> Begin:
-    """Return what leaves a message for a new session."""
+    """Return a function that adds the first message to a new session's inbox."""
 
     def leave(child: Session) -> None:
         Inbox.objects.create(
@@ -111,10 +111,9 @@ def with_message(principal: Principal, text: str) -> Begin:
 
 
 async def wait_for_child(child_id: UUID) -> str:
-    """Wait until a child rests and return how it ended; raises `ChildWaits`.
+    """Wait until a child ends and return its status; raises `ChildSessionWaiting`.
 
-    Two queries a second at most. It runs here, where there is a runner that takes it, for whoever
-    waits is here too.
+    At most two queries per second. A queued child is run in this process if it has a runner.
     """
     while True:
         status = await get_runtime().orm(_load_status, child_id)
@@ -128,7 +127,7 @@ async def wait_for_child(child_id: UUID) -> str:
 
 
 def answer_of(child_id: UUID) -> str:
-    """Return what a session that rests has answered; raises `ChildFailed`."""
+    """Return the answer of a finished session; raises `ChildSessionFailed`."""
     child = Session.objects.get(pk=child_id)
     last = child.steps.filter(kind=Step.Kind.END).order_by("-seq").first()
     if child.status != Session.Status.DONE or last is None or "answer" not in last.payload:
@@ -144,7 +143,7 @@ def answer_of(child_id: UUID) -> str:
 
 
 def end_children(session_id: UUID, why: str) -> None:
-    """Have the sessions that a session began, and that don't rest, cancelled."""
+    """Request the cancellation of a session's unfinished child sessions."""
     for child in Session.objects.filter(parent_id=session_id).exclude(status__in=RESTING):
         actor = Principal(
             kind="session",
@@ -171,7 +170,7 @@ def _may_begin(parent: Session, agent: Agent, text: str) -> None:
 
 
 def _build_child_id(parent_id: UUID, call_id: UUID) -> UUID:
-    """Return the id of a child by what asked for it: its step, or (outside of one) its call."""
+    """Return the id of a child, derived from its step or, without a step, from its call."""
     step = Step.objects.filter(session_id=parent_id, call_id=call_id).first()
     return uuid5(parent_id, f"{step.turn}:{step.index}" if step else str(call_id))
 

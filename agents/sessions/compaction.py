@@ -1,10 +1,9 @@
-"""What is left out of long conversations. Pure.
+"""Compaction of long conversations. Pure.
 
-Nothing is removed from the rows. A notice keeps the marks: how far results are left out, and how
-far the conversation is told in a digest. What the model is sent follows from the rows and the
-latest marks alone, so whoever takes a session over sends the same. A call is never parted from its
-result: the digest ends where a round begins (a message, or a model's turn with the results of its
-calls).
+No rows are deleted. A notice stores the marks: up to which step results are omitted, and up to
+which step the conversation is replaced by a digest. The request depends only on the rows and the
+latest marks, so every runner sends the same. A call is never separated from its result: the digest
+ends where a round starts (a message, or a model turn with the results of its calls).
 """
 
 import json
@@ -16,11 +15,11 @@ from typing import Any
 from agents.llm.interface import Message, build_user_message
 from agents.llm.pricing import estimate_tokens
 
-# Rounds whose results stay at first; a result shorter than its pointer would be stays anyway.
+# Rounds whose results are kept first; a result shorter than its placeholder is always kept.
 RECENT = 4
-# Of a digest and its parts, in characters.
+# Maximum lengths of a digest and its parts, in characters.
 DIGEST, SAID, ARGUMENTS, LAST_SAID = 8_000, 400, 120, 8_000
-# What is left of each result where nothing else helps, in characters.
+# Maximum result lengths to try when nothing else is enough, in characters.
 CUTS = (16_384, 4_096, 1_024)
 HEAD = (
     "[The earlier part of this conversation was left out, because it grew too long. What was said "
@@ -35,7 +34,7 @@ Fits = Callable[[Sequence[Message]], bool]
 
 @dataclass(frozen=True, slots=True)
 class HistoryEntry:
-    """One message of a conversation, the number of its step, and the id of a result's call."""
+    """One message of a conversation with its step's number; for a result, also its call's id."""
 
     seq: int
     message: Message
@@ -44,10 +43,10 @@ class HistoryEntry:
 
 @dataclass(frozen=True, slots=True)
 class CompactionMarks:
-    """How much is left out, by the numbers of steps.
+    """What is omitted, by step number.
 
-    What comes before `told_before` is told in a digest; the results before `results_before` are
-    left out; every other one has at most `longest` characters (None: all of them).
+    Messages before `told_before` are summarized in a digest, results before `results_before` are
+    omitted, and other results have at most `longest` characters (None: no limit).
     """
 
     told_before: int = 0
@@ -55,12 +54,12 @@ class CompactionMarks:
     longest: int | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return what a step keeps."""
+        """Return the marks as stored in a step."""
         return asdict(self)
 
 
 def compact_messages(entries: Sequence[HistoryEntry], marks: CompactionMarks) -> list[Message]:
-    """Return the messages to send: never more than there are, and never longer ones."""
+    """Return the messages to send; never more or longer than the original ones."""
     old = [entry for entry in entries if entry.seq < marks.told_before]
     kept = [_shorten_entry(entry, marks) for entry in entries if entry.seq >= marks.told_before]
     if not old:
@@ -73,9 +72,9 @@ def compact_messages(entries: Sequence[HistoryEntry], marks: CompactionMarks) ->
 def plan(
     entries: Sequence[HistoryEntry], marks: CompactionMarks, fits: Fits
 ) -> CompactionMarks | None:
-    """Return the gentlest marks with which the messages fit, or the strictest there are.
+    """Return the least strict marks with which the messages fit, else the strictest ones.
 
-    None where they fit already, or nothing more can be left out than already is.
+    None if they fit already, or if nothing more can be omitted.
     """
     if fits(compact_messages(entries, marks)):
         return None
@@ -100,7 +99,7 @@ def _list_stricter_marks(
         yield replace(marks, results_before=results)
     marks = replace(marks, results_before=max(marks.results_before, rounds[-1]))
     ends = [seq for seq in rounds if seq > marks.told_before]
-    # The further the digest goes, the less is sent: the first that fits is found by halving.
+    # A later digest end means a smaller request, so binary search finds the first that fits.
     first = bisect_left(
         ends, True, key=lambda seq: fits(compact_messages(entries, replace(marks, told_before=seq)))
     )
@@ -136,7 +135,7 @@ def _remove_fields(message: Message, *names: str) -> Message:
 
 
 def _summarize_entries(old: Sequence[HistoryEntry]) -> str:
-    """Return what was said and done, the latest of it where not all has room."""
+    """Return a digest of the entries; the oldest are dropped if not all fit."""
     lines: list[str] = []
     room = DIGEST
     for entry in reversed(old):
@@ -152,7 +151,7 @@ def _summarize_entries(old: Sequence[HistoryEntry]) -> str:
 
 
 def _extract_attachments(old: Sequence[HistoryEntry]) -> Message:
-    """Return what the user attached to their latest message: it belongs to what they ask for."""
+    """Return the attachments of the user's latest message."""
     said = [one.message for one in old if one.message["role"] == "user"]
     return {name: said[-1][name] for name in ("images", "files") if said and name in said[-1]}
 

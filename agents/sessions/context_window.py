@@ -1,7 +1,7 @@
-"""Keep requests in the model's window.
+"""Keep requests within the model's context window.
 
-How large the window is, the endpoint says, or the published list of models. Where neither does, the
-provider's own refusal is the sign: the conversation is compacted to half and sent again, once.
+The window's size comes from the endpoint or the published list of models. If it is unknown and the
+provider rejects a request as too long, the conversation is compacted to half and sent once more.
 """
 
 from collections.abc import Sequence
@@ -21,14 +21,14 @@ from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Problem
 from bonobot.core.runtime import get_runtime
 
-# Of the window, in percent: what a request may fill beside its answer, for counts are estimates.
+# Percent of the window that a request and its answer may use, because counts are estimates.
 FILLED = 90
-# A compacted conversation takes this share of the room there is, so that it isn't done every turn.
+# Percent of the available tokens to compact to, so that not every turn compacts again.
 AIM = 60
 
 
 class ContextExceeded(Problem):
-    """Even with all left out that can be, a request doesn't fit into the model's window."""
+    """A request doesn't fit into the model's window, even after compaction."""
 
     code = "context_exceeded"
     status = 422
@@ -37,9 +37,9 @@ class ContextExceeded(Problem):
 async def compact_history(
     hold: SessionLease, setting: RunContext, past: SessionHistory, snapshot: CallSnapshot
 ) -> SessionHistory:
-    """Return the past as it fits into the window of the model that is asked next.
+    """Return the history, compacted if needed to fit the next model's window.
 
-    Raises `ContextExceeded` where it never will.
+    Raises `ContextExceeded` if it can't fit.
     """
     endpoint = setting.endpoint(past)
     window = endpoint.context_window
@@ -72,7 +72,10 @@ async def compact_history(
 async def compact_after_overflow(
     hold: SessionLease, setting: RunContext, past: SessionHistory, snapshot: CallSnapshot
 ) -> bool:
-    """Compact what a provider found too long, once for an answer; tell whether that was done."""
+    """Compact a conversation that a provider rejected as too long, once per answer.
+
+    Return whether it was compacted.
+    """
     if past.overflows != 1:
         return False
     counted = _build_counter(setting, past, snapshot)
@@ -95,13 +98,13 @@ def _build_counter(
 
 
 class _TokenCounter:
-    """Counts the tokens of a request by its messages, raised as the last answer told."""
+    """Estimates a request's tokens, corrected by the usage that the last turn reported."""
 
     def __init__(
         self, past: SessionHistory, endpoint: llm_interface.ModelEndpointConfig, fixed: int
     ) -> None:
         last = past.last_turn or {}
-        same = last.get("endpoint", {}).get("id") == endpoint.id  # others count in their own way
+        same = last.get("endpoint", {}).get("id") == endpoint.id  # tokenizers differ
         self._last = last if same else None
         self.fixed = correct_estimate(fixed, self._last)
 
@@ -117,7 +120,7 @@ def _build_fit_check(counted: _TokenCounter, limit: int) -> Fits:
 async def _save_compaction(
     hold: SessionLease, past: SessionHistory, marks: CompactionMarks
 ) -> SessionHistory:
-    """Write what is left out from now on, for people and for whoever takes over."""
+    """Store the marks in a notice and return the compacted history."""
     told = sum(one.seq < marks.told_before for one in past.entries)
     results = sum(
         one.message["role"] == "tool" and marks.told_before <= one.seq < marks.results_before

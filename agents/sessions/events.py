@@ -1,18 +1,17 @@
-"""Steps as resumable events; watchers.
+"""Session steps as resumable events, and the watcher that polls for them.
 
-Steps change until they are settled, and parallel calls settle in any order. So an event carries an
-id (the step's number) only once its step and all before it are settled: whoever resumes after the
-last id that came has missed nothing. Until then the same step is shown without an id, as often as
-it changes, and readers put events of one `seq` in each other's place. Between those come pieces:
-`text` that a model adds to a step, `progress` of a call; `state` says how the session stands, and
-a last event where it rests.
+Steps change until they are settled, and parallel calls settle in any order. So an event has an id
+(the step's number) only once its step and all earlier ones are settled: a reader that resumes after
+the last id misses nothing. Until then each change of a step is sent without an id, and replaces the
+previous event of the same `seq`. In between come deltas: `text` added by a model, `progress` of a
+call. `state` reports the session's status; the last event is `rest`.
 
-A look at all sessions that are due is one query for how they stand, and one more for each that has
-changed since. The bus says when one is due (Redis); a session is looked at every `LOOK_EVERY_S`
-while the bus hears nothing, every `SURE_EVERY_S` while it does, for a wake-up may be lost. Looks at
-one session are `LOOK_EVERY_S` apart at least, so it takes four queries a second at most, whatever
-happens in it and however many watch it. What steps show for a moment comes from the bus, without a
-query. All of this belongs to the runtime's loop.
+One poll takes one query for the sessions that are due, and one more for each that has changed.
+Signals over the Redis bus make a session due; otherwise it is polled every `POLL_INTERVAL_S`, or
+every `FALLBACK_POLL_INTERVAL_S` while the bus is connected, because a signal may be lost. Polls of
+a session are at least `POLL_INTERVAL_S` apart, so it takes at most four queries per second, however
+many watch it. Partial output comes from the bus, without a query. All of this runs on the runtime's
+event loop.
 """
 
 import asyncio
@@ -43,7 +42,7 @@ REST = "rest"
 STATE = "state"
 TEXT = "text"
 PROGRESS = "progress"
-# What readers see of a step; the model's own message is for the model only.
+# The payload fields that readers see, by kind of step.
 _SHOWN: dict[str, tuple[str, ...]] = {
     Step.Kind.MESSAGE: ("text", "by", "replaces", "images", "files"),
     Step.Kind.MODEL: (
@@ -80,9 +79,9 @@ _SHOWN: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class SessionEvent:
-    """One event; `kind` is a step's kind or one of the four others.
+    """One event; `kind` is a step's kind, `rest`, `state`, `text` or `progress`.
 
-    `id` is there once it can be resumed after.
+    `id` is set once a reader can resume after the event.
     """
 
     kind: str
@@ -109,7 +108,7 @@ def build_step_data(step: Step) -> dict[str, Any]:
 def build_events(
     steps: Iterable[Step], shown_now: Mapping[int, Mapping[str, Any]] | None = None
 ) -> Iterator[SessionEvent]:
-    """Yield steps as events; `shown_now` is what unsettled ones show beside their rows."""
+    """Yield steps as events; `partial_outputs` holds data of unsettled steps, by `seq`."""
     settled = True
     for step in steps:
         open_still = step.state == Step.State.INTENT
@@ -121,18 +120,18 @@ def build_events(
 
 
 def read_events(session_id: UUID, after_seq: int = 0) -> list[SessionEvent]:
-    """Return the events behind `after_seq` as they stand now (two queries).
+    """Return the current events after `after_seq` (two queries).
 
-    The last event is `rest` where the session rests. A session that is gone rests too.
+    The last event is `rest` if the session rests or was deleted.
     """
-    # The status is read first: what a resting session did was written before it came to rest.
+    # Read the status first: all steps of a resting session were written before its status.
     session = Session.objects.filter(pk=session_id).first()
     steps = Step.objects.filter(session_id=session_id, seq__gt=after_seq).order_by("seq")
     return [*build_events(steps), *build_rest_events(session)]
 
 
 def build_rest_events(session: Session | None) -> list[SessionEvent]:
-    """Return the event that tells that a session rests, and how; none where it doesn't."""
+    """Return the `rest` event of a session; empty if it doesn't rest."""
     if session is None:
         return [SessionEvent(REST, {"status": "removed", "error_code": "", "error_detail": ""})]
     if session.status not in RESTING:
@@ -142,7 +141,7 @@ def build_rest_events(session: Session | None) -> list[SessionEvent]:
 
 
 class EventFeed:
-    """What one reader was told, up to the id that it can resume after; pure."""
+    """What one reader has received, up to the id that it can resume after. Pure."""
 
     def __init__(self, after_seq: int = 0) -> None:
         self.after_seq = after_seq
@@ -151,7 +150,7 @@ class EventFeed:
         self._rest: dict[str, Any] = {}
 
     def news(self, found: Iterable[SessionEvent], status: str) -> list[SessionEvent]:
-        """Return what of the events is news to the reader, who has been told then."""
+        """Return the events that are new to the reader, and record them as sent."""
         new = [piece for event in found if (piece := self._told(event)) is not None]
         known, self._status = self._status, status
         if status == known or status in RESTING or self._rest:
@@ -181,13 +180,13 @@ def _list_changed_fields(before: Mapping[str, Any], now: Mapping[str, Any]) -> s
 
 
 def _is_older(now: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
-    """Tell whether a step shows nothing new: texts only grow, so a shorter one was seen before."""
+    """Tell whether a step's data is outdated: texts only grow, so a shorter one is older."""
     old, new = (str(one.get("text", "")) for one in (before, now))
     return _list_changed_fields(before, now) <= {"text"} and old.startswith(new)
 
 
 def _build_delta(before: Mapping[str, Any], event: SessionEvent) -> SessionEvent:
-    """Return what an unsettled step shows more than before: a piece of it, or all of it."""
+    """Return the change of an unsettled step as a text or progress event, else the whole event."""
     now, changed = event.data, _list_changed_fields(before, event.data)
     if changed == {PROGRESS} and now.get(PROGRESS):
         return SessionEvent(PROGRESS, {"seq": now["seq"], **now[PROGRESS]})
@@ -201,14 +200,14 @@ logger = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 0.5
 SURE_EVERY_S = 2.0
-# Who follows is given nothing after so long a silence, and can do something else.
+# Seconds after which a subscriber without events gets an empty batch.
 IDLE_S = 1.0
-# Who lets so many events lie is left behind, and comes again with the last id.
+# A subscriber with more pending events is disconnected, and can resume after its last id.
 MOST_PENDING = 5_000
 
 
 class SessionSubscriber:
-    """One who watches: what was told, and what lies ready."""
+    """A subscriber: what it has received, and the events that are pending."""
 
     def __init__(self, after_seq: int) -> None:
         self.told = EventFeed(after_seq)
@@ -216,17 +215,17 @@ class SessionSubscriber:
         self.wake = asyncio.Event()
 
     def take(self) -> list[SessionEvent]:
-        """Return what lies ready."""
+        """Return the pending events and clear them."""
         taken, self.pending = self.pending, []
         self.wake.clear()
         return taken
 
 
 class WatchedSession:
-    """One session that is watched: what the last look found, and when the next is due."""
+    """A watched session: the result of the last poll, and when the next one is due."""
 
     def __init__(self, session_id: UUID, soon: asyncio.Event) -> None:
-        """Watch a session; `soon` is set when a look or a word is due earlier."""
+        """Watch a session; `wake_watcher` is set when the next poll is due earlier."""
         self.session_id = session_id
         self._soon = soon
         self.readers: set[SessionSubscriber] = set()
@@ -239,18 +238,18 @@ class WatchedSession:
         self._shown: dict[int, dict[str, Any]] = {}
 
     def ring(self) -> None:
-        """Note that there may be something new."""
+        """Note that the session may have changed."""
         self.rung = True
         self.due = max(monotonic(), self._looked_at + LOOK_EVERY_S)
         self._soon.set()
 
     def looked(self, next_s: float) -> None:
-        """Note that a look has ended; the next is due in `next_s`, sooner where it rang."""
+        """Schedule the next poll in `delay_s`, or sooner if the session was marked as changed."""
         self._looked_at = monotonic()
         self.due = self._looked_at + (LOOK_EVERY_S if self.due < inf else next_s)
 
     def needs_steps(self, session: Session | None) -> int | None:
-        """Take how the session stands; return after which step to read, None for not at all."""
+        """Set the session's row; return the `seq` to load steps after, None if none are needed."""
         self._session = session
         after = min((reader.told.after_seq for reader in self.readers), default=0)
         wanted = self._read_after is None or after < self._read_after
@@ -258,18 +257,18 @@ class WatchedSession:
         return after if changed or wanted else None
 
     def read(self, after: int, steps: list[Step]) -> None:
-        """Take the steps behind `after`, read since the session was looked at."""
+        """Set the steps after `after`, loaded after the session's row."""
         self._read_after, self._steps = after, steps
         self._seen_at = self._session.updated_at if self._session else None
 
     async def look_at_shown(self) -> None:
-        """Read what unsettled steps show beside their rows."""
+        """Fetch the partial output of unsettled steps."""
         self.rung = False
         unsettled = any(step.state == Step.State.INTENT for step in self._steps)
         self._shown = await fetch_partial_outputs(self.session_id) if unsettled else {}
 
     def tell(self) -> None:
-        """Lay ready what is new for each reader whom the last look reached back to."""
+        """Queue new events for each subscriber that the loaded steps cover."""
         if self._read_after is None:
             return
         found = [*build_events(self._steps, self._shown), *build_rest_events(self._session)]
@@ -282,7 +281,7 @@ class WatchedSession:
 
 
 class SessionWatcher:
-    """All watches of a process, and the one task that looks."""
+    """The watched sessions of a process, and the one task that polls them."""
 
     def __init__(self) -> None:
         self._watches: dict[UUID, WatchedSession] = {}
@@ -290,7 +289,7 @@ class SessionWatcher:
         self._looking: asyncio.Task[None] | None = None
 
     async def follow(self, session_id: UUID, after_seq: int) -> AsyncGenerator[list[SessionEvent]]:
-        """Yield what is new, or nothing after `IDLE_S`, until the session rests."""
+        """Yield batches of events, empty ones after `KEEPALIVE_S`, until the session rests."""
         reader = SessionSubscriber(after_seq)
         watch = self._begin(session_id, reader)
         try:
@@ -335,9 +334,9 @@ class SessionWatcher:
             await _wait_for_event(self._soon, nearest - monotonic())
 
     async def _look(self, due: list[WatchedSession]) -> None:
-        """Look at sessions; a database that is away is looked at again later."""
+        """Poll sessions; if the database is unavailable, try again later."""
         for watch in due:
-            watch.due = inf  # a ring meanwhile brings the next look forward
+            watch.due = inf  # a signal meanwhile brings the next poll forward
         try:
             found = await get_runtime().orm(_load_sessions, [watch.session_id for watch in due])
             for watch in due:
@@ -353,7 +352,7 @@ class SessionWatcher:
 
 
 def watch_session(session_id: UUID, after_seq: int = 0) -> AsyncGenerator[list[SessionEvent]]:
-    """Yield what is new of a session (it may be nothing), until it rests; close it when done."""
+    """Yield batches of a session's events (maybe empty) until it rests; close it when done."""
     return get_session_watcher().follow(session_id, after_seq)
 
 
@@ -377,6 +376,6 @@ _by_runtime: WeakKeyDictionary[Runtime, SessionWatcher] = WeakKeyDictionary()
 
 
 def get_session_watcher() -> SessionWatcher:
-    """Return the lookout of this process's runtime."""
+    """Return the session watcher of this process's runtime."""
     with _lock:
         return _by_runtime.setdefault(get_runtime(), SessionWatcher())

@@ -1,8 +1,7 @@
-"""Markdown, JSON, report.
+"""Export sessions as Markdown, JSON and a report.
 
-Texts of servers and models are a stranger's: hidden characters are visible in Markdown, and no
-fence ends before its own end. What a later message replaced is in the JSON, marked, and only
-counted in the Markdown.
+Texts of servers and models are untrusted: Markdown shows hidden characters, and code fences can't
+be closed from inside. Superseded steps are marked in the JSON and only counted in the Markdown.
 """
 
 import json
@@ -36,7 +35,7 @@ def export_session(session: Session, form: str) -> str:
 
 
 def as_file(session: Session, form: str) -> HttpResponse:
-    """Return a session as a download; raises `Invalid` for a form that there isn't."""
+    """Return a session as a download; raises `InvalidInput` for an unknown format."""
     if form not in MEDIA_TYPES:
         raise InvalidInput(
             format_message("A session is not written as {form!r}.", form=form[:40]),
@@ -53,13 +52,13 @@ def as_file(session: Session, form: str) -> HttpResponse:
 
 
 def build_filename(session: Session, form: str) -> str:
-    """Return what a session is called as a file: letters, digits and dashes of its title."""
+    """Return a session's file name: letters, digits and dashes of its title, and part of its id."""
     words = re.sub(r"[^a-z0-9]+", "-", session.title.lower()).strip("-")[:60].strip("-")
     return f"{words or 'session'}-{str(session.pk)[:8]}.{SUFFIXES[form]}"
 
 
 def as_json(session: Session, steps: Sequence[Step]) -> dict[str, Any]:
-    """Return a session with all its steps; those that were replaced say so."""
+    """Return a session with all its steps; superseded ones are marked."""
     replaced = list_superseded_steps(steps)
     return {
         "id": str(session.pk),
@@ -82,7 +81,7 @@ def as_json(session: Session, steps: Sequence[Step]) -> dict[str, Any]:
 
 
 def as_markdown(session: Session, steps: Sequence[Step]) -> str:
-    """Return the conversation as it stands now."""
+    """Return the current conversation as Markdown."""
     standing = list_current_steps(steps)
     return (
         "\n\n".join(
@@ -145,7 +144,7 @@ def _render_notice(step: Step) -> str:
 
 
 def _end(step: Step) -> str:
-    """Return why a run ended without an answer; the answer itself stands above it."""
+    """Return why a run ended without an answer; an answer is rendered with its model turn."""
     payload = step.payload
     if not (code := payload.get("code")):
         return ""
@@ -163,7 +162,7 @@ _WRITERS = {
 
 
 def _render_code_block(text: str, language: str) -> str:
-    """Return a block that no run of backticks inside can end."""
+    """Return a code block whose fence is longer than any run of backticks inside."""
     longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}{language}\n{text}\n{fence}"

@@ -1,7 +1,7 @@
-"""Conversation read from steps; replaced messages.
+"""The conversation, built from a session's steps without superseded ones.
 
-Nothing is removed: the steps stay in their rows and the calls in the audit, and the session still
-holds the labels that they brought. They are no longer part of the conversation. Pure.
+Superseded steps stay in the database, their calls in the audit log, and the session keeps their
+flow labels. They are no longer part of the conversation.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +17,7 @@ from agents.sessions.model_fallback import TurnFailure
 
 
 def list_current_steps(steps: Sequence[Step]) -> list[Step]:
-    """Return the steps that the conversation consists of, in their order."""
+    """Return the steps of the current conversation, in order."""
     kept: list[Step] = []
     for step in steps:
         if step.kind == Step.Kind.MESSAGE and (replaced := step.payload.get("replaces")):
@@ -27,24 +27,24 @@ def list_current_steps(steps: Sequence[Step]) -> list[Step]:
 
 
 def list_superseded_steps(steps: Sequence[Step]) -> set[int]:
-    """Return the numbers of those that a later message took the place of."""
+    """Return the numbers of the steps that a later message superseded."""
     return {one.seq for one in steps} - {one.seq for one in list_current_steps(steps)}
 
 
 def is_replaced(seq: int, replacing: Iterable[tuple[int, int]]) -> bool:
-    """Tell whether a step is superseded, by the messages (what each replaces, its own number)."""
+    """Tell whether a step is superseded; `replacements` are (replaced, own) message numbers."""
     return any(first <= seq < message for first, message in replacing)
 
 
-# So many found tools a model is shown; what it found earlier it can find again.
+# Found tools that a model is shown; it can find earlier ones again.
 MOST_FOUND = 40
-# What a provider says of a conversation that is too long for its model.
+# The error code for a conversation that is too long for its model.
 OVERFLOW = "model_context_exceeded"
 
 
 @dataclass(frozen=True)
 class SessionHistory:
-    """What a session's rows say: the conversation so far and where it stopped."""
+    """The conversation so far and where it stopped, built from a session's steps."""
 
     messages: tuple[llm_interface.Message, ...]
     turn: int
@@ -54,26 +54,26 @@ class SessionHistory:
     last_user_text: str
     # The servers of the last turn, by id with their names; None before the first one.
     servers: dict[str, str] | None = None
-    # Model turns that failed since the last answer or message, and whose answer that was.
+    # Model turns that failed since the last answer or message, and the endpoint that answered.
     failures: tuple[TurnFailure, ...] = ()
     answered_by: str = ""
-    # The conversation as it was held, and what of it is left out of `messages`.
+    # The uncompacted conversation, and what `messages` omits of it.
     entries: tuple[HistoryEntry, ...] = ()
     marks: CompactionMarks = field(default_factory=CompactionMarks)
-    # How often a provider found it too long since the last answer or message.
+    # How often a provider rejected it as too long since the last answer or message.
     overflows: int = 0
-    # The tools that its model has found, the latest last (`find_tools`).
+    # The tools that the model found with `find_tools`, the latest last.
     found: tuple[str, ...] = ()
-    # What is written of the last model turn that ended; None before the first.
+    # The payload of the last completed model turn; None before the first.
     last_turn: dict[str, Any] | None = None
-    # The steps up to the first that isn't settled: they change no more.
+    # The steps before the first unsettled one: they no longer change.
     settled: tuple[Step, ...] = ()
 
 
 def load_history(session_id: UUID, known: Sequence[Step] = ()) -> SessionHistory:
-    """Read a session's steps (one query); those that are `known` to be settled aren't read again.
+    """Load a session's history (one query); `settled_steps` aren't loaded again.
 
-    Only its holder may know any: nobody else writes while it is held.
+    Only the lease's holder may pass settled steps: nobody else writes while it holds the lease.
     """
     after = known[-1].seq if known else 0
     new = Step.objects.filter(session_id=session_id, seq__gt=after).order_by("seq")
@@ -81,8 +81,8 @@ def load_history(session_id: UUID, known: Sequence[Step] = ()) -> SessionHistory
 
 
 def build_history(steps: Sequence[Step]) -> SessionHistory:
-    """Return what all steps of a session say, but for those that were replaced; pure."""
-    # Calls are named by their turn, so those of superseded steps aren't counted from anew.
+    """Build the history from all steps of a session. Pure."""
+    # Call ids contain the turn, so turn numbers of superseded steps aren't reused.
     reading = _HistoryReader(turn=max((one.turn for one in steps), default=0))
     for step in list_current_steps(steps):
         reading.take(step)
@@ -107,7 +107,7 @@ def build_history(steps: Sequence[Step]) -> SessionHistory:
 
 @dataclass
 class _HistoryReader:
-    """What the steps up to here say."""
+    """Accumulates a session's history, step by step."""
 
     entries: list[HistoryEntry] = field(default_factory=list)
     marks: CompactionMarks = field(default_factory=CompactionMarks)
@@ -123,7 +123,7 @@ class _HistoryReader:
     found: dict[str, None] = field(default_factory=dict)
 
     def take(self, step: Step) -> None:
-        """Add what one more step says."""
+        """Add a step."""
         if step.kind == Step.Kind.MESSAGE:
             self._message(step)
         elif step.kind == Step.Kind.MODEL:
@@ -132,7 +132,7 @@ class _HistoryReader:
             self._call(step)
         elif step.kind == Step.Kind.NOTICE and "marks" in step.payload:
             self.marks = CompactionMarks(**step.payload["marks"])
-            # What failed, failed with more than is sent now.
+            # The failed requests were larger than the next one.
             self.failures = []
 
     def _call(self, step: Step) -> None:
@@ -140,7 +140,7 @@ class _HistoryReader:
         if step.state != Step.State.INTENT:
             self.entries.append(HistoryEntry(step.seq, _answer(step), str(step.call_id or "")))
         name = step.payload["name"]
-        # What is found again, or called, is the last to be forgotten.
+        # Move tools that are found again or called to the end.
         for one in (*step.payload.get("found", ()), *([name] if name in self.found else ())):
             self.found.pop(one, None)
             self.found[one] = None

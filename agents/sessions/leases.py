@@ -1,7 +1,7 @@
-"""Runner heartbeat and session leases.
+"""Runner heartbeats and session leases.
 
-A runner beats once in five seconds, only while its loop ticks. A session names its runner and a
-fence that each new holder raises by one; whoever holds an older fence can write nothing any more.
+A runner sends a heartbeat every five seconds while its event loop responds. A session names its
+runner and a fence that each new holder increments; a holder with an older fence can't write.
 """
 
 import logging
@@ -27,33 +27,33 @@ BEAT_S = 5.0
 
 
 class LeaseState:
-    """What a runner and the loop of one of its sessions tell each other, within the process.
+    """State shared by a runner and the loop of one of its sessions, within the process.
 
-    `lapsed`: the process stood still for longer than its lease, so others may hold the session.
+    `has_lapsed`: the process stalled for longer than its lease, so another may hold the session.
     """
 
     def __init__(self, beaten_at: float | None = None) -> None:
-        """Begin with nothing out and nobody leaving; the lease was renewed then, or just now."""
+        """Create the state of a lease renewed at `renewed_at` (monotonic; default: now)."""
         self.leaving = False
         self.is_calling = False
         self.lapsed = False
-        # The number of the session's last step, once it was looked up.
+        # The number of the session's last step, once loaded.
         self.last_seq: int | None = None
         self._beaten_at = monotonic() if beaten_at is None else beaten_at
 
     def beaten(self, at: float) -> None:
-        """Note a renewal that was begun at a time of this process's clock."""
+        """Record a renewal that started at a time of this process's monotonic clock."""
         self.lapsed = self.stale(at)
         self._beaten_at = at
 
     def stale(self, now: float | None = None) -> bool:
-        """Tell whether this process stood still for longer than a lease; the rows tell more."""
+        """Tell whether this process may have stalled past its lease; only the rows are certain."""
         now = monotonic() if now is None else now
         return self.lapsed or now - self._beaten_at >= LEASE.total_seconds()
 
     @contextmanager
     def calling(self) -> Iterator[None]:
-        """Say that calls are out, which a runner that stops lets come back."""
+        """Mark calls as running, so that a stopping runner waits for them."""
         self.is_calling = True
         try:
             yield
@@ -63,7 +63,7 @@ class LeaseState:
 
 @dataclass(frozen=True)
 class SessionLease:
-    """A holder's right to write: the session, who holds it, and the fence it was given."""
+    """A runner's right to write to a session, with its fence."""
 
     session_id: UUID
     runner_id: UUID
@@ -72,16 +72,16 @@ class SessionLease:
 
     @property
     def is_first(self) -> bool:
-        """Tell whether nobody held the session before."""
+        """Whether this is the session's first lease."""
         return self.fence == 1
 
 
 class LeaseLost(Exception):
-    """The lease was lost: someone else holds the session, and this holder must stop."""
+    """Another runner holds the session now; this one must stop."""
 
 
 def register() -> UUID:
-    """Make this process's runner row and return its id."""
+    """Create this process's runner row and return its id."""
     runner = Runner.objects.create(
         host=socket.gethostname(), pid=os.getpid(), beat_at=timezone.now()
     )
@@ -89,21 +89,21 @@ def register() -> UUID:
 
 
 def renew_runner_leases(runner_id: UUID) -> bool:
-    """Renew the lease on everything this runner holds; False when its row is gone."""
+    """Renew all leases of this runner; False if its row was deleted."""
     mine = Runner.objects.filter(pk=runner_id, stopped_at=None)
     return bool(mine.update(beat_at=timezone.now()))
 
 
 def renew_session_lease(hold: SessionLease) -> bool:
-    """Renew the lease, then tell whether the session is still this holder's.
+    """Renew the lease, then tell whether it is still held.
 
-    In this order nobody can take the session between the answer and what is done upon it.
+    In this order no other runner can claim the session between the check and the caller's action.
     """
     return renew_runner_leases(hold.runner_id) and filter_leased_session(hold).exists()
 
 
 def filter_leased_session(hold: SessionLease) -> "QuerySet[Session]":
-    """Return the session as long as it is this holder's; nothing once it is somebody else's."""
+    """Query the session if the lease is still held; empty otherwise."""
     return Session.objects.filter(
         pk=hold.session_id,
         fence=hold.fence,
@@ -113,17 +113,17 @@ def filter_leased_session(hold: SessionLease) -> "QuerySet[Session]":
 
 
 def stop_runner(runner_id: UUID) -> None:
-    """Say that this runner stopped in an orderly way; what it still holds is free at once."""
+    """Mark this runner as stopped; its sessions can be claimed at once."""
     Runner.objects.filter(pk=runner_id).update(stopped_at=timezone.now())
 
 
 def get_heartbeat_deadline() -> datetime:
-    """Return the moment before which a heartbeat is too old."""
+    """Return the time before which a heartbeat is too old."""
     return timezone.now() - LEASE
 
 
 def has_live_runner(*, besides: UUID | None = None) -> bool:
-    """Tell whether some process, other than `besides`, would take a queued session."""
+    """Tell whether a live runner, other than `exclude_runner_id`, could claim a queued session."""
     alive = Runner.objects.filter(stopped_at=None, beat_at__gt=get_heartbeat_deadline())
     others = alive if besides is None else alive.exclude(pk=besides)
     return others.exists()
@@ -137,14 +137,14 @@ def _build_abandoned_filter() -> Q:
 
 
 def claim(session_id: UUID, runner_id: UUID) -> SessionLease | None:
-    """Take a queued or abandoned session; None when it is somebody else's, or needs nothing."""
+    """Claim a queued or abandoned session; None if it is neither."""
     open_to_claim = Q(status=Session.Status.QUEUED) | _build_abandoned_filter()
     fence = (
         Session.objects.filter(open_to_claim, pk=session_id).values_list("fence", flat=True).first()
     )
     if fence is None:
         return None
-    # The fence in the condition makes two claims of the same state exclude each other.
+    # The fence in the condition lets only one of two concurrent claims succeed.
     mine = Session.objects.filter(pk=session_id, fence=fence).update(
         runner_id=runner_id,
         fence=F("fence") + 1,
@@ -155,7 +155,7 @@ def claim(session_id: UUID, runner_id: UUID) -> SessionLease | None:
 
 
 def release_session(hold: SessionLease) -> None:
-    """Queue a session again that this holder can't finish (an orderly stop), and tell a worker."""
+    """Queue a session again that this runner can't finish, and notify a worker."""
     mine = Session.objects.filter(
         pk=hold.session_id, fence=hold.fence, status=Session.Status.RUNNING
     )
@@ -164,9 +164,9 @@ def release_session(hold: SessionLease) -> None:
 
 
 def release_orphaned_sessions(runner_id: UUID, running: Collection[UUID]) -> list[UUID]:
-    """Queue again what this runner holds without running it, and return it.
+    """Queue sessions again that this runner holds but doesn't run; return their ids.
 
-    A claim is committed before its task begins, so only what was claimed a while ago counts.
+    A claim is committed before its task starts, so recently claimed sessions are skipped.
     """
     idle = Session.objects.filter(
         runner_id=runner_id, status=Session.Status.RUNNING, updated_at__lt=get_heartbeat_deadline()
@@ -180,7 +180,7 @@ def release_orphaned_sessions(runner_id: UUID, running: Collection[UUID]) -> lis
 
 
 def list_unattended_sessions(queued_before: timedelta = timedelta(seconds=10)) -> list[UUID]:
-    """Return sessions that nobody runs although someone should: the sweep nudges for them."""
+    """Return queued or abandoned sessions that no runner has claimed, for the sweep to wake."""
     waiting = Q(status=Session.Status.QUEUED, updated_at__lt=timezone.now() - queued_before)
     return list(
         Session.objects.filter(waiting | _build_abandoned_filter()).values_list("pk", flat=True)[

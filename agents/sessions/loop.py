@@ -1,8 +1,8 @@
 """The agent loop and its limits.
 
-Everything that the loop needs to go on is in the rows, so another runner can take over at any
-point; what becomes of calls that a dead holder had begun, `recovery` says. A process that is told
-to stop lets calls that are out come back, and hands the session over then.
+All state of the loop is in the database, so another runner can take over at any point; `recovery`
+handles calls that a dead runner had started. A process that is stopping waits for running calls
+and then hands the session over.
 """
 
 import asyncio
@@ -48,14 +48,14 @@ from mcp_servers.refresh_definitions import get_refresher
 
 
 class RunLimitExceeded(Problem):
-    """A run came to one of its bounds: turns, calls or time per message."""
+    """A run reached one of its limits: turns, calls or time per message."""
 
     code = "turns_exhausted"
     status = 422
 
 
 def check_turn_limit(agent: Agent, past: SessionHistory) -> None:
-    """Raise `Bound` where the model has had its turns."""
+    """Raise `RunLimitExceeded` if the model has no turns left."""
     if past.turns_since_message >= agent.max_turns:
         raise RunLimitExceeded(
             format_message(
@@ -68,7 +68,7 @@ def check_turn_limit(agent: Agent, past: SessionHistory) -> None:
 
 
 def check_call_limit(agent: Agent, past: SessionHistory, more: int) -> None:
-    """Raise `Bound` where the model asks for more calls than it has left."""
+    """Raise `RunLimitExceeded` if the model requests more calls than it has left."""
     if past.calls_since_message + more > agent.max_calls:
         raise RunLimitExceeded(
             format_message(
@@ -87,12 +87,12 @@ _WORKFLOW_EXECUTORS: list[WorkflowExecutor] = []
 
 
 def register_workflow_executor(execute: WorkflowExecutor) -> None:
-    """Register what executes the workflow that a session follows; a later one replaces it."""
+    """Register the function that executes a session's workflow, replacing an earlier one."""
     _WORKFLOW_EXECUTORS[:] = [execute]
 
 
 async def run(hold: SessionLease) -> None:
-    """Run a held session until it rests; the outcome is in its rows."""
+    """Run a leased session until it rests; the outcome is in the database."""
     orm = get_runtime().orm
     try:
         setting = await get_transaction_batcher().do(load_run_context, hold)
@@ -119,7 +119,7 @@ async def run(hold: SessionLease) -> None:
             hold, RunLimitExceeded("The time for one message is over.", code="time_exhausted")
         )
     except AuditUnavailable:
-        raise  # it comes back, as a database does
+        raise  # temporary, like an unavailable database
     except Problem as problem:
         await fail(hold, problem)
     finally:
@@ -127,7 +127,7 @@ async def run(hold: SessionLease) -> None:
 
 
 async def _suspend_session(hold: SessionLease) -> None:
-    """Rest until a person has answered; the answer queues the session again."""
+    """Suspend the session until a person answers, which queues it again."""
     try:
         await get_runtime().orm(step_store.suspend_session, hold)
     except LeaseLost:
@@ -135,7 +135,7 @@ async def _suspend_session(hold: SessionLease) -> None:
 
 
 async def cancel(hold: SessionLease) -> None:
-    """Write that a person cancelled the run, and why; what was begun is closed as unknown."""
+    """Record that the run was canceled, and why; close pending steps."""
     orm = get_runtime().orm
     try:
         await close_all(hold)
@@ -153,7 +153,7 @@ async def cancel(hold: SessionLease) -> None:
 
 
 async def fail(hold: SessionLease, problem: Problem) -> None:
-    """Write why the run ended; what was begun is closed as unknown."""
+    """Record why the run failed; close pending steps."""
     orm = get_runtime().orm
     try:
         await close_all(hold)
@@ -183,7 +183,7 @@ async def _append_notices(hold: SessionLease, setting: RunContext) -> None:
 
 
 async def _execute_session(hold: SessionLease, setting: RunContext) -> str | None:
-    """Follow the workflow, or converse; return the answer."""
+    """Execute the workflow, or run model turns; return the answer."""
     if setting.follows:
         (execute,) = _WORKFLOW_EXECUTORS
         return await execute(hold, partial(make_calls, _build_caller(hold, setting)))
@@ -191,7 +191,7 @@ async def _execute_session(hold: SessionLease, setting: RunContext) -> str | Non
 
 
 async def _run_turns(hold: SessionLease, setting: RunContext) -> str | None:
-    """Take turns until the model has answered; None where nobody has said anything."""
+    """Run turns until the model answers without calls; None if there are no messages."""
     do = get_transaction_batcher().do
     past, snapshot = await do(_load_state_with_messages, hold, setting)
     while past.messages:
@@ -210,7 +210,7 @@ async def _run_turns(hold: SessionLease, setting: RunContext) -> str | None:
                 await make_calls(_build_caller(hold, setting), begun)
             elif not await do(step_store.take_messages, hold):
                 return reply.text
-            # What a server told during the turn counts in the next one.
+            # Apply servers' change notifications before the next turn.
             await get_refresher().caught_up(build_holder_key(hold))
             past, snapshot = await do(_load_state, hold, setting, past)
     return None
@@ -226,7 +226,7 @@ def _load_state_with_messages(
 def _load_state(
     hold: SessionLease, setting: RunContext, past: SessionHistory | None = None
 ) -> tuple[SessionHistory, CallSnapshot]:
-    """Read what has come since `past`, and the rules of this moment."""
+    """Load the history since `history`, and the current snapshot."""
     known = past.settled if past else ()
     return load_history(hold.session_id, known), get_snapshot_cache().current(
         "agent", setting.agent.pk
@@ -236,7 +236,7 @@ def _load_state(
 async def _take(
     hold: SessionLease, setting: RunContext, past: SessionHistory, snapshot: CallSnapshot
 ) -> tuple[llm_interface.ModelReply, list[Step]]:
-    """Take one model turn by the rules of this moment."""
+    """Run one model turn with the current snapshot."""
     news = await _report_server_changes(hold, past, snapshot)
     endpoint = setting.endpoint(past)
     turn = SessionTurn(
@@ -265,7 +265,7 @@ async def _take(
 async def _wait_for_next_request(
     hold: SessionLease, setting: RunContext, problem: llm_interface.ModelError, past: SessionHistory
 ) -> None:
-    """Tell who is asked next, and wait for the moment; raises the problem where nobody is."""
+    """Append a notice on the next request and wait for it; raise `problem` if none is left."""
     orm = get_runtime().orm
     asked = setting.next(past)
     if asked is None:
@@ -285,7 +285,7 @@ async def _wait_for_next_request(
 async def _report_server_changes(
     hold: SessionLease, past: SessionHistory, snapshot: CallSnapshot
 ) -> list[str]:
-    """Tell people which servers came or went since the last turn; close what went (D3, D9)."""
+    """Append notices on servers that were connected or disconnected; return their texts."""
     found = compare_servers(past.servers, list_connected_servers(snapshot))
     for one in found:
         if one.code == DISCONNECTED:
@@ -295,7 +295,7 @@ async def _report_server_changes(
 
 
 def _cut(max_tokens: int | None) -> dict[str, str]:
-    """Return what people are told of an answer that isn't whole."""
+    """Return the notice on an answer that was cut off."""
     where = f"at {max_tokens:,} tokens" if max_tokens else "where the model's own limit is"
     return {
         "code": "answer_cut",

@@ -1,8 +1,8 @@
-"""Answers servers: elicitation, sampling, roots.
+"""Answer servers' elicitation, sampling and roots requests in sessions.
 
-On a live connection (the handshake era) the server waits, so a person has a bounded time. What a
-modern server asks is in the call's `Exchange`: roots are answered at once, and for a person the
-session rests without a worker.
+A server of the handshake era waits on a live connection, so a person has limited time to answer. A
+modern server's requests are in the call's `Exchange`: roots are answered at once, and to wait for a
+person the session is suspended without a worker.
 """
 
 import asyncio
@@ -37,16 +37,16 @@ from mcp_servers.client.endpoint import ServerEndpoint
 from mcp_servers.client.host import Host, HostRequestRejected, build_declared_capabilities
 from mcp_servers.models import Server
 
-# What the only root is called.
+# The name of the only root.
 WORKSPACE = "workspace"
-# Looks at the row of a question that a server waits for, a second.
+# Seconds between polls for a person's answer.
 LOOK_EVERY_S = 1.0
-# Of one server, while a run lasts: one that asks without end is told no.
+# Maximum requests of one server per run.
 MOST_ASKED = 32
 
 
 class SessionHost(Host):
-    """Answers the servers of one session while a run of it lasts."""
+    """Answers the servers of one session during a run."""
 
     def __init__(
         self, hold: SessionLease, session: Session, root: RootSession | None = None
@@ -57,13 +57,13 @@ class SessionHost(Host):
         self._asked: Counter[UUID] = Counter()
 
     def capabilities(self, endpoint: ServerEndpoint) -> Mapping[str, Any]:
-        """Return what this server may ask for: all of it is answered here."""
+        """Return the capabilities that this server may use."""
         return build_declared_capabilities(endpoint)
 
     async def elicitation(
         self, endpoint: ServerEndpoint, params: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Ask the person who runs the session, and wait as long as a live connection may."""
+        """Ask the session's user and wait up to `BONOBOT_ANSWER_S` seconds."""
         self._offered(endpoint, "elicitation")
         asked = elicitation_forms.read(params)
         until = timezone.now() + timedelta(seconds=settings.BONOBOT_ANSWER_S)
@@ -79,7 +79,7 @@ class SessionHost(Host):
             await asyncio.shield(orm(elicitations.take_back, question.pk))
 
     async def sampling(self, endpoint: ServerEndpoint, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Have the agent's model answer, after a person's yes where the server is set so."""
+        """Have the agent's model answer, after approval if the server requires it."""
         self._offered(endpoint, "sampling")
         wanted = governed.read(params)
         try:
@@ -91,12 +91,12 @@ class SessionHost(Host):
             raise HostRequestRejected(str(no), code=no.code) from no
 
     async def roots(self, endpoint: ServerEndpoint) -> dict[str, Any]:
-        """Tell the folder that the session works in."""
+        """Return the session's folder as the only root."""
         self._offered(endpoint, "roots")
         return await get_runtime().orm(self._workspace)
 
     async def elicited(self, endpoint: ServerEndpoint, elicitation_id: str) -> None:
-        """Note on the question that its web page is done."""
+        """Mark a URL elicitation as completed."""
         await get_runtime().orm(
             elicitations.complete_url_elicitation,
             self._session.pk,
@@ -105,10 +105,10 @@ class SessionHost(Host):
         )
 
     async def gather(self, step: Step, exchange: Exchange) -> bool:
-        """Gather what the next part of a call needs; False where a person is waited for.
+        """Collect the responses for a call's next round; False if one waits for a person.
 
-        A child process ends when its session rests, and what it keeps of the call with it (the key
-        of its state, a visit to a web page): it is waited with for as long as a live connection.
+        A stdio server's process ends when the session is suspended, and its state of the call with
+        it, so wait for a person up to `BONOBOT_ANSWER_S` seconds first.
         """
         if await self._gathered(step, exchange):
             return True
@@ -122,7 +122,7 @@ class SessionHost(Host):
         return False
 
     async def _gathered(self, step: Step, exchange: Exchange) -> bool:
-        """Gather what is there; each answer is kept at once, so that none is made twice."""
+        """Collect available responses; each is saved at once, so that none is computed twice."""
         asked: list[Question | Approval] = []
         known = exchange.responses.open() or {}
         for key, one in exchange.requests.items():
@@ -139,7 +139,7 @@ class SessionHost(Host):
         return not asked
 
     async def _show(self, step: Step, questions: list[Question]) -> None:
-        """Let watchers see what is asked, once."""
+        """Show new questions to watchers."""
         ids, known = [one.pk for one in questions], step.payload.get("questions", [])
         if known != [str(one) for one in ids]:
             notices = [
@@ -154,7 +154,7 @@ class SessionHost(Host):
         one: Mapping[str, Any],
         asked: list[Question | Approval],
     ) -> dict[str, Any] | None:
-        """Return an answer; None, with the question in `asked`, where a person is waited for."""
+        """Return the answer; None, and add to `pending_requests`, if it waits for a person."""
         if one["method"] == "sampling/createMessage":
             return await self._sampled(exchange, key, one["params"], asked)
         if one["method"] == "roots/list":
@@ -191,9 +191,9 @@ class SessionHost(Host):
         params: Mapping[str, Any],
         asked: list[Question | Approval],
     ) -> dict[str, Any] | None:
-        """Return the model's answer; None, with the approval in `asked`, where one is waited for.
+        """Return the model's answer; None, and add to `pending_requests`, if it waits for approval.
 
-        A server can't be told of a no here, so that ends the call.
+        A denial can't be reported to the server here, so it ends the call.
         """
         wanted = governed.read(params)
         once = f"{exchange.pk} {exchange.round} {key}"
@@ -208,7 +208,7 @@ class SessionHost(Host):
         )
 
     async def _let(self, server_id: UUID, wanted: governed.SamplingRequest) -> None:
-        """Wait for a person's yes as long as a live connection may; raises `Refused`."""
+        """Wait for approval up to `BONOBOT_ANSWER_S` seconds; raises `CallRefused`."""
         once = str(uuid4())
         try:
             async with asyncio.timeout(settings.BONOBOT_ANSWER_S):
@@ -220,7 +220,7 @@ class SessionHost(Host):
             raise CallRefused("Nobody answered in time.", code="approval_expired") from None
 
     async def _answer(self, question_id: UUID) -> dict[str, Any]:
-        """Return a person's answer once it is there; `cancel` where this process stops."""
+        """Wait for a person's answer and return it; `cancel` if this process is stopping."""
         while True:
             question = await get_runtime().orm(Question.objects.get, pk=question_id)
             if (answer := elicitations.build_result(question)) is not None:
@@ -231,14 +231,14 @@ class SessionHost(Host):
             await asyncio.sleep(LOOK_EVERY_S)
 
     def _workspace(self) -> dict[str, Any]:
-        """Return the session's folder as the protocol names it: attached, or the agent's own."""
+        """Return the `roots/list` result: the attached folder, or the agent's own."""
         session = self._session
         attached = session.working_dir or session.agent.workspace_folder
         folder = ensure_workspace_folder(session.organization_id, session.agent_id, attached)
         return {"roots": [{"uri": folder.as_uri(), "name": WORKSPACE}]}
 
     def _offered(self, endpoint: ServerEndpoint, what: str) -> None:
-        """Raise `Rejected` where the server was not offered this, or asks without end."""
+        """Raise `HostRequestRejected` for a capability not offered, or for too many requests."""
         if what not in self.capabilities(endpoint):
             raise HostRequestRejected("This was not offered to the server.", code="not_offered")
         self._asked[endpoint.server_id] += 1
@@ -252,7 +252,7 @@ class SessionHost(Host):
 
 
 def _build_elicitation_notice(question: Question) -> dict[str, str]:
-    """Return what the conversation shows of a question."""
+    """Return the notice on a question."""
     server = make_visible(question.server_name, 120)
     text = f"The server {server} asks: {make_visible(question.message)}"
     return {"code": "question", "text": text, "question_id": str(question.pk)}

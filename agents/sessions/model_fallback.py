@@ -1,8 +1,8 @@
-"""Which endpoint next after a failure. Pure.
+"""Choose the next model endpoint after a failure. Pure.
 
-An endpoint is asked again as often as it allows, where that may help, later each time and never
-before the provider wants it. Then the endpoint behind it is asked, if the failure is one that falls
-over. Whoever has answered goes on answering until the next message.
+An endpoint is retried up to its limit if that may help, with exponential backoff and never before
+the provider's `retry_after`. Then the next endpoint in the chain is used, if the failure allows
+fallback. The endpoint that answered is used until the next message.
 """
 
 from collections.abc import Sequence
@@ -12,11 +12,11 @@ from agents.llm.interface import ModelEndpointConfig
 
 FIRST_WAIT_S = 1.0
 LONGEST_BACKOFF_S = 30.0
-# A provider that wants us to wait longer is not waited for.
+# If a provider's `retry_after` is longer, don't retry.
 LONGEST_WAIT_S = 120.0
-# Waits differ by up to this share, so that sessions that failed together don't return together.
+# Maximum jitter of waits, so that sessions that failed together don't retry together.
 SPREAD = 0.25
-# Failures that say nothing of the request itself: somebody else may do better with it.
+# Failures not caused by the request itself: another endpoint may succeed.
 UNAVAILABLE = frozenset(
     {
         *("model_unreachable", "model_timeout", "model_rate_limited", "model_no_answer"),
@@ -27,7 +27,7 @@ UNAVAILABLE = frozenset(
 
 @dataclass(frozen=True)
 class TurnFailure:
-    """A model turn that failed, as its step tells it."""
+    """A failed model turn, as stored in its step."""
 
     endpoint_id: str
     code: str
@@ -37,7 +37,7 @@ class TurnFailure:
 
 @dataclass(frozen=True)
 class NextRequest:
-    """The endpoint to ask, after a wait; `attempt` counts its requests from 1."""
+    """The next endpoint and the wait before its request; `attempt` counts from 1."""
 
     endpoint: ModelEndpointConfig
     wait_s: float = 0.0
@@ -52,17 +52,17 @@ def find_next_request(
     answered_by: str = "",
     share: float = 0.0,
 ) -> NextRequest | None:
-    """Return what follows the failures since the last answer; None where nothing is left.
+    """Return the next request after the failures since the last answer; None if none is left.
 
-    `line` are the endpoints in their order, `answered_by` is the id of the one that answered last
-    (for this message), `share` of the spread is the session's own (0 to 1).
+    `endpoints` are in fallback order, `answered_by` is the id of the one that answered last (for
+    this message), and `jitter_share` (0 to 1) is the session's share of the jitter.
     """
     ids = [one.id for one in line]
     at = ids.index(answered_by) if answered_by in ids else 0
     found = NextRequest(line[at])
     for failure in failures:
         if failure.endpoint_id != line[at].id:
-            continue  # of a line that was changed meanwhile
+            continue  # the chain was changed meanwhile
         again = _compute_retry_delay(line[at], failure, found.attempt, share)
         if again is not None:
             found = NextRequest(line[at], again, found.attempt + 1)
@@ -77,7 +77,7 @@ def find_next_request(
 def _compute_retry_delay(
     endpoint: ModelEndpointConfig, failure: TurnFailure, attempt: int, share: float
 ) -> float | None:
-    """Return how long to wait before the same endpoint is asked again; None if it isn't."""
+    """Return the seconds to wait before a retry; None for no retry."""
     if not failure.retryable or attempt > endpoint.retries:
         return None
     backoff = min(FIRST_WAIT_S * 2 ** (attempt - 1), LONGEST_BACKOFF_S)

@@ -1,8 +1,8 @@
-"""Text and progress while they come.
+"""Publish text and progress of unsettled steps.
 
-It is told as a whole, as often as `SHOWN_EVERY_S` at most: over the bus, else (no Redis, or it is
-away) in the steps' rows, all of a process in one transaction. Watchers may miss any of it; what
-counts is in the step when it is settled.
+The full output so far is published at most every `PUBLISH_INTERVAL_S`: over the bus or, without
+Redis, in the steps' rows, in one transaction per process. Watchers may miss any of it; the settled
+step has the final output.
 """
 
 import asyncio
@@ -32,17 +32,17 @@ from bonobot.core.text.untrusted_text import make_storable
 logger = logging.getLogger(__name__)
 
 SHOWN_EVERY_S = 0.1
-# Each time is one transaction for all sessions of the process.
+# Each write is one transaction for all sessions of the process.
 WRITTEN_EVERY_S = 0.5
-# Characters that a process tells in a second: where there is more, it is told more rarely.
+# Above this rate a process publishes less often.
 PACE = 4_000_000
-# Of what a server says about its progress.
+# Maximum length of a server's progress message, in characters.
 SAID_LENGTH = 300
 
 
 @dataclass(frozen=True)
 class PartialOutput:
-    """What a step shows now; `base` is what its row says beside it."""
+    """A step's current partial output; `saved_payload` is the payload in its row."""
 
     step: int
     session_id: UUID
@@ -54,14 +54,14 @@ class PartialOutput:
 
 
 class PartialOutputPublisher:
-    """This process's steps that show something, told together."""
+    """Publishes the partial outputs of this process in batches."""
 
     def __init__(self) -> None:
         self._due: dict[int, PartialOutput] = {}
         self._telling: asyncio.Task[None] | None = None
 
     def show(self, moment: PartialOutput) -> None:
-        """Have watchers see what a step shows, soon. On the loop only."""
+        """Schedule an output for publication. Call on the event loop only."""
         self._due[moment.step] = moment
         if self._telling is None or self._telling.done():
             self._telling = get_runtime().begin(self._tell(), name="live steps")
@@ -83,7 +83,7 @@ class PartialOutputPublisher:
 
 
 def mask_outputs(moments: list[PartialOutput]) -> list[PartialOutput]:
-    """Return moments whose progress says none of the organization's secrets, cut (queries)."""
+    """Return the outputs with secrets masked in progress messages, truncated (queries)."""
     return [replace(one, shown=_mask_output(one)) for one in moments]
 
 
@@ -96,21 +96,21 @@ def _mask_output(moment: PartialOutput) -> Mapping[str, Any]:
 
 
 def write(moments: list[PartialOutput]) -> None:
-    """Write what steps show into those that aren't settled yet (one transaction)."""
+    """Write outputs into the rows of steps that are still unsettled (one transaction)."""
     with transaction.atomic():
-        # As the sessions' holders do, who settle steps: the session's row first.
+        # Lock the session rows first, in the same order as runners that settle steps.
         lock(Session.objects.filter(pk__in={one.session_id for one in moments}))
         seen = set()
         for one in moments:
             mine = Step.objects.filter(pk=one.step, fence=one.fence, state=Step.State.INTENT)
             if mine.update(payload=make_storable({**one.base, **one.shown})):
                 seen.add(one.session_id)
-        # Watchers look at this before they look at the steps.
+        # Watchers check this column before they load steps.
         Session.objects.filter(pk__in=seen).update(updated_at=timezone.now())
 
 
 async def fetch_partial_outputs(session_id: UUID) -> dict[int, dict[str, Any]]:
-    """Return what the bus has of a session's steps, by `seq`."""
+    """Return the partial outputs of a session's steps from the bus, by `seq`."""
     if not settings.REDIS_URL:
         return {}
     return {
@@ -127,14 +127,14 @@ def _build_bus_message(moment: PartialOutput) -> BusTexts:
 
 
 class ModelTextReporter:
-    """Shows what a model has written so far of a turn; called with each piece."""
+    """Publishes the text of a model turn so far; called with each piece."""
 
     def __init__(self, hold: SessionLease, step: Step, organization_id: UUID) -> None:
         self._hold, self._step, self._organization_id = hold, step, organization_id
         self.text = ""
 
     async def __call__(self, piece: str) -> None:
-        """Add a piece."""
+        """Add a piece and publish the text."""
         self.text += piece
         get_output_publisher().show(
             _build_partial_output(
@@ -151,7 +151,7 @@ async def show_progress(
     total: float | None,
     message: str | None,
 ) -> None:
-    """Show how far a server says that a call has come (`notifications/progress`)."""
+    """Publish a call's progress (`notifications/progress`)."""
     progress = {"done": done, "total": total, "message": message or ""}
     get_output_publisher().show(
         _build_partial_output(hold, step, organization_id, {"progress": progress})
@@ -177,6 +177,6 @@ _by_runtime: WeakKeyDictionary[Runtime, PartialOutputPublisher] = WeakKeyDiction
 
 
 def get_output_publisher() -> PartialOutputPublisher:
-    """Return what this process's runtime shows."""
+    """Return the output publisher of this process's runtime."""
     with _lock:
         return _by_runtime.setdefault(get_runtime(), PartialOutputPublisher())

@@ -1,9 +1,8 @@
-"""Recovery: what a dead holder left between intent and answer, and what becomes of it.
+"""Recover the unsettled steps that a dead runner left.
 
-A call that the audit doesn't know was never sent (no row, no call): it is made now. One that was
-sent and whose answer nobody has is made again only where our own label says that a second call does
-no more than the first. Of the others, those that the audit saw end are told to the model; where
-nobody knows whether they ran, a person decides, and the session waits without a worker.
+A call without an audit entry was never sent and is made now. A call that was sent, but whose answer
+is lost, is repeated only if it is labeled idempotent. Otherwise, if the audit log has its outcome,
+the model is told that the answer was lost; if not, a person decides, and the session is suspended.
 """
 
 from dataclasses import dataclass
@@ -49,14 +48,14 @@ Verdict = Literal["make", "again", "ask", "lost", "unknown"]
 
 @dataclass(frozen=True)
 class RecoveredCalls:
-    """The calls that are to be made now, and whether others wait for a person."""
+    """The calls to make now, and whether others wait for a person."""
 
     calls: tuple[Step, ...] = ()
     waits: bool = False
 
 
 def decide_recovery(row: AuditRow | None, tool: SnapshotTool | None) -> Verdict:
-    """Return what becomes of a call that was begun and not finished; pure."""
+    """Decide how to handle an unsettled call. Pure."""
     if row is None:
         return "make"
     if row.decision != AuditRow.Decision.ALLOW or (tool and FlowLabel.REPEATABLE in tool.labels):
@@ -67,10 +66,9 @@ def decide_recovery(row: AuditRow | None, tool: SnapshotTool | None) -> Verdict:
 
 
 async def recover(hold: SessionLease, agent_id: UUID) -> RecoveredCalls:
-    """Settle what a dead holder left; return the calls that are to be made now.
+    """Settle what a dead runner left; return the calls to make now.
 
-    What was sent may have cost all that was reserved for it, so that is what it settles at. The
-    first holder finds nothing.
+    Sent requests are settled at their full reservation, which they may have cost.
     """
     if hold.is_first:
         return RecoveredCalls()
@@ -105,7 +103,7 @@ async def recover(hold: SessionLease, agent_id: UUID) -> RecoveredCalls:
 
 
 async def close_all(hold: SessionLease) -> None:
-    """Leave nothing open at the end of a run; nothing is made, and nobody is asked."""
+    """Close all pending steps at the end of a run, without making calls or asking a person."""
     orm = get_runtime().orm
     await orm(settle_session, hold.session_id)
     for step in (await orm(load_history, hold.session_id)).pending:
@@ -123,7 +121,7 @@ async def close_all(hold: SessionLease) -> None:
 
 
 async def _close(hold: SessionLease, step: Step, *, lost: bool = False) -> None:
-    """End a step whose outcome nobody has; of one that is `lost`, that it ran is known."""
+    """Close a step without an outcome; `lost`: it ran, but its answer is lost."""
     orm = get_runtime().orm
     if step.kind != Step.Kind.CALL:
         payload = {**step.payload, "code": "interrupted", "detail": TURN_LOST}
@@ -137,12 +135,12 @@ async def _close(hold: SessionLease, step: Step, *, lost: bool = False) -> None:
 
 
 def _find_audit_row(step: Step) -> AuditRow | None:
-    """Return the audit's row of a call; None where it never passed admission: no row, no call."""
+    """Return the audit row of a call; None if it was never admitted."""
     return AuditRow.objects.filter(pk=step.call_id).first() if step.call_id else None
 
 
 def _ask_person(hold: SessionLease, step: Step, tool: SnapshotTool) -> Verdict:
-    """Return what a person says of a call that may have run; asks where nobody was asked yet."""
+    """Return a person's decision on a call that may have run; ask if not asked yet."""
     call_id = step.call_id or uuid4()
     asked = (
         Approval.objects.filter(call_id=call_id, code=INTERRUPTED).order_by("-created_at").first()
@@ -159,7 +157,7 @@ def _ask_person(hold: SessionLease, step: Step, tool: SnapshotTool) -> Verdict:
 
 
 def _ask(hold: SessionLease, step: Step, call_id: UUID, tool: SnapshotTool) -> Approval:
-    """Write the question down, once: who takes over again finds it by the call's id."""
+    """Create the approval; a later runner finds it by the call's id."""
     session = Session.objects.get(pk=hold.session_id)
     arguments = step.payload["arguments"] or {}
     question = Approval(

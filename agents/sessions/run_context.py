@@ -1,4 +1,4 @@
-"""What a run needs; servers that came, went."""
+"""The context of a run, and changes of the agent's servers between turns."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,25 +23,25 @@ from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers.models import Server
 
 CONNECTED, DISCONNECTED = "server_connected", "server_disconnected"
-# Each server's id with its name, as a step keeps them.
+# Server names by id, as stored in steps.
 Servers = Mapping[str, str]
 
 
 @dataclass(frozen=True)
 class ServerChange:
-    """One server that came or went since the last turn."""
+    """A server that was connected or disconnected since the last turn."""
 
     code: str
     server_id: UUID
     text: str
 
     def as_payload(self) -> dict[str, str]:
-        """Return the notice that people see."""
+        """Return the payload of a notice."""
         return {"code": self.code, "text": self.text}
 
 
 def list_connected_servers(snapshot: CallSnapshot) -> dict[str, str]:
-    """Return the servers that the agent has, switched on for it and at all."""
+    """Return the agent's servers that are enabled, both for the agent and globally."""
     return {
         str(server.id): make_visible(server.name, 120)
         for server in snapshot.servers.values()
@@ -50,7 +50,7 @@ def list_connected_servers(snapshot: CallSnapshot) -> dict[str, str]:
 
 
 def compare_servers(before: Servers | None, now: Servers) -> list[ServerChange]:
-    """Return what came and what went, in a line each; nothing before the first turn."""
+    """Return the connected and disconnected servers; empty before the first turn."""
     if before is None:
         return []
     went = [
@@ -70,26 +70,26 @@ def compare_servers(before: Servers | None, now: Servers) -> list[ServerChange]:
 
 @dataclass(frozen=True)
 class RunContext:
-    """What a run needs of its rows, read once at its start."""
+    """The context of a run, loaded once at its start."""
 
     session: Session
     agent: Agent
-    # The agent's endpoint, and those that are asked after it.
+    # The agent's endpoint and its fallbacks.
     line: tuple[llm_interface.ModelEndpointConfig, ...]
     principal: Principal
     unavailable: tuple[str, ...]
-    # Why it has no tools; None where it has some.
+    # Why the agent has no tools; None if it has some.
     lack: NoToolsReason | None
-    # Answers what servers ask back.
+    # Answers servers' requests.
     host: SessionHost
-    # There where another session began this one.
+    # Set if another session started this one.
     root: RootSession | None = None
-    # Whether it follows a workflow, and how long it may run.
+    # Whether the session executes a workflow, and the maximum run time in seconds.
     follows: bool = False
     max_run_s: int = 0
 
     def next(self, past: SessionHistory) -> NextRequest | None:
-        """Return who is asked after what failed, and when; None where nobody is left."""
+        """Return the next request after failures; None if no endpoint is left."""
         return find_next_request(
             self.line,
             past.failures,
@@ -98,13 +98,13 @@ class RunContext:
         )
 
     def endpoint(self, past: SessionHistory) -> llm_interface.ModelEndpointConfig:
-        """Return the endpoint that the next request goes to."""
+        """Return the endpoint of the next request."""
         asked = self.next(past)
         return asked.endpoint if asked else self.line[0]
 
 
 def load_run_context(hold: SessionLease) -> RunContext | None:
-    """Read what a run needs; None where somebody wants the session cancelled."""
+    """Load the context of a run; None if the session's cancellation was requested."""
     if step_store.is_cancel_requested(hold):
         return None
     whole = Session.objects.select_related("agent__model_endpoint", "workflow_run")
@@ -140,7 +140,7 @@ def _find_root(session: Session) -> RootSession | None:
 
 
 def _list_unavailable_servers(snapshot: CallSnapshot) -> list[str]:
-    """Name the agent's servers that don't answer now, and why."""
+    """Return the names of the agent's unavailable servers, with the reason."""
     bound = [UUID(one) for one in list_connected_servers(snapshot)]
     if not bound:
         return []

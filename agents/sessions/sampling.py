@@ -1,7 +1,7 @@
-"""Sampling: a server of a session has the agent's model answer something (docs/server-requests.md).
+"""Sampling: an MCP server in a session asks the agent's model (docs/server-requests.md).
 
-It is reserved and settled like any turn, from the session's budgets and from the server's own
-tokens of the day; where the server is set so, a person says yes first.
+The request is reserved and settled like any turn, from the session's budgets and the server's daily
+token limit; if the server is configured so, a person approves it first.
 """
 
 import asyncio
@@ -64,10 +64,10 @@ REASON = (
 async def find_pending_approval(
     session: Session, server_id: UUID, wanted: SamplingRequest, once: str
 ) -> Approval | None:
-    """Return the question that waits for a yes to this request; None where it may be answered.
+    """Return the pending approval of a request; None if it may be answered.
 
-    `once` tells this request from others. Raises `Rejected` (`not_offered`), or `Refused` for a no
-    (`approval_denied`, `approval_expired`).
+    `request_key` identifies the request. Raises `HostRequestRejected` (`not_offered`) or
+    `CallRefused` (`approval_denied`, `approval_expired`).
     """
     return await get_runtime().orm(_find_pending_approval, session, server_id, wanted, once)
 
@@ -79,9 +79,9 @@ async def answer(
     wanted: SamplingRequest,
     root: RootSession | None = None,
 ) -> dict[str, Any]:
-    """Have the agent's model answer; return the result that the server gets.
+    """Have the agent's model answer; return the result for the server.
 
-    Raises `ModelError`, and what `request_budget.reserve` raises: a budget that is spent, a halt.
+    Raises `ModelError`, and what `request_budget.reserve` raises.
     """
     orm = get_runtime().orm
     server = await orm(_get_allowed_server, session, server_id)
@@ -121,7 +121,7 @@ async def answer(
 def _append_usage_notice(
     hold: SessionLease, server: Server, used: llm_interface.TokenUsage, cost: int
 ) -> None:
-    """Show in the conversation what a server had answered, and count it."""
+    """Append a notice on a sampling request, and count its usage."""
     tokens, name = used.input_tokens + used.output_tokens, make_visible(server.name, 120)
     text = f"The model answered something that the server {name} asked: {tokens} tokens."
     step_store.append_notice(
@@ -140,7 +140,7 @@ async def _ask_model(
     reserved: ModelReservation,
     request: Any,
 ) -> tuple[llm_interface.ModelReply, int]:
-    """Ask the model; what was reserved is settled, whatever comes of it."""
+    """Ask the model; the reservation is settled in any case."""
     began = perf_counter()
     end = partial(
         settle, call_id, session.organization_id, endpoint, reserved.reserves, began=began
@@ -158,10 +158,9 @@ async def _ask_model(
 
 
 def build_prompt(wanted: SamplingRequest, server: str) -> tuple[str, str]:
-    """Return the instructions and the one message that the model gets.
+    """Return the instructions and the user message for the model.
 
-    The request is one text between marked lines, cleaned like any result, with the roles in it that
-    the server claims.
+    The server's request is cleaned and framed like a tool result; its roles are only text.
     """
     lines = [f"{role}: {text}" for role, text in wanted.said]
     if wanted.system:
@@ -195,7 +194,7 @@ def _build_opening(
 
 
 def _get_allowed_server(session: Session, server_id: UUID) -> Server:
-    """Return the server as it is set at this moment; raises `Rejected`."""
+    """Return the server if it may use sampling now; raises `HostRequestRejected`."""
     mine = Server.objects.for_organization(session.organization_id).filter(pk=server_id)
     server = mine.exclude(sampling=Server.Sampling.OFF).first()
     if server is None:

@@ -1,7 +1,6 @@
-"""MCP sampling to model messages. Pure.
+"""Convert MCP sampling requests and results. Pure.
 
-The model gets no tools, no history and not the agent's instructions with it, and what it says goes
-to the server alone.
+The model gets no tools, no history and no agent instructions; its answer goes only to the server.
 """
 
 from collections.abc import Mapping
@@ -13,7 +12,7 @@ from bonobot.core.problems import InvalidInput
 
 MOST_MESSAGES = 100
 MOST_CHARACTERS = 100_000
-# Of an answer: no model gives a longer one, and every budget can count it.
+# Upper bound of `maxTokens`: no model gives a longer answer, and every budget can count it.
 MOST_TOKENS = 1_000_000
 ROLES = ("user", "assistant")
 STOPPED = {"length": "maxTokens"}
@@ -21,20 +20,20 @@ STOPPED = {"length": "maxTokens"}
 
 @dataclass(frozen=True)
 class SamplingRequest:
-    """A request of a server for an answer of the model, within bounds."""
+    """A validated sampling request of a server."""
 
     said: tuple[tuple[str, str], ...]
     system: str
     max_tokens: int
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as people are shown it."""
+        """Return the request as shown to people."""
         said = [{"role": role, "text": text} for role, text in self.said]
         return {"system": self.system, "messages": said, "max_tokens": self.max_tokens}
 
 
 def read(params: Mapping[str, Any]) -> SamplingRequest:
-    """Return the request of a `sampling/createMessage`; raises `Invalid`."""
+    """Parse the parameters of `sampling/createMessage`; raises `InvalidInput`."""
     if params.get("tools") or params.get("toolChoice"):
         raise _build_error("tools", "left out: tools were not offered with sampling")
     messages, most = params.get("messages"), params.get("maxTokens")
@@ -51,7 +50,7 @@ def read(params: Mapping[str, Any]) -> SamplingRequest:
 
 
 def build_sampling_result(text: str, model: str, finish: str) -> dict[str, Any]:
-    """Return the result that the server gets."""
+    """Return the result for the server."""
     return {
         "role": "assistant",
         "content": {"type": "text", "text": text},

@@ -1,4 +1,4 @@
-"""Start, send, retry, cancel; who it acts as."""
+"""Start sessions, send and resend messages, and cancel sessions."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -37,10 +37,10 @@ def start(
     working_dir: str = "",
     attachments: Sequence[Attachment] = (),
 ) -> Session:
-    """Start a session with a first message; a worker takes it from here.
+    """Start a session with a first message; a worker runs it.
 
-    Raises `Forbidden`, `NotFound` (an agent that isn't the principal's), `Invalid` (empty text, or
-    files that no model takes), `Conflict` (codes `organization_halted`, `agent_disabled`).
+    Raises `Forbidden`, `NotFound` (another organization's agent), `InvalidInput` (empty text or
+    unsupported files), `Conflict` (codes `organization_halted`, `agent_disabled`).
     """
     _may_start(principal, agent)
     message = _message(agent.organization_id, text, attachments)
@@ -74,9 +74,9 @@ def start(
 def run_skill(
     principal: Principal, skill: Skill, agent: Agent, arguments: Mapping[str, str]
 ) -> Session:
-    """Start a session of an agent with a skill as its first message.
+    """Start a session of an agent with a rendered skill as its first message.
 
-    Raises `Invalid` naming the argument, `Forbidden`, and as `start`.
+    Raises `InvalidInput` for an argument, `Forbidden`, and what `start_session` raises.
     """
     require_run(principal, agent)
     if not skill.given.filter(agent=agent).exists():
@@ -102,14 +102,14 @@ def run_skill(
 def send(
     principal: Principal, session: Session, text: str, attachments: Sequence[Attachment] = ()
 ) -> None:
-    """Add a message to a session; a resting one is queued again."""
+    """Send a message to a session; a finished one is queued again."""
     _may_start(principal, session.agent)
     _check_accepts_messages(session)
     message = _message(session.organization_id, text, attachments)
     label_session(principal, session)
     with transaction.atomic():
-        # The session's row is locked first, as by the holder that brings it to rest: one of the
-        # two comes second and sees what the other did, so that no message is left lying.
+        # Lock the session's row first, as a runner does that ends the run: the second of the two
+        # sees what the first did, so no message stays unread.
         Session.objects.filter(pk=session.pk).update(updated_at=timezone.now())
         _leave(principal, session, Inbox.Kind.MESSAGE, message)
         _enqueue_session(session)
@@ -123,11 +123,11 @@ def send_again(
     text: str | None = None,
     attachments: Sequence[Attachment] = (),
 ) -> None:
-    """Send a message anew in its place: it and all behind it are superseded (`history`).
+    """Resend a message in place of an earlier one, which is superseded with all later steps.
 
-    `seq` names the message, None the last one; `text` is what it says now, None the same. Its own
-    files stay with it. Raises `NotFound` (no such message in the conversation), `Conflict` (code
-    `session_busy`), and what `send` raises.
+    `seq` is the earlier message (default: the last one), `text` the new text (default: unchanged).
+    Its attachments are kept. Raises `NotFound` (no such message), `Conflict` (code
+    `session_busy`), and what `send_message` raises.
     """
     _may_start(principal, session.agent)
     _check_accepts_messages(session)
@@ -150,7 +150,7 @@ def send_again(
 
 
 def _enqueue_session(session: Session) -> bool:
-    """Have a resting session go on; False where it doesn't rest."""
+    """Queue a finished session again; False if it isn't finished."""
     resting = (Session.Status.DONE, Session.Status.FAILED, Session.Status.CANCELLED)
     return bool(
         Session.objects.filter(pk=session.pk, status__in=resting).update(
@@ -164,7 +164,7 @@ def _enqueue_session(session: Session) -> bool:
 
 
 def _message_at(session: Session, seq: int | None) -> Step:
-    """Return a message of the conversation as it stands; raises `NotFound`."""
+    """Return a message of the current conversation, by default the last; raises `NotFound`."""
     steps = list_current_steps(list(session.steps.order_by("seq")))
     messages = [one for one in steps if one.kind == Step.Kind.MESSAGE]
     found = [one for one in messages if seq in (None, one.seq)]
@@ -180,24 +180,24 @@ def _message_at(session: Session, seq: int | None) -> Step:
 
 
 def _message(organization_id: UUID, text: str, attachments: Sequence[Attachment]) -> dict[str, Any]:
-    """Return a message as the inbox carries it, its files kept; raises `Invalid`."""
+    """Return the inbox payload of a message, and store its files; raises `InvalidInput`."""
     check_message(text)
     kept = store_attachments(organization_id, attachments)
     return {"text": mask_organization_secrets(text, organization_id)} | kept
 
 
 def cancel(principal: Principal, session: Session) -> bool:
-    """Ask for a session to be cancelled; tell whether there was anything to cancel."""
+    """Request a session's cancellation; return False if it is already finished."""
     require_run(principal, session.agent)
     return end(principal, session)
 
 
 def end(principal: Principal, session: Session, why: str = "") -> bool:
-    """Have a session cancelled, whoever may do so having been asked; `why` is told to people."""
+    """Request a session's cancellation without a permission check; `why` is shown to people."""
     now = timezone.now()
     with transaction.atomic():
         mine = Session.objects.filter(pk=session.pk)
-        # One that nobody ever held has begun nothing; what others began, a holder has to close.
+        # A session that was never claimed has no steps to close, so it is canceled here.
         untouched = mine.filter(status=Session.Status.QUEUED, fence=0)
         ended = {"status": Session.Status.CANCELLED, "error_detail": why}
         if untouched.update(**ended, finished_at=now, updated_at=now):
@@ -216,14 +216,14 @@ def end(principal: Principal, session: Session, why: str = "") -> bool:
 
 
 def end_sessions(principal: Principal, sessions: QuerySet[Session], why: str) -> int:
-    """Have those of the sessions that don't rest cancelled; return how many."""
+    """Request the cancellation of the unfinished sessions; return how many."""
     resting = (Session.Status.DONE, Session.Status.FAILED, Session.Status.CANCELLED)
     open_ones = sessions.filter(~Q(status__in=resting)).order_by("pk")
     return sum(end(principal, session, why) for session in open_ones.iterator())
 
 
 def may_run(principal: Principal, agent: Agent) -> bool:
-    """Tell whether the principal may run this agent: members need it given to them."""
+    """Tell whether the principal may run this agent; members need it assigned to them."""
     if agent.organization_id != principal.organization_id:
         return False
     if not principal.may(Action.RUN_AGENTS):
@@ -249,7 +249,7 @@ def require_run(principal: Principal, agent: Agent) -> None:
 
 
 def _check_accepts_messages(session: Session) -> None:
-    """Raise `Conflict` for a session that follows a workflow: nobody there reads messages."""
+    """Raise `Conflict` for a workflow's session, which takes no messages."""
     if WorkflowRun.objects.filter(session=session).exists():
         raise Conflict(
             "This session follows a workflow.",
@@ -264,7 +264,7 @@ def _may_start(principal: Principal, agent: Agent) -> None:
 
 
 def check_message(text: str) -> None:
-    """Raise `Invalid` for a message that is empty or too long."""
+    """Raise `InvalidInput` for a message that is empty or too long."""
     if not text.strip():
         raise InvalidInput(
             "The message is empty.", field="message", remedy="Write what the agent is to do."
@@ -280,7 +280,7 @@ def check_message(text: str) -> None:
 
 
 def _check_working_directory(principal: Principal, path: str) -> str:
-    """Return the absolute folder; only a platform administrator attaches one."""
+    """Return the absolute path of the folder; only a platform administrator may attach one."""
     if not path:
         return ""
     if not principal.platform_admin:
@@ -307,19 +307,19 @@ def _leave(principal: Principal, session: Session, kind: str, payload: dict[str,
     )
 
 
-# A session whose child hasn't come to rest waits for that one.
+# A session waits while a child has one of these statuses.
 _OPEN = (Session.Status.WAITING, Session.Status.QUEUED, Session.Status.RUNNING)
 
 
 def answered_while_parking() -> list[UUID]:
-    """Queue sessions that came to rest just when their question was answered; return them."""
+    """Queue suspended sessions that no longer wait for anything; return their ids."""
     parked = Session.objects.filter(status=Session.Status.WAITING).exclude(
         pk__in=Approval.objects.filter(
             state=Approval.State.WAITING, session_id__isnull=False
         ).values("session_id")
     )
     parked = parked.exclude(children__status__in=_OPEN)
-    # A task that is to be looked at now holds its session back no longer.
+    # A task whose next poll is due no longer keeps its session waiting.
     held = pending_calls.filter_waiting_sessions(parked).values("pk")
     parked = parked.exclude(pk__in=held)
     found = list(parked.values_list("pk", flat=True)[:500])
@@ -329,7 +329,7 @@ def answered_while_parking() -> list[UUID]:
 
 
 def build_principal(session: Session) -> Principal:
-    """Return who a session acts as: with the rights of a member, for who started it."""
+    """Return the principal a session acts as, with the role of a member."""
     return Principal(
         kind="session",
         id=str(session.pk),

@@ -1,4 +1,4 @@
-"""Writes steps under the lease."""
+"""Write a session's steps while holding its lease."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -28,17 +28,17 @@ def append(
     turn: int = 0,
     call_id: UUID | None = None,
 ) -> Step:
-    """Append one step; raises `Lost` when this holder is no longer the holder."""
+    """Append one step; raises `LeaseLost`."""
     step = _build_step(kind, payload, state=state, turn=turn, call_id=call_id)
     with transaction.atomic():
-        # The conditional update locks the session's row: steps are numbered one after the other.
+        # The conditional update locks the session's row, so step numbers are sequential.
         _update_leased_session(hold)
         _add(hold, [step])
     return step
 
 
 def append_notice(hold: SessionLease, payload: Mapping[str, Any], **counts: int) -> None:
-    """Append a notice and add `counts` to the session; raises `Lost`."""
+    """Append a notice and add `counts` to the session; raises `LeaseLost`."""
     step = _build_step(Step.Kind.NOTICE, payload)
     with transaction.atomic():
         _update_leased_session(hold, **counts)
@@ -48,9 +48,9 @@ def append_notice(hold: SessionLease, payload: Mapping[str, Any], **counts: int)
 def finish(
     hold: SessionLease, step: Step, state: str, payload: dict[str, Any], **counts: int
 ) -> None:
-    """Write a step's outcome and add `counts` to the session, once; raises `Lost`.
+    """Save a step's outcome and add `counts` to the session, once; raises `LeaseLost`.
 
-    What a call in several parts went on by is closed with it.
+    The exchange of a multi-round call is closed with it.
     """
     payload, went_on_by = make_storable(payload), step.payload.get("exchange")
     begun = Step.objects.filter(pk=step.pk, state=Step.State.INTENT)
@@ -69,10 +69,10 @@ def finish_turn(
     asked: Sequence[llm_interface.ToolCall],
     **counts: int,
 ) -> list[Step]:
-    """Write a model's reply and the intents of the calls that it asks for: none is there alone.
+    """Save a model's reply and the steps of its calls in one transaction; raises `LeaseLost`.
 
-    The ids of the calls are in the rows before anything is sent. Everything is made before the
-    transaction begins: SQLite has one lock for all who write. Raises `Lost`.
+    Call ids are stored before anything is sent. Rows are built before the transaction, because
+    SQLite has one lock for all writers.
     """
     payload = make_storable(payload)
     begun = [
@@ -98,8 +98,7 @@ def finish_turn(
 
 
 def replace_call_id(hold: SessionLease, step: Step) -> None:
-    """Give a call that is made again, or goes on, an id of its own; the earlier one stays in its
-    step."""
+    """Give a repeated or continued call a new id; the earlier one is kept in its step."""
     with transaction.atomic():
         _update_leased_session(hold)
         earlier = [*step.payload.get("earlier", ()), str(step.call_id)]
@@ -111,14 +110,14 @@ def replace_call_id(hold: SessionLease, step: Step) -> None:
 
 
 def show_partial(hold: SessionLease, step: Step, text: str) -> None:
-    """Keep what the model had written when it was cut off."""
+    """Save the text of an interrupted model turn."""
     Step.objects.filter(pk=step.pk, fence=hold.fence, state=Step.State.INTENT).update(
         payload={"text": make_storable(text)}
     )
 
 
 def show_waiting(hold: SessionLease, step: Step, approval: Mapping[str, Any]) -> None:
-    """Let watchers see that a call waits for a person, and where it is answered."""
+    """Show watchers that a call waits for approval."""
     with transaction.atomic():
         _update_leased_session(hold)
         Step.objects.filter(pk=step.pk, state=Step.State.INTENT).update(
@@ -129,7 +128,7 @@ def show_waiting(hold: SessionLease, step: Step, approval: Mapping[str, Any]) ->
 def show_questions(
     hold: SessionLease, step: Step, asked: Sequence[UUID], notices: Sequence[Mapping[str, Any]]
 ) -> None:
-    """Let watchers see that a call waits for answers to what its server asks; raises `Lost`."""
+    """Show watchers that a call waits for answers to questions; raises `LeaseLost`."""
     step.payload = {**step.payload, "questions": [str(one) for one in asked]}
     mine = Step.objects.filter(pk=step.pk, state=Step.State.INTENT)
     with transaction.atomic():
@@ -139,7 +138,7 @@ def show_questions(
 
 
 def keep_exchange(hold: SessionLease, step: Step, exchange_id: UUID, cost_microusd: int) -> None:
-    """Write by what a call goes on whose first part is over; raises `Lost`."""
+    """Save the exchange that a multi-round call continues with; raises `LeaseLost`."""
     step.payload = {**step.payload, "exchange": str(exchange_id)}
     with transaction.atomic():
         _update_leased_session(hold, cost_microusd=cost_microusd)
@@ -148,12 +147,12 @@ def keep_exchange(hold: SessionLease, step: Step, exchange_id: UUID, cost_microu
 
 
 def suspend_session(hold: SessionLease) -> None:
-    """Rest until a person answers; queued again at once where somebody has meanwhile."""
+    """Suspend the session, or queue it again if nothing is pending anymore."""
     with transaction.atomic():
-        _update_leased_session(hold)  # locks the session's row before the questions are looked at
+        _update_leased_session(hold)  # lock the session's row before checking what is pending
         asked = Approval.objects.filter(session_id=hold.session_id)
         waits = asked.filter(state=Approval.State.WAITING).exists()
-        # A child that goes on wakes nobody; one that came to rest has.
+        # A running child will wake this session when it ends.
         begun = Session.objects.filter(parent_id=hold.session_id)
         waits = waits or begun.filter(status=Session.Status.WAITING).exists()
         mine = Session.objects.filter(pk=hold.session_id)
@@ -166,7 +165,7 @@ def suspend_session(hold: SessionLease) -> None:
 
 
 def is_cancel_requested(hold: SessionLease) -> bool:
-    """Tell whether someone wants this session cancelled."""
+    """Tell whether this session's cancellation was requested."""
     return Inbox.objects.filter(
         session_id=hold.session_id, kind=Inbox.Kind.CANCEL, taken_at=None
     ).exists()
@@ -180,13 +179,13 @@ def close(
     code: str = "",
     detail: str = "",
 ) -> None:
-    """End the run with a last step, if there is one to write; raises `Lost`.
+    """End the run, with an end step if `end` is given; raises `LeaseLost`.
 
-    The session rests in `status`, unless a new message has come meanwhile.
+    The session gets `status`, or is queued again if a new message arrived meanwhile.
     """
     last = [_build_step(Step.Kind.END, dict(end))] if end is not None else []
     with transaction.atomic():
-        _update_leased_session(hold)  # locks the session's row before the inbox is looked at
+        _update_leased_session(hold)  # lock the session's row before reading the inbox
         _add(hold, last)
         waiting = Inbox.objects.filter(
             session_id=hold.session_id, kind=Inbox.Kind.MESSAGE, taken_at=None
@@ -206,7 +205,7 @@ def close(
 
 
 def _wake_parent(session_id: UUID) -> None:
-    """Queue the session that waits for this one, if there is one."""
+    """Wake the session that waits for this one, if any."""
     waiting = Session.objects.filter(children=session_id, status=Session.Status.WAITING)
     parent_id = waiting.values_list("pk", flat=True).first()
     if parent_id is not None:
@@ -214,7 +213,7 @@ def _wake_parent(session_id: UUID) -> None:
 
 
 def take_messages(hold: SessionLease) -> bool:
-    """Move waiting messages from the inbox into steps; tell whether there were any."""
+    """Move new messages from the inbox into steps; return whether there were any."""
     waiting = Inbox.objects.filter(
         session_id=hold.session_id, kind=Inbox.Kind.MESSAGE, taken_at=None
     )
@@ -229,7 +228,7 @@ def take_messages(hold: SessionLease) -> bool:
 
 
 def list_cancel_requests(runner_id: UUID) -> set[UUID]:
-    """Return the sessions of this runner that someone wants cancelled (one query)."""
+    """Return this runner's sessions with a cancellation request (one query)."""
     wishes = Inbox.objects.filter(
         session__runner_id=runner_id, kind=Inbox.Kind.CANCEL, taken_at=None
     )
@@ -237,7 +236,7 @@ def list_cancel_requests(runner_id: UUID) -> set[UUID]:
 
 
 def take_cancels(hold: SessionLease) -> str:
-    """Mark the wishes to cancel as fulfilled; return why the first wanted it, if it said so."""
+    """Mark cancellation requests as handled; return the first one's reason, if any."""
     wishes = Inbox.objects.filter(session_id=hold.session_id, kind=Inbox.Kind.CANCEL, taken_at=None)
     said = wishes.values_list("payload", flat=True).first() or {}
     wishes.update(taken_at=timezone.now())
@@ -252,7 +251,7 @@ def _build_step(
     turn: int = 0,
     call_id: UUID | None = None,
 ) -> Step:
-    """Return a new step, not yet numbered."""
+    """Return a new step without a number."""
     return Step(
         kind=kind,
         state=state,
@@ -264,10 +263,10 @@ def _build_step(
 
 
 def _add(hold: SessionLease, steps: Sequence[Step]) -> None:
-    """Insert new steps under the session's next numbers; its row is locked.
+    """Insert steps with the session's next numbers; its row must be locked.
 
-    Nobody else numbers a held session's steps, so the last number is asked for once. What is rolled
-    back leaves a gap, which means nothing.
+    Only the lease's holder adds steps, so the last number is loaded once. A rollback leaves a gap,
+    which is harmless.
     """
     if not steps:
         return
@@ -282,10 +281,10 @@ def _add(hold: SessionLease, steps: Sequence[Step]) -> None:
 
 
 def _update_leased_session(hold: SessionLease, **counts: int) -> None:
-    """Touch the session under the fence, tell watchers; raises `Lost` when it isn't ours.
+    """Update the session under its fence and notify watchers; raises `LeaseLost`.
 
-    What `held` says, in one statement: it is the first of each transaction, and to have Django
-    compose it takes ten times as long as to carry it out.
+    This is `query_leased_session(…).update(…)` as raw SQL: it starts every transaction, and Django
+    takes ten times as long to compile it as the database to execute it.
     """
     table, prepared = Session._meta.db_table, partial(_prepare_value, connection)
     added = "".join(f', "{name}" = "{name}" + {int(count)}' for name, count in counts.items())

@@ -1,4 +1,4 @@
-"""System prompt and tool specs."""
+"""Build the system prompt and the tool specs for a model."""
 
 from collections.abc import Iterable, Sequence
 
@@ -9,11 +9,11 @@ from agents.calls.snapshots import CallSnapshot, SnapshotTool
 from agents.llm import interface as llm_interface
 from agents.llm.messages import EXPLAINED
 
-# Definition names and reasons that the model gets to see, so that a refusal doesn't surprise it.
+# Maximum number of names in a list.
 NAMED_AT_MOST = 50
-# Of a server's own instructions, in characters.
+# Maximum length of a server's instructions, in characters.
 NOTE_LENGTH = 2_048
-# Of a tool's description, in characters.
+# Maximum length of a tool's description, in characters.
 DESCRIPTION_SHOWN = 1_024
 
 
@@ -26,8 +26,8 @@ def build_instructions(
 ) -> str:
     """Return the agent's instructions with the section on tools.
 
-    `news` are lines on servers that came or went since the last turn; `shown` are the
-    tools that the model is shown (default: all that it may call).
+    `server_changes` are lines on servers connected or disconnected since the last turn;
+    `shown_tools` are the tools that the model is shown (default: all that it may call).
     """
     shown = snapshot.offered() if shown is None else shown
     tools = _render_tools_section(snapshot, unavailable, news, shown)
@@ -37,7 +37,7 @@ def build_instructions(
 
 
 def build_tool_specs(tools: Iterable[SnapshotTool]) -> list[llm_interface.ToolSpec]:
-    """Return tools as a model sees them."""
+    """Return the tools' specs for a model."""
     return [
         llm_interface.ToolSpec(one.name, one.description[:DESCRIPTION_SHOWN], one.input_schema)
         for one in tools
@@ -45,7 +45,7 @@ def build_tool_specs(tools: Iterable[SnapshotTool]) -> list[llm_interface.ToolSp
 
 
 def _render_skills_section(snapshot: CallSnapshot) -> str:
-    """Return the section on skills: what there is, for an agent that may read them."""
+    """Return the section on skills; empty if the agent can't read any."""
     reader = snapshot.tools.get(READ_SKILL.name)
     if not snapshot.skills or reader is None or not reader.decision.offered:
         return ""
@@ -95,7 +95,7 @@ def _render_tools_section(
 
 
 def _list_blocked_tools(snapshot: CallSnapshot) -> Iterable[str]:
-    """Yield tools of bound servers that may not be used; built-in ones are simply not there."""
+    """Yield the names of denied tools of attached servers; built-in ones are not listed."""
     for name, tool in sorted(snapshot.tools.items()):
         if not tool.decision.offered and _should_list_tool(tool):
             yield name

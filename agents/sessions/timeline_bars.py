@@ -1,7 +1,7 @@
-"""Turns, calls, waits as bars. Pure.
+"""Timeline of a session: turns, calls and waits as bars. Pure.
 
-A stretch is a message and all that it set off; each has a scale of its own, because days may lie
-between two messages. What still runs lasts until now.
+A section is a message and everything it caused; each has its own scale, because days may pass
+between two messages. Running events last until now.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,13 +12,13 @@ from typing import Literal
 
 Kind = Literal["message", "model", "call", "question", "notice", "end"]
 
-# A bar narrower than this (in percent of its stretch) can't be seen.
+# Minimum width of a visible bar, in percent of its section.
 NARROWEST = 0.4
 
 
 @dataclass(frozen=True)
 class TimelineWait:
-    """A time in which a person was asked; `ended` is None while they still are."""
+    """A wait for a person; `ended` is None while it lasts."""
 
     began: datetime
     ended: datetime | None = None
@@ -26,7 +26,7 @@ class TimelineWait:
 
 @dataclass(frozen=True)
 class TimelineEvent:
-    """One thing that happened: a step, or a server's question."""
+    """A step, or a server's question."""
 
     key: str
     kind: Kind
@@ -39,7 +39,7 @@ class TimelineEvent:
 
 @dataclass(frozen=True)
 class TimelineBarPart:
-    """A piece of a bar, in percent of its stretch."""
+    """A part of a bar, in percent of its section."""
 
     left: float
     width: float
@@ -48,7 +48,7 @@ class TimelineBarPart:
 
 @dataclass(frozen=True)
 class TimelineBar:
-    """An event as it is drawn: when it began in its stretch, how long it took and waited."""
+    """An event with its offset in the section, duration, wait time and parts."""
 
     event: TimelineEvent
     offset_ms: int
@@ -59,7 +59,7 @@ class TimelineBar:
 
 @dataclass
 class TimelineSection:
-    """What one message set off."""
+    """A message and the events that it caused."""
 
     began: datetime
     ended: datetime
@@ -67,17 +67,17 @@ class TimelineSection:
 
     @property
     def length_ms(self) -> int:
-        """Return how long it lasted."""
+        """The section's duration in milliseconds."""
         return _measure_milliseconds(self.began, self.ended)
 
     @property
     def waited_ms(self) -> int:
-        """Return how long it waited for people."""
+        """The time spent waiting for people, in milliseconds."""
         return sum(bar.waited_ms for bar in self.bars)
 
 
 def build_timeline(events: Sequence[TimelineEvent], now: datetime) -> list[TimelineSection]:
-    """Return the stretches of a session's events."""
+    """Return the sections of a session's events."""
     ordered = sorted(events, key=lambda event: event.began)
     starts = [0, *(n for n, one in enumerate(ordered) if n and one.kind == "message")]
     return [

@@ -1,7 +1,7 @@
-"""A session's calls, multi-round ones too.
+"""Make a session's tool calls, including multi-round ones.
 
-Between two parts of a call everything is in its `Exchange`, so a session may rest there without a
-worker. A dead holder's call that stood there goes on; so does a look at a task, which does nothing.
+Between two rounds, a call's state is in its `Exchange`, so the session can be suspended there. A
+dead runner's call that was between two rounds is resumed, and so is the polling of a task.
 """
 
 import asyncio
@@ -46,34 +46,34 @@ from mcp_servers.models import Server
 
 logger = logging.getLogger(__name__)
 
-# A session that only waits for a task is looked at by the sweep, which comes this often.
+# Minimum pause before polling a task: the interval of the sweep that wakes waiting sessions.
 LEAST_REST = timedelta(seconds=10)
-# Of what a tool gave as values, kept for the later steps of a workflow.
+# Maximum size of a tool's output that is kept for later steps of a workflow, in bytes.
 LARGEST_OUTPUT = 256 * 1024
 
 
 class SessionSuspended(Exception):
-    """A call waits for a person: the session lets go of its worker until somebody answers."""
+    """A call waits for a person or a task: the session is suspended without a worker."""
 
 
 class SessionHandedOff(Exception):
-    """This process is told to stop: another one goes on from here."""
+    """This process is stopping: another one continues the session."""
 
 
 async def find_pending_call(step: Step) -> Exchange | None:
-    """Return by what a call goes on; None for one that was never answered."""
+    """Return the exchange of a multi-round call; None before its first round ended."""
     if (known := step.payload.get("exchange")) is None:
         return None
     return await get_runtime().orm(pending_calls.open_one, known)
 
 
 async def prepare_next_round(host: SessionHost, step: Step, exchange: Exchange) -> bool:
-    """Make a call ready for its next part; False where a person, or a task's time, is waited for.
+    """Prepare a call's next round; False if it waits for a person or for a task's next poll.
 
-    Raises a `Problem` where the call can't go on.
+    Raises a `Problem` if the call can't continue.
     """
     if exchange.call_id != step.call_id:
-        return True  # the part that is to be made already
+        return True  # the next round is already prepared
     if exchange.next_at is not None and exchange.next_at > timezone.now():
         return False
     if not await host.gather(step, exchange):
@@ -85,7 +85,7 @@ async def prepare_next_round(host: SessionHost, step: Step, exchange: Exchange) 
 async def finish_round(
     hold: SessionLease, step: Step, outcome: pipeline.CallOutcome, before: Exchange | None
 ) -> bool:
-    """Write that a part of a call is over; tell whether a task is left alone for a while."""
+    """Record the end of a call's round; return whether to pause before polling its task."""
     orm = get_runtime().orm
     assert outcome.exchange_id is not None  # noqa: S101 - it isn't over
     await orm(step_store.keep_exchange, hold, step, outcome.exchange_id, outcome.cost_microusd)
@@ -100,7 +100,7 @@ async def finish_round(
 
 
 async def resume_interrupted_call(hold: SessionLease, step: Step) -> bool:
-    """Tell whether a call that a dead holder left stood between two parts, and make it ready."""
+    """Prepare a call that a dead runner left between two rounds; False if it wasn't there."""
     orm = get_runtime().orm
     exchange = await orm(_find_open_call, step)
     if exchange is None:
@@ -115,7 +115,7 @@ async def resume_interrupted_call(hold: SessionLease, step: Step) -> bool:
 
 
 async def cancel_pending_call(hold: SessionLease, step: Step) -> bool:
-    """Close a call that stood between two parts as its run ends; a task's server is told."""
+    """Close a call that is between two rounds when its run ends; cancel its task, if any."""
     exchange = await get_runtime().orm(_find_open_call, step)
     if exchange is None:
         return False
@@ -161,7 +161,7 @@ def _is_admitted(step: Step) -> bool:
 
 
 def _is_stdio_task(exchange: Exchange) -> bool:
-    """Tell whether the task lives in a child process, which ends when its session rests."""
+    """Tell whether a stdio server runs the task: its process ends when the session rests."""
     return Server.objects.filter(
         pk=exchange.server_id, transport_type=Server.Transport.STDIO
     ).exists()
@@ -169,26 +169,26 @@ def _is_stdio_task(exchange: Exchange) -> bool:
 
 @dataclass(frozen=True)
 class SessionCaller:
-    """Who makes the calls of a held session, and who answers what servers ask back."""
+    """The principal of a leased session's calls, and the host that answers servers."""
 
     hold: SessionLease
     session: Session
     principal: Principal
     host: SessionHost
-    # The session that began this one's, where another one did.
+    # Set if another session started this one.
     root: RootSession | None = None
 
 
 def build_holder_key(hold: SessionLease) -> str:
-    """Return who owns what the session opens at servers."""
+    """Return the key that owns the session's server connections."""
     return f"session:{hold.session_id}"
 
 
 async def make_calls(caller: SessionCaller, begun: Sequence[Step]) -> None:
-    """Make the calls of one turn beside each other; one that fails doesn't disturb the rest.
+    """Make the calls of one turn concurrently; a failure doesn't affect the others.
 
-    Raises, once the others are done, `SessionSuspended` where one waits for a person and
-    `SessionHandedOff` where the process is told to stop.
+    When all are done, raises `SessionSuspended` if one waits for a person or a task, and
+    `SessionHandedOff` if the process is stopping.
     """
     presence = caller.hold.presence
     with presence.calling():
@@ -196,7 +196,7 @@ async def make_calls(caller: SessionCaller, begun: Sequence[Step]) -> None:
             *(_make_call(caller, step) for step in begun), return_exceptions=True
         )
     for one in made:
-        # What isn't a call's own failure ends the run, once the other calls have come back.
+        # An exception that isn't a call's own failure ends the run, after all calls are done.
         if isinstance(one, BaseException):
             raise one
     if presence.leaving:
@@ -206,9 +206,9 @@ async def make_calls(caller: SessionCaller, begun: Sequence[Step]) -> None:
 
 
 async def _make_call(caller: SessionCaller, step: Step) -> bool:
-    """Make one call and write what came of it; False where it waits for a person, or a task.
+    """Make one call and save its outcome; False if it waits for a person or a task.
 
-    A call whose server asks for something first goes on by further parts, each with its own id.
+    Each further round of a multi-round call has its own id.
     """
     while True:
         exchange = await find_pending_call(step)
@@ -223,7 +223,7 @@ async def _make_call(caller: SessionCaller, step: Step) -> bool:
         except Problem as problem:
             outcome = problem
         if outcome.code == WAITS:
-            # It is asked for again, by another id, once what it began rests.
+            # It is made again, with another id, when its child session rests.
             await get_runtime().orm(step_store.replace_call_id, caller.hold, step)
             return False
         if isinstance(outcome, Problem) or outcome.exchange_id is None:
@@ -256,7 +256,7 @@ def _build_request(
 
 
 async def _run_call(request: pipeline.CallRequest, step: Step) -> pipeline.CallOutcome:
-    """Make the call; raises the `Problem` of a refusal, which is for the model too."""
+    """Make the call; raises the `Problem` of a refusal."""
     if step.payload["arguments"] is None:
         raise Problem(
             format_message(
@@ -270,7 +270,7 @@ async def _run_call(request: pipeline.CallRequest, step: Step) -> pipeline.CallO
 async def _finish(
     caller: SessionCaller, step: Step, outcome: pipeline.CallOutcome | Problem
 ) -> None:
-    """Write how a call ended: refusals and failures are for the model too."""
+    """Save a call's outcome; the model sees refusals and failures too."""
     kept = ("name", "arguments", "earlier", "step")
     shown = {name: step.payload[name] for name in kept if name in step.payload}
     state, spent = Step.State.FAILED, 0
@@ -288,12 +288,12 @@ async def _finish(
         if "step" in step.payload:  # of a workflow, whose later steps may refer to it
             found["output"] = parse_tool_output(outcome.result, outcome.text)
     finish = partial(step_store.finish, caller.hold, step, state, calls=1, cost_microusd=spent)
-    # The call was made: its answer is kept here until the database takes it.
+    # The call was made, so retry until its answer is saved.
     await retry_database_work(partial(get_transaction_batcher().do, finish, shown | found))
 
 
 def parse_tool_output(result: Mapping[str, Any], text: str) -> Any:
-    """Return what a tool gave as values: its structured content, or a text that is JSON."""
+    """Return a tool's output as JSON values: its structured content, or its text parsed as JSON."""
     found = result.get("structuredContent")
     if found is None:
         try:
@@ -303,13 +303,13 @@ def parse_tool_output(result: Mapping[str, Any], text: str) -> Any:
     try:
         return make_storable(found) if len(to_canonical_json(found)) <= LARGEST_OUTPUT else None
     except ValueError:
-        return None  # a number that JSON has no word for
+        return None  # a number that JSON can't represent
 
 
 def _build_payload(outcome: pipeline.CallOutcome) -> dict[str, Any]:
     return {
         "text": outcome.text,
-        # What is kept beside the text: the model gets it between lines with this mark.
+        # The model gets the text between lines with the frame's mark.
         "frame": None
         if outcome.instructs
         else build_frame(
@@ -329,7 +329,7 @@ def _build_payload(outcome: pipeline.CallOutcome) -> dict[str, Any]:
 
 
 async def _is_lease_held(hold: SessionLease) -> bool:
-    """Tell whether a call may leave: a process that stood still learns here that it lost it."""
+    """Tell whether a call may be sent; check the lease in the database if it may have lapsed."""
     if not hold.presence.stale():
         return True
     asked_at = monotonic()
@@ -341,14 +341,14 @@ async def _is_lease_held(hold: SessionLease) -> bool:
 
 
 async def _store_images(caller: SessionCaller, outcome: pipeline.CallOutcome) -> dict[str, Any]:
-    """Keep the images of a result, and return how the step names them."""
+    """Store a result's images; return their references for the step."""
     if not (found := extract_images(outcome.result)):
         return {}
     return {"images": await run_orm_with_retry(keep, caller.session.organization_id, found)}
 
 
 def _build_found_tools(step: Step, outcome: pipeline.CallOutcome) -> dict[str, Any]:
-    """Return the tools that a search found: the model is shown them from then on."""
+    """Return the tools that `find_tools` found; the model is shown them from then on."""
     if step.payload["name"] != FIND_TOOLS or outcome.outcome != "ok":
         return {}
     return {"found": outcome.result["structuredContent"]["tools"]}

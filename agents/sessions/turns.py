@@ -1,4 +1,4 @@
-"""One model turn: reserved before, asked, settled after, written down."""
+"""One model turn: reserve the budget, ask the model, settle, and save the reply."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -30,9 +30,9 @@ from bonobot.ledger.types import BudgetReservation, Opening, Outcome
 
 
 class SessionTurn:
-    """A model turn of a held session; its answer has at most `max_tokens`, None: nobody says.
+    """A model turn of a leased session; `max_tokens` limits its answer (None: no limit).
 
-    `last` is what is written of the session's last turn that ended.
+    `last_turn` is the payload of the session's last completed turn.
     """
 
     def __init__(
@@ -63,10 +63,10 @@ class SessionTurn:
         tools: Sequence[llm_interface.ToolSpec],
         allowed: Callable[[llm_interface.ModelReply], object] = lambda reply: None,
     ) -> tuple[llm_interface.ModelReply, list[Step]]:
-        """Ask the model; return its reply, and the steps of the calls that it asks for.
+        """Ask the model; return its reply and the steps of its calls.
 
-        `allowed` looks at the reply before any of its calls is written, and may raise. Raises
-        `ModelError`, and what `request_budget.reserve` raises.
+        `check_reply` is called before the calls are saved, and may raise. Raises `ModelError`, and
+        what `request_budget.reserve` raises.
         """
         call_id = generate_uuid7()
         estimate = estimate_tokens(messages, instructions, tools)
@@ -97,9 +97,9 @@ class SessionTurn:
         call_id: UUID,
         writing: ModelTextReporter,
     ) -> tuple[llm_interface.ModelReply, int]:
-        """Return the model's reply and its cost, settled; a step without a reply says why.
+        """Return the model's reply and its settled cost; on failure, save the reason in the step.
 
-        Where it is cut off, the step keeps what was written so far.
+        If canceled, save the text so far.
         """
         began = perf_counter()
         try:
@@ -121,7 +121,7 @@ class SessionTurn:
     async def _traced(
         self, request: Callable[[], Awaitable[llm_interface.ModelReply]]
     ) -> llm_interface.ModelReply:
-        """Ask, as a span by the GenAI conventions."""
+        """Send the request in a span with OpenTelemetry's GenAI attributes."""
         asked = self.endpoint
         with tracing.start_span(
             f"chat {asked.model}",
@@ -141,13 +141,13 @@ class SessionTurn:
             return reply
 
     def _drawn(self, reply: llm_interface.ModelReply) -> dict[str, Any]:
-        """Keep what the model drew, and return how the step names it."""
+        """Store the reply's images; return their references for the step."""
         if not reply.images:
             return {}
         return {"images": keep(self.snapshot.organization_id, reply.images)}
 
     def _failed(self, problem: Problem) -> dict[str, Any]:
-        """Return what the step of a failed turn says: enough to decide who is asked next."""
+        """Return the payload of a failed turn, with what is needed to choose the next endpoint."""
         found = problem.as_dict() | {"endpoint": self._who()}
         if isinstance(problem, llm_interface.ModelError):
             found["retryable"] = problem.retryable
@@ -160,7 +160,7 @@ class SessionTurn:
     def _refused(
         self, step: Step, reply: llm_interface.ModelReply, cost: int, problem: Problem
     ) -> None:
-        """Write that a reply was of no use; what it cost counts all the same."""
+        """Save a rejected reply as failed; its usage and cost still count."""
         usage = reply.usage or llm_interface.TokenUsage(0, 0)
         step_store.finish(
             self.hold,
@@ -174,7 +174,7 @@ class SessionTurn:
         )
 
     async def _intent(self, call_id: UUID, number: int, began: float) -> Step:
-        """Write that the model is asked; raises `Lost`, with nothing left reserved for the turn."""
+        """Append the turn's step; on `LeaseLost`, settle the reservation and raise."""
         try:
             return await get_transaction_batcher().do(
                 step_store.append,
@@ -283,6 +283,6 @@ def check_reply_not_empty(
 
 
 def _serialize_usage(usage: llm_interface.TokenUsage) -> dict[str, int]:
-    """Return a usage as a step tells it: what is nothing isn't said, but for the two sums."""
+    """Return a usage for a step, without zero counts except the two totals."""
     said = asdict(usage)
     return {name: n for name, n in said.items() if n or name in ("input_tokens", "output_tokens")}

@@ -1,4 +1,4 @@
-"""This process runs sessions."""
+"""Run sessions in this process."""
 
 import asyncio
 import logging
@@ -28,14 +28,14 @@ from bonobot.ledger.refusals import AuditUnavailable
 
 logger = logging.getLogger(__name__)
 
-# Cancel wishes are looked for this often: one query for all sessions of the process.
+# Interval of polling for cancellation requests: one query for all sessions of the process.
 WATCH_S = 1.0
-# A loop that didn't tick for this long is stuck, and must not keep its leases.
+# An event loop that didn't tick for this long is stuck, and must not keep its leases.
 STUCK_S = 5.0
 
 
 class SessionRunner:
-    """Runs sessions on the process's loop under one heartbeat row."""
+    """Runs sessions on the process's event loop with one runner row."""
 
     def __init__(self) -> None:
         self.runner_id: UUID | None = None
@@ -47,9 +47,9 @@ class SessionRunner:
         self._watch: asyncio.Task[None] | None = None
 
     async def begin(self) -> None:
-        """Register this process and start its heartbeat; again is harmless.
+        """Register this process and start its heartbeat; may be called repeatedly.
 
-        A row that is gone (a restored database) is made anew: what was held under it is lost.
+        If the runner's row is gone (a restored database), create a new one; old leases are lost.
         """
         now = self._beaten_at = monotonic()
         if self.runner_id is not None and await get_runtime().orm(
@@ -67,20 +67,20 @@ class SessionRunner:
             get_runtime().on_close(partial(self.drain, CLOSE_S / 2))
 
     async def take(self, session_id: UUID) -> asyncio.Task[None] | None:
-        """Claim a session and run it; None when there is nothing for us to do."""
+        """Claim a session and run it in a task; None if it can't be claimed."""
         if self._draining:
             return None
         if self.runner_id is None or monotonic() - self._beaten_at >= leases.BEAT_S:
             await self.begin()
         if session_id in self._tasks:
-            await self._fulfil_cancels()  # what it is told of may be that
+            await self._fulfil_cancels()  # the wake-up may be for a cancellation
             return None
         if self._draining or self.runner_id is None:
             return None
         hold = await self._claimed(session_id)
         if hold is None or session_id in self._tasks:
             return None
-        if self._draining:  # told to stop while the claim was written
+        if self._draining:  # stopped during the claim
             await get_runtime().orm(leases.release_session, hold)
             return None
         present = self._present[session_id] = LeaseState(self._beaten_at)
@@ -96,7 +96,7 @@ class SessionRunner:
             try:
                 return await get_transaction_batcher().do(leases.claim, session_id, self.runner_id)
             except IntegrityError:
-                # This runner's row is gone since its last beat: a database that was restored.
+                # This runner's row was deleted since the last heartbeat (a restored database).
                 await self.begin()
         return None
 
@@ -115,13 +115,13 @@ class SessionRunner:
             self._present.pop(hold.session_id, None)
             self._cancelled.discard(hold.session_id)
         if again:
-            # A message that came while the run ended queued the session again.
+            # A message that arrived while the run ended queued the session again.
             await self.take(hold.session_id)
 
     async def _outcome(self, hold: SessionLease) -> None:
-        """Run a session; a fault of ours ends it with a code instead of leaving it hanging.
+        """Run a session; an unexpected exception fails it.
 
-        A database that is away ends nothing: the session goes on from its rows once it is back.
+        If the database is unavailable, the session is released and continues later.
         """
         try:
             number = str(hold.session_id)
@@ -131,14 +131,14 @@ class SessionRunner:
             logger.warning("session %s stands still: %s", hold.session_id, away)
             await run_orm_with_retry(leases.release_session, hold)
         except Exception:
-            # This is where a task of the worker ends up: nobody above could tell the person.
+            # No caller handles exceptions of this task.
             logger.exception("session %s ended by a fault", hold.session_id)
             remedy = "Send the message again; if it stays so, tell the administrator."
             await loop.fail(hold, InternalError(remedy=remedy))
 
     async def _beat(self) -> None:
         last = 0.0
-        # Until the very end: while calls come back, nobody else may take their sessions.
+        # Continue while draining, so that no other runner claims sessions with running calls.
         while True:
             try:
                 if monotonic() - last >= leases.BEAT_S and self._ticks():
@@ -148,7 +148,7 @@ class SessionRunner:
                 if self._tasks:
                     await self._fulfil_cancels()
             except DatabaseFault as fault:
-                # A database that is away comes back; until then the lease runs out, as it should.
+                # The database is unavailable; until it returns, the lease expires, as it should.
                 logger.warning("the runner's heartbeat could not be written: %s", fault)
             await asyncio.sleep(WATCH_S)
 
@@ -156,7 +156,7 @@ class SessionRunner:
         return monotonic() - get_runtime().ticked_at < STUCK_S
 
     async def _let_go_of_orphans(self) -> None:
-        """Queue sessions again that are ours by their rows, but that no task here runs."""
+        """Queue sessions again that this runner holds but no task runs."""
         if self.runner_id is not None:
             running = set(self._tasks)
             for session_id in await get_runtime().orm(
@@ -169,7 +169,7 @@ class SessionRunner:
             return
         for session_id in await get_runtime().orm(step_store.list_cancel_requests, self.runner_id):
             task = self._tasks.get(session_id)
-            # Once: a second time would end the writing down of the first.
+            # Cancel only once: a second cancel would interrupt the recording of the first.
             if task is not None and session_id not in self._cancelled:
                 self._cancelled.add(session_id)
                 task.cancel()
@@ -179,11 +179,10 @@ class SessionRunner:
             get_runtime().spawn(self._fulfil_cancels(), name="fulfil cancels")
 
     async def drain(self, within_s: float | None = None) -> None:
-        """Stop taking sessions, hand back those that run, and retire.
+        """Stop claiming sessions, release the running ones, and unregister.
 
-        Model requests are cut off: asking again costs tokens and nothing else. Calls that are out
-        get `within_s` (default: `BONOBOT_DRAIN_S`) to come back, for nobody else could tell what
-        they did.
+        Model requests are canceled, since repeating them only costs tokens. Running calls get
+        `timeout_s` (default: `BONOBOT_DRAIN_S`) to finish, because their results would be lost.
         """
         within_s = settings.BONOBOT_DRAIN_S if within_s is None else within_s
         self._draining = True
@@ -210,7 +209,7 @@ _by_runtime: WeakKeyDictionary[Runtime, SessionRunner] = WeakKeyDictionary()
 
 
 def get_session_runner() -> SessionRunner:
-    """Return the runner of this process's runtime: one that was closed takes nothing any more."""
+    """Return the session runner of this process's runtime."""
     with _lock:
         return _by_runtime.setdefault(get_runtime(), SessionRunner())
 

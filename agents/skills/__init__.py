@@ -1,1 +1,1 @@
-"""Skills: named instructions with declared arguments, for people, agents and the gateway."""
+"""Skills: named instructions with declared arguments, for people, agents and MCP clients."""

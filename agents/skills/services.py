@@ -1,4 +1,4 @@
-"""Create, change, assign, remove skills."""
+"""Create, update, assign and delete skills."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -22,9 +22,9 @@ _LONGEST = {"title": 255, "description": 500, "text": LONGEST_SKILL}
 
 @dataclass(frozen=True, kw_only=True)
 class SkillSpec:
-    """What a person says of a skill; what is None stays as it is (or at its default).
+    """The values of a skill; None keeps the current or default value.
 
-    `agents` are the slugs of those that have it.
+    `agents` are the slugs of the agents that have it.
     """
 
     name: str
@@ -37,7 +37,7 @@ class SkillSpec:
 
 
 def get_skill(principal: Principal, name: str) -> Skill:
-    """Return the skill with this id or name that a principal may see; raises `NotFound`."""
+    """Return the visible skill with this ID or name; raises `NotFound`."""
     lookup = by_id_or_slug(name)
     lookup = {"name": lookup["slug"]} if "slug" in lookup else lookup
     found: Skill = Skill.objects.visible_to(principal).get_or_404(
@@ -47,9 +47,9 @@ def get_skill(principal: Principal, name: str) -> Skill:
 
 
 def save_skill(principal: Principal, spec: SkillSpec, skill: Skill | None = None) -> Skill:
-    """Make or change a skill; raises `Invalid` naming the field, `Conflict` (`name_taken`).
+    """Create or update a skill; raises `InvalidInput` with the field, `Conflict` (`name_taken`).
 
-    A change of what it says is a new version; the earlier ones are kept.
+    A change of its content creates a version; earlier ones are kept.
     """
     principal.require(Action.MANAGE_WORKFLOWS)
     old = skill
@@ -82,14 +82,14 @@ def save_skill(principal: Principal, spec: SkillSpec, skill: Skill | None = None
 
 
 def remove_skill(principal: Principal, skill: Skill) -> None:
-    """Remove a skill with its versions; the audit keeps that it was there."""
+    """Delete a skill with its versions."""
     principal.require(Action.MANAGE_WORKFLOWS)
     with record_assignment_change(principal, skill, "skill_removed", {"digest": skill.digest}):
         skill.delete()
 
 
 def _apply_skill_spec(skill: Skill, spec: SkillSpec) -> list[str]:
-    """Set what the specification says; return the fields that changed. Raises `Invalid`."""
+    """Apply the specification; return the changed fields. Raises `InvalidInput`."""
     if not _NAME.fullmatch(spec.name):
         raise InvalidInput(
             format_message("{spec!r} is no name for a skill.", spec=spec.name[:100]),

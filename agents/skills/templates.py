@@ -1,7 +1,7 @@
-"""Skill text with arguments: parse, render. Pure.
+"""Parse skill arguments and render skill texts (pure).
 
-After the name, each part may be left out: `!` for required, the default (in quotation marks where
-it holds `:`, `[` or `"`), the choices as a JSON list, the description.
+An argument can be written as one line. After the name, each part is optional: `!` for required, the
+default (quoted if it contains `:`, `[` or `"`), the choices as a JSON list, the description.
 """
 
 import json
@@ -23,7 +23,7 @@ _HOLE = re.compile(r"\$\{([^}]*)\}")
 
 @dataclass(frozen=True)
 class TemplateArgument:
-    """A declared argument; with `choices` nothing else is taken, `default` stands where none is."""
+    """A declared argument; `choices` are the only allowed values, if there are any."""
 
     name: str
     description: str = ""
@@ -32,13 +32,13 @@ class TemplateArgument:
     choices: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as it is stored and shown."""
+        """Return the stored form."""
         return asdict(self) | {"choices": list(self.choices)}
 
 
 @dataclass(frozen=True)
 class SkillTemplate:
-    """What a skill says, with the arguments that stand in it as `${name}`."""
+    """The content of a skill; its text references arguments as `${name}`."""
 
     name: str
     text: str
@@ -58,14 +58,14 @@ class StoredSkill(Protocol):
 
 
 def build_template(skill: StoredSkill) -> SkillTemplate:
-    """Return what a stored skill says."""
+    """Return the template of a stored skill."""
     return SkillTemplate(
         skill.name, skill.text, skill.title, skill.description, read_arguments(skill.arguments)
     )
 
 
 def read_arguments(said: Iterable[Mapping[str, Any]]) -> tuple[TemplateArgument, ...]:
-    """Return stored or written declarations; raises `Invalid` naming the one that is wrong."""
+    """Return the arguments for declarations; raises `InvalidInput` with the field."""
     found: list[TemplateArgument] = []
     for index, one in enumerate(said):
         where = f"arguments[{index}]"
@@ -93,12 +93,12 @@ def read_arguments(said: Iterable[Mapping[str, Any]]) -> tuple[TemplateArgument,
 
 
 def list_placeholders(text: str) -> tuple[str, ...]:
-    """Return what stands in `${…}` in a text, each once, in order."""
+    """Return the names in `${…}` in a text, without duplicates, in order."""
     return tuple(dict.fromkeys(_HOLE.findall(text)))
 
 
 def check_text(text: str, arguments: Sequence[TemplateArgument]) -> None:
-    """Raise `Invalid` for a `${name}` that no argument declares."""
+    """Raise `InvalidInput` for a `${name}` that no argument declares."""
     declared = {one.name for one in arguments}
     if strange := [hole for hole in list_placeholders(text) if hole not in declared]:
         raise InvalidInput(
@@ -113,9 +113,9 @@ def check_text(text: str, arguments: Sequence[TemplateArgument]) -> None:
 
 
 def render(skill: SkillTemplate, given: Mapping[str, str]) -> str:
-    """Return a skill's text with its arguments filled in, once: what they say stays text.
+    """Return a skill's text with its arguments filled in; `${…}` in values is not expanded.
 
-    Raises `Invalid` naming the argument: unknown, missing, too long, or none of its choices.
+    Raises `InvalidInput` for an argument that is unknown, missing, too long or not a choice.
     """
     declared = {one.name: one for one in skill.arguments}
     if strange := sorted(set(given) - declared.keys()):
@@ -134,7 +134,7 @@ def render(skill: SkillTemplate, given: Mapping[str, str]) -> str:
 
 
 def as_prompt(skill: SkillTemplate) -> dict[str, Any]:
-    """Return a skill as MCP declares a prompt."""
+    """Return a skill as an MCP prompt."""
     return {
         "name": skill.name,
         "title": skill.title or skill.name,
@@ -151,7 +151,7 @@ def as_prompt(skill: SkillTemplate) -> dict[str, Any]:
 
 
 def complete_argument(skill: SkillTemplate, argument: str, begun: str) -> list[str]:
-    """Return the choices of an argument that begin as written, whatever their case."""
+    """Return the choices of an argument that start with `prefix`, ignoring case."""
     found = next((one.choices for one in skill.arguments if one.name == argument), ())
     return [choice for choice in found if choice.casefold().startswith(begun.casefold())]
 
@@ -248,7 +248,7 @@ _SPECIAL = re.compile(r"[:\[\"]|^\s|\s$")
 
 
 def read_line(line: str) -> TemplateArgument:
-    """Return the argument that a line declares; raises `Invalid`."""
+    """Return the argument that a line declares; raises `InvalidInput`."""
     found = _LINE.fullmatch(line)
     if found is None:
         raise _build_line_error(line)
@@ -266,7 +266,7 @@ def read_line(line: str) -> TemplateArgument:
 
 
 def write_line(one: TemplateArgument) -> str:
-    """Return an argument as a line that reads back as it was."""
+    """Return an argument as a line for `parse_line`."""
     quoted = _SPECIAL.search(one.default)
     default = json.dumps(one.default, ensure_ascii=False) if quoted else one.default
     parts = [one.name, "!" if one.required else "", f" = {default}" if one.default else ""]
@@ -278,7 +278,7 @@ def write_line(one: TemplateArgument) -> str:
 
 
 def read_lines(text: str) -> list[TemplateArgument]:
-    """Return what the lines of a text declare; raises `Invalid` naming the line."""
+    """Return the arguments in the lines of a text; raises `InvalidInput` with the line."""
     return [read_line(line) for line in text.splitlines() if line.strip()]
 
 

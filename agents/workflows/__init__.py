@@ -1,1 +1,1 @@
-"""Workflows: declared sequences of calls and questions to agents, run as sessions."""
+"""Workflows: declared sequences of tool calls and agent calls, run as sessions."""

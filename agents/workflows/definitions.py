@@ -1,11 +1,11 @@
-"""YAML definitions and ${…} references. Pure.
+"""Workflow definitions and their `${…}` references. Pure.
 
-A workflow runs as an agent: its steps are calls of that agent's tools, one after the other. What a
-step takes is written as values, with `${/pointer}` for what is known by then; whether it runs is
-asked of the same values as JSON Schemas.
+A workflow runs as an agent: its steps are calls of that agent's tools, in order. A step's arguments
+may contain `${/pointer}` references to inputs and earlier steps; its conditions are JSON Schemas
+for the same values.
 
-A text that is one reference becomes the value itself; within other text a value is written as text,
-anything but a text as JSON. `${/inputs/tone:-dry}` has what stands where there is nothing.
+A string that is a single reference is replaced by the value itself; within other text, a value that
+isn't a string is written as JSON. `${/inputs/tone:-dry}` has a default.
 """
 
 import re
@@ -25,20 +25,20 @@ Told = Callable[[str, str], str]
 
 
 class UnresolvedReference(InvalidInput):
-    """A reference means nothing in this run."""
+    """A reference has no value in this run."""
 
     code = "unresolved_reference"
 
 
 def iterate_pointers(text: str) -> Iterator[str]:
-    """Yield the pointers in a text; what stands in `${…}` and is none, as it is."""
+    """Yield the pointers in a text; the content of an invalid `${…}` as it is."""
     for found in _MARKED.finditer(text):
         known = _REFERENCE.fullmatch(found.group())
         yield known[1] if known else found[1]
 
 
 def resolve_pointer(values: Mapping[str, Any], pointer: str) -> tuple[bool, Any]:
-    """Return whether a pointer means something, and what."""
+    """Return whether a pointer has a value, and the value."""
     found: Any = values
     for part in pointer.split("/")[1:]:
         name = part.replace("~1", "/").replace("~0", "~")
@@ -54,9 +54,9 @@ def resolve_pointer(values: Mapping[str, Any], pointer: str) -> tuple[bool, Any]
 def fill_references(
     said: Any, values: Mapping[str, Any], told: Told = lambda pointer, text: text
 ) -> Any:
-    """Return a value with its references filled in, once: what they mean stays as it is.
+    """Return a value with its references replaced; references in replaced values stay.
 
-    `told` says how a value is written within other text. Raises `Unresolved`.
+    `format_value` formats a string value by its pointer. Raises `UnresolvedReference`.
     """
     if isinstance(said, str):
         return _fill_text(said, values, told)
@@ -105,7 +105,7 @@ ANY_OBJECT: dict[str, Any] = {"type": "object"}
 
 @dataclass(frozen=True)
 class StepDefinition:
-    """One step: a call of a tool, or a question to an agent."""
+    """A step: a call of a tool, or a message to an agent."""
 
     id: str
     call: str = ""
@@ -118,7 +118,7 @@ class StepDefinition:
 
 @dataclass(frozen=True)
 class WorkflowDefinition:
-    """What a workflow says; `agent` is as whom it runs."""
+    """A parsed workflow; `agent` is the agent that it runs as."""
 
     agent: str
     steps: tuple[StepDefinition, ...]
@@ -129,7 +129,7 @@ class WorkflowDefinition:
 
 
 def read_workflow(said: Any) -> WorkflowDefinition:
-    """Return what plain values (of YAML or JSON) say; raises `Invalid` naming the path."""
+    """Parse a definition's plain values; raises `InvalidInput` with the path."""
     whole = _check_object(said, "")
     _check_known_fields(whole, MEMBERS, "")
     inputs = whole.get("inputs", ANY_OBJECT)
@@ -213,7 +213,7 @@ def _parse_conditions(said: Any, path: str, before: Mapping[str, bool]) -> Mappi
 
 
 def _check_references(said: Any, path: str, before: Mapping[str, bool]) -> None:
-    """Raise `Invalid` for a `${…}` that means nothing which is known by then."""
+    """Raise `InvalidInput` for a `${…}` that isn't an input or an earlier step."""
     for where, pointer in _iterate_references(said, path):
         _check_pointer(pointer, where, before)
 

@@ -1,7 +1,7 @@
-"""Carries out a run's steps.
+"""Execute the steps of a workflow run.
 
-The session's own machinery does the rest: lease and fence, what becomes of calls that a dead holder
-had begun, parking for a person, cancelling. Where the run stands is read from its steps alone.
+The session handles leases and fences, calls that a dead worker had started, pending approvals and
+cancellation. The progress of a run is derived from its steps.
 """
 
 import json
@@ -28,7 +28,7 @@ from bonobot.core.text.untrusted_text import make_storable
 
 @dataclass(frozen=True)
 class WorkflowProgress:
-    """Where a run stands: what it follows, and what has come of its steps."""
+    """The progress of a run: its workflow, inputs and step results."""
 
     workflow: WorkflowDefinition
     inputs: Mapping[str, Any]
@@ -37,7 +37,7 @@ class WorkflowProgress:
 
 
 async def execute_workflow(hold: SessionLease, make_calls: MakeCalls) -> str:
-    """Make the steps that are left and return the outputs as text; raises as a session's loop."""
+    """Run the remaining steps and return the outputs as text; raises what the session loop does."""
     orm = get_runtime().orm
     while True:
         stands = await orm(_load_progress, hold.session_id)

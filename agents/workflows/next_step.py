@@ -1,4 +1,4 @@
-"""What a run does next. Pure."""
+"""Decide the next action of a workflow run. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from mcp_servers.schemas import ConfinementNeeded, is_valid_for_schema
 
 
 class StepFailed(Problem):
-    """A step failed, and the workflow ends with it."""
+    """A step failed, which ends the workflow."""
 
     code = "step_failed"
     status = 422
@@ -26,7 +26,7 @@ class StepFailed(Problem):
 
 @dataclass(frozen=True)
 class WorkflowStepResult:
-    """What came of a step: done, failed, unknown or skipped, with what it gave."""
+    """The result of a step: done, failed, unknown or skipped, with its output."""
 
     state: str
     text: str = ""
@@ -34,14 +34,14 @@ class WorkflowStepResult:
     code: str = ""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as references see it: what was skipped gave nothing."""
+        """Return the result as references see it; skipped steps have no text."""
         text = None if self.state == "skipped" else self.text
         return {"state": self.state, "text": text, "output": self.output, "code": self.code}
 
 
 @dataclass(frozen=True)
 class WorkflowCall:
-    """A step that is made now."""
+    """A call to make now."""
 
     number: int
     step: str
@@ -51,7 +51,7 @@ class WorkflowCall:
 
 @dataclass(frozen=True)
 class SkippedStep:
-    """A step whose conditions don't hold."""
+    """A step whose conditions aren't met."""
 
     number: int
     step: str
@@ -60,7 +60,7 @@ class SkippedStep:
 
 @dataclass(frozen=True)
 class WorkflowEnd:
-    """The run is over, with these outputs."""
+    """The end of a run, with its outputs."""
 
     outputs: dict[str, Any]
 
@@ -68,7 +68,7 @@ class WorkflowEnd:
 def advance(
     workflow: WorkflowDefinition, inputs: Mapping[str, Any], came: Mapping[str, WorkflowStepResult]
 ) -> WorkflowCall | SkippedStep | WorkflowEnd:
-    """Return what is next; raises `StepFailed`, or `Unresolved` naming the reference."""
+    """Return the next action; raises `StepFailed` or `UnresolvedReference`."""
     values = {"inputs": inputs, "steps": {name: one.as_dict() for name, one in came.items()}}
     for number, step in enumerate(workflow.steps, start=1):
         if (found := came.get(step.id)) is None:
@@ -93,7 +93,7 @@ def _begin(
         if not is_condition_met(values, pointer, schema):
             return SkippedStep(number, step.id, f"what {pointer} asks for doesn't hold")
     if step.agent:
-        # What others wrote stands between lines that it can't write itself.
+        # Values are framed, because they may be untrusted.
         message = fill_references(step.message, values, _as_data)
         text = message if isinstance(message, str) else str(message)
         return WorkflowCall(number, step.id, build_tool_name("ask", step.agent), {"message": text})
@@ -101,7 +101,7 @@ def _begin(
 
 
 def is_condition_met(values: Mapping[str, Any], pointer: str, schema: Any) -> bool:
-    """Tell whether what a pointer means fits a schema; what isn't there doesn't."""
+    """Return whether a pointer's value is valid for a schema; a missing one isn't."""
     there, found = resolve_pointer(values, pointer)
     try:
         return there and is_valid_for_schema({"properties": {"it": schema}}, {"it": found})

@@ -1,4 +1,4 @@
-"""Runs, steps, triggers as surfaces show them."""
+"""Runs, their steps and triggers, serialized for pages, the API and the CLI."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from agents.workflows.definitions import read_workflow
 
 
 def list_steps(run: WorkflowRun) -> list[dict[str, Any]]:
-    """Return a run's steps in their order, those too whose turn hasn't come (a query)."""
+    """Return a run's steps in order, including those that haven't started (one query)."""
     rows = Step.objects.filter(session_id=run.session_id).order_by("seq")
     came = {row.payload["step"]: row for row in rows if "step" in row.payload}
     return [
@@ -20,7 +20,7 @@ def list_steps(run: WorkflowRun) -> list[dict[str, Any]]:
 
 
 def as_json(run: WorkflowRun) -> dict[str, Any]:
-    """Return a run as programs read it."""
+    """Return a run as JSON values."""
     session = run.session
     return {
         "id": str(run.pk),
@@ -51,14 +51,14 @@ def list_triggers(workflow: Workflow) -> "QuerySet[Trigger]":
 
 
 def build_webhook_url(trigger: Trigger) -> str:
-    """Return where a webhook is sent to; blank for a schedule."""
+    """Return the URL of a webhook; "" for a schedule."""
     if trigger.kind != Trigger.Kind.WEBHOOK:
         return ""
     return f"{settings.BONOBOT_URL}{reverse('hook', args=[trigger.pk])}"
 
 
 def serialize_trigger(trigger: Any) -> dict[str, Any]:
-    """Return one of `triggers_of` as programs read it; its secret is known to nobody."""
+    """Return a trigger of `list_triggers` as JSON values, without its secret."""
     names = ("name", "kind", "enabled", "inputs", "every_s", "cron", "time_zone", "per_minute")
     return {
         "id": str(trigger.pk),

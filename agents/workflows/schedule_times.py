@@ -1,8 +1,8 @@
-"""Timing: when a schedule is due next, by its period or its cron expression. Pure.
+"""Compute when a schedule is due next, from its period or cron expression. Pure.
 
-A cron expression has five fields (minute, hour, day of the month, month, day of the week) and is
-read in a time zone. Where both kinds of days are restricted, either will do, as cron has it. A time
-that a change of clocks leaves out comes as much later; one that it repeats comes once.
+A cron expression has five fields (minute, hour, day of the month, month, day of the week) and a
+time zone. If both kinds of days are restricted, either matches, as in cron. A time that a clock
+change skips is shifted by the change; a repeated time is due once.
 """
 
 from dataclasses import dataclass
@@ -16,9 +16,9 @@ from bonobot.core.problems import InvalidInput
 
 SHORTEST_S = 60
 LONGEST_S = 366 * 86_400
-# Minute, hour, day of the month, month, day of the week: how many there are, and the first.
+# Minute, hour, day of the month, month, day of the week: number of values, and the first.
 _FIELDS = ((60, 0), (24, 0), (31, 1), (12, 1), (7, 0))
-# From one 29 February to the next there can be eight years.
+# There can be eight years between two leap days.
 _DAYS_AHEAD = 8 * 366 + 1
 
 
@@ -31,9 +31,9 @@ class TriggerSchedule:
     time_zone: str = "UTC"
 
     def after(self, now: datetime, due: datetime | None = None) -> datetime:
-        """Return when it is due after `now`; raises `Invalid` naming the field.
+        """Return the next due time after `now`; raises `InvalidInput` with the field.
 
-        A period goes on from when it was `due`: what was missed meanwhile is left out.
+        A period is counted from `previous_due`; missed times are skipped.
         """
         zone = _parse_time_zone(self.time_zone)
         if bool(self.cron) == (self.every_s is not None):
@@ -61,7 +61,7 @@ class TriggerSchedule:
 
 @dataclass(frozen=True)
 class _CronExpression:
-    """What a cron expression says; `either` of the days will do where both are restricted."""
+    """A parsed cron expression; `matches_either_day` if both kinds of days are restricted."""
 
     minutes: frozenset[int]
     hours: frozenset[int]
@@ -88,7 +88,7 @@ class _CronExpression:
         return cls(minutes, hours, days, months, weekdays, either=all(restricted))
 
     def fits(self, day: date) -> bool:
-        """Tell whether it has times on a day."""
+        """Return whether the expression has times on a day."""
         by_number, by_name = day.day in self.days, day.isoweekday() % 7 in self.weekdays
         days = by_number or by_name if self.either else by_number and by_name
         return days and day.month in self.months

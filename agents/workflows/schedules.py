@@ -1,8 +1,8 @@
-"""Schedules: the triggers that are due begin their runs, each once.
+"""Start the runs of schedules that are due, each once.
 
-The row says when a trigger is due. Whoever moves that time on, by a conditional UPDATE, begins the
-run in the same transaction: two sweeps don't begin it twice, and a process that dies between the
-two has done neither. Times that were missed, however many, are made up for by one run.
+A sweep advances the trigger's due time by a conditional UPDATE and starts the run in the same
+transaction, so concurrent sweeps don't start it twice and a crash does neither. Any number of
+missed times leads to one run.
 """
 
 from datetime import datetime
@@ -22,14 +22,14 @@ OPEN = (Session.Status.QUEUED, Session.Status.RUNNING, Session.Status.WAITING)
 
 
 def run_due() -> int:
-    """Begin the runs that are due; return how many."""
+    """Start the runs that are due; return how many."""
     now = timezone.now()
     due = Trigger.objects.filter(enabled=True, next_at__lte=now).order_by("next_at")
     return sum(_run(trigger, now) for trigger in due.select_related("workflow")[:AT_ONCE])
 
 
 def _run(trigger: Trigger, now: datetime) -> bool:
-    """Begin one trigger's run; whatever forbids it is kept with the trigger, and in the audit."""
+    """Start a trigger's run; errors are saved with the trigger and in the audit log."""
     try:
         with transaction.atomic():
             return _claim_trigger(trigger, now) and bool(_start_run(trigger))

@@ -1,4 +1,4 @@
-"""Save, approve, remove workflows; start runs."""
+"""Save, approve and delete workflows, and start their runs."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -33,10 +33,10 @@ _NAME = re.compile(r"[-a-zA-Z0-9_]{1,64}")
 
 @dataclass(frozen=True, kw_only=True)
 class WorkflowSpec:
-    """What a person says of a workflow; what is None stays as it is.
+    """Values to save in a workflow; None keeps the current value.
 
-    `source` is its definition as YAML or JSON. `agents` are the slugs of those that have it as a
-    tool.
+    `source` is the definition as YAML or JSON. `agents` are the slugs of the agents that have it as
+    a tool.
     """
 
     name: str
@@ -46,7 +46,7 @@ class WorkflowSpec:
 
 
 def parse_source(source: str) -> Any:
-    """Return what a definition's text holds as plain values; raises `Invalid` with the line."""
+    """Parse a definition's text to plain values; raises `InvalidInput` with the line."""
     if len(source) > LONGEST_SOURCE:
         raise InvalidInput(
             format_message("The definition has {count} characters.", count=len(source)),
@@ -64,12 +64,12 @@ def parse_source(source: str) -> Any:
 
 
 def build_definition(workflow: Workflow) -> WorkflowDefinition:
-    """Return what a stored workflow says."""
+    """Return the parsed definition of a stored workflow."""
     return read_workflow(workflow.definition)
 
 
 def get_workflow(principal: Principal, name: str) -> Workflow:
-    """Return the workflow with this id or name that a principal may see; raises `NotFound`."""
+    """Return the workflow with this id or name if visible to the principal; raises `NotFound`."""
     lookup = by_id_or_slug(name)
     lookup = {"name": lookup["slug"]} if "slug" in lookup else lookup
     found: Workflow = Workflow.objects.visible_to(principal).get_or_404(
@@ -81,9 +81,9 @@ def get_workflow(principal: Principal, name: str) -> Workflow:
 def save_workflow(
     principal: Principal, spec: WorkflowSpec, workflow: Workflow | None = None
 ) -> Workflow:
-    """Make or change a workflow; raises `Invalid` naming the path, `Conflict` (`name_taken`).
+    """Create or update a workflow; raises `InvalidInput`, `Conflict` (`name_taken`).
 
-    A change of what it says is a new version, which other agents get as a tool once it is approved.
+    A changed definition is a new version, which agents can use as a tool once it is approved.
     """
     principal.require(Action.MANAGE_WORKFLOWS)
     old, owner = workflow, principal.organization_id
@@ -114,9 +114,9 @@ def save_workflow(
 
 
 def approve_workflow(principal: Principal, workflow: Workflow, seen: str = "") -> Workflow:
-    """Approve a workflow as it stands, so that other agents may call it as a tool.
+    """Approve a workflow's definition, so that other agents may call it as a tool.
 
-    Raises `Conflict` (code `definition_changed`) where it is another one than was `seen`, a digest.
+    Raises `Conflict` (`definition_changed`) if its digest isn't `seen_digest`.
     """
     principal.require(Action.APPROVE_DEFINITIONS)
     mine = Workflow.objects.filter(pk=workflow.pk, digest=seen or workflow.digest)
@@ -136,7 +136,7 @@ def approve_workflow(principal: Principal, workflow: Workflow, seen: str = "") -
 
 
 def remove_workflow(principal: Principal, workflow: Workflow) -> None:
-    """Remove a workflow with its versions and triggers; its runs stay as sessions."""
+    """Delete a workflow with its versions and triggers; its runs remain as sessions."""
     principal.require(Action.MANAGE_WORKFLOWS)
     with record_assignment_change(
         principal, workflow, "workflow_removed", {"digest": workflow.digest}
@@ -166,9 +166,9 @@ def _apply_workflow_spec(principal: Principal, workflow: Workflow, spec: Workflo
 
 @dataclass(frozen=True, kw_only=True)
 class RunOrigin:
-    """What started a run: by what way, by which trigger, and what its sender called the delivery.
+    """What started a run: a person, agent or trigger, and the delivery id of a webhook.
 
-    `session_id` is what the run's session is going to have as its id.
+    `session_id` is the id of the session to create.
     """
 
     via: str = WorkflowRun.Via.PERSON
@@ -180,7 +180,7 @@ class RunOrigin:
 def run_workflow(
     principal: Principal, workflow: Workflow, inputs: Mapping[str, Any]
 ) -> WorkflowRun:
-    """Start a run for a person or program that may run the workflow's agent.
+    """Start a run for a principal that may run the workflow's agent.
 
     Raises `Forbidden`, `InvalidArguments` naming the input, `Conflict` (`workflow_disabled`,
     `agent_disabled`, `organization_halted`).
@@ -208,7 +208,7 @@ def begin(
     actor: Actor,
     origin: RunOrigin | None = None,
 ) -> WorkflowRun:
-    """Start a run for whoever may start it; the rest is as `run_workflow`."""
+    """Start a run without checking the caller's permission; otherwise like `run_workflow`."""
     origin = origin or RunOrigin()
     agent = require_startable(workflow, inputs)
     session = Session(
@@ -236,7 +236,7 @@ def begin(
 
 
 def require_startable(workflow: Workflow, inputs: Mapping[str, Any]) -> Agent:
-    """Return the agent of a run that may begin; raises what `run_workflow` does but `Forbidden`."""
+    """Return the agent of a run; raises what `run_workflow` does, except `Forbidden`."""
     check_run_inputs(workflow, inputs)
     agent = Agent.objects.select_related("organization").get(pk=workflow.agent_id)
     require_on(agent)
@@ -246,7 +246,7 @@ def require_startable(workflow: Workflow, inputs: Mapping[str, Any]) -> Agent:
 def add_run(
     session: Session, workflow: Workflow, inputs: Mapping[str, Any], origin: RunOrigin
 ) -> WorkflowRun:
-    """Write what a new session is to follow."""
+    """Create the workflow run of a new session."""
     found: WorkflowRun = WorkflowRun.objects.create(
         organization_id=session.organization_id,
         session=session,
@@ -263,7 +263,7 @@ def add_run(
 
 
 def check_run_inputs(workflow: Workflow, inputs: Mapping[str, Any]) -> WorkflowDefinition:
-    """Return what a workflow says; raises for inputs that don't fit, or where it is off."""
+    """Return the definition; raises if the inputs are invalid or the workflow is disabled."""
     if not workflow.enabled:
         raise Conflict(
             format_message("The workflow `{workflow}` is switched off.", workflow=workflow.name),
@@ -274,7 +274,7 @@ def check_run_inputs(workflow: Workflow, inputs: Mapping[str, Any]) -> WorkflowD
 
 
 def check_inputs(workflow: Workflow, inputs: Mapping[str, Any]) -> WorkflowDefinition:
-    """Return what a workflow says; raises for inputs that don't fit."""
+    """Return the definition; raises if the inputs are invalid."""
     text = build_definition(workflow)
     try:
         check_arguments(dict(text.inputs), dict(inputs), classify_schema(dict(text.inputs)))
@@ -289,7 +289,7 @@ def check_inputs(workflow: Workflow, inputs: Mapping[str, Any]) -> WorkflowDefin
 
 
 def _mask_inputs(said: Any, session: Session) -> Any:
-    """Return inputs as they are kept: without stored secrets, in texts that rows can hold."""
+    """Return inputs for storage: stored secrets masked, strings made storable."""
     if isinstance(said, str):
         return make_storable(mask_organization_secrets(said, session.organization_id))
     if isinstance(said, Mapping):

@@ -1,6 +1,6 @@
-"""Make, change and remove triggers of workflows: the one way for every surface, audited.
+"""Create, update and delete triggers of workflows.
 
-A webhook's secret is sealed, since signatures are checked with it, and shown when it is made alone.
+A webhook's secret is encrypted, since signatures are verified with it, and shown only once.
 """
 
 import re
@@ -32,9 +32,9 @@ _TIMES = ("every_s", "cron", "time_zone")
 
 @dataclass(frozen=True, kw_only=True)
 class TriggerSpec:
-    """What a person says of a trigger; what is None stays as it is (or at its default).
+    """Values to save in a trigger; None keeps the current value or default.
 
-    `every_s` replaces a cron expression and the other way round. `per_minute` bounds a webhook.
+    `every_s` and `cron` replace each other. `per_minute` is a webhook's rate limit.
     """
 
     name: str
@@ -66,10 +66,10 @@ def save_trigger(
     *,
     with_secret: bool = True,
 ) -> tuple[Trigger, str]:
-    """Make or change a trigger; return it with the secret of a new webhook, blank otherwise.
+    """Create or update a trigger; return it with the secret of a new webhook, else "".
 
-    Raises `Invalid` naming the field, `Conflict` (`name_taken`). Without a secret (`with_secret`) a
-    webhook takes nothing until it is given one.
+    Raises `InvalidInput` with the field, `Conflict` (`name_taken`). A webhook created without a
+    secret (`with_secret`) accepts no delivery until it has one.
     """
     principal.require(Action.MANAGE_WORKFLOWS)
     old = trigger
@@ -91,7 +91,7 @@ def save_trigger(
 
 
 def replace_secret(principal: Principal, trigger: Trigger) -> str:
-    """Give a webhook another secret and return it: the earlier one opens nothing from now on."""
+    """Replace a webhook's secret and return the new one; the old one stops working."""
     principal.require(Action.MANAGE_WORKFLOWS)
     if trigger.kind != Trigger.Kind.WEBHOOK:
         raise InvalidInput("A schedule has no secret.", field="kind", remedy="Name a webhook.")
@@ -102,14 +102,14 @@ def replace_secret(principal: Principal, trigger: Trigger) -> str:
 
 
 def remove_trigger(principal: Principal, trigger: Trigger) -> None:
-    """Remove a trigger; what it started stays."""
+    """Delete a trigger; its runs remain."""
     principal.require(Action.MANAGE_WORKFLOWS)
     with _record_change(principal, trigger, "trigger_removed", {"kind": trigger.kind}):
         trigger.delete()
 
 
 def set_triggers(principal: Principal, workflow: Workflow, specs: Sequence[TriggerSpec]) -> None:
-    """Let a workflow have these triggers and no others; new webhooks have no secret yet."""
+    """Replace a workflow's triggers with these; new webhooks have no secret yet."""
     rows = {row.name: row for row in workflow.triggers.all()}
     with transaction.atomic():
         for name in sorted(rows.keys() - {spec.name for spec in specs}):
@@ -166,18 +166,18 @@ def _put_time(row: Trigger, spec: TriggerSpec, was_off: bool) -> None:
     elif spec.cron:
         row.every_s, row.cron = None, " ".join(spec.cron.split())
     due = build_schedule(row).after(timezone.now())
-    # Switched on again it doesn't make up for the time that it was off.
+    # A re-enabled schedule doesn't run for times at which it was disabled.
     if was_off or row.next_at is None or before != [getattr(row, name) for name in _TIMES]:
         row.next_at = due
 
 
 def build_schedule(row: Trigger) -> TriggerSchedule:
-    """Return when a schedule is due."""
+    """Return the schedule of a trigger."""
     return TriggerSchedule(every_s=row.every_s, cron=row.cron, time_zone=row.time_zone)
 
 
 def _check_references(row: Trigger) -> None:
-    """Raise `Invalid` for a `${…}` that points to nothing; a schedule has none."""
+    """Raise `InvalidInput` for an invalid `${…}`; a schedule may have none."""
     root = "/body" if row.kind == Trigger.Kind.WEBHOOK else ""
     for pointer in _iterate_pointers(row.inputs):
         if not root or pointer.split("/")[:2] != ["", "body"]:

@@ -1,8 +1,8 @@
-"""Verify and receive webhook deliveries.
+"""Authenticate webhook deliveries and start their runs.
 
-Whoever has the trigger's secret may send, by bearer or by a signature of the body. Each delivery is
-admitted by the ledger: written to the audit, held to the trigger's rate, and its text labelled as
-untrusted for all that the run calls.
+Senders authenticate with the trigger's secret as a bearer token, or by a signature of the body. The
+ledger admits each delivery: it writes the audit entry, applies the trigger's rate limit and labels
+the run's session as having untrusted content.
 """
 
 import hmac
@@ -28,16 +28,16 @@ from bonobot.ledger.types import Actor, Admission, FlowLabelEffect, Opening, Set
 from bonobot.ledger.writer.writer_thread import get_writer
 from mcp_servers.flow_labels import FlowLabel, encode_labels
 
-# A timestamp may lie so far in the past, and so far in the future.
+# Timestamps are accepted within the tolerance in the past and in the future.
 REMEMBERED_S = 2 * TOLERANCE_S
 LONGEST_SIGNATURE = 255
 LABELS = (FlowLabel.UNTRUSTED_CONTENT,)
-# Compared with where there is no trigger, so that its absence takes as long to tell.
+# Compared with if there is no trigger, so that response times don't reveal it.
 _NOBODYS = "whs_" + "0" * 43
 
 
 class InvalidWebhookSecret(Problem):
-    """No webhook has this id and takes this secret: one answer for whatever isn't right."""
+    """No webhook has this id and secret; one error for both, so that ids can't be probed."""
 
     code = "bad_secret"
     status = 401
@@ -45,21 +45,21 @@ class InvalidWebhookSecret(Problem):
 
 @dataclass(frozen=True, kw_only=True)
 class WebhookCredentials:
-    """How a delivery shows that its sender has the secret: itself, or a signature of the body."""
+    """The credentials of a delivery: the secret itself, or a signature of the body."""
 
     bearer: str = ""
     timestamp: str = ""
     signature: str = ""
 
     def holds(self, secret: str, body: bytes) -> bool:
-        """Tell whether the sender has this secret."""
+        """Return whether the credentials prove this secret."""
         if self.signature:
             return is_signed(secret, self.timestamp, self.signature, body, now=time.time())
         return hmac.compare_digest(self.bearer.encode("utf-8", "replace"), secret.encode())
 
 
 def authenticate_delivery(trigger_id: str, proof: WebhookCredentials, body: bytes) -> Trigger:
-    """Return the webhook that a delivery may start; raises `BadSecret`."""
+    """Return the webhook of a delivery; raises `InvalidWebhookSecret`."""
     try:
         rows = Trigger.objects.filter(pk=UUID(trigger_id), kind=Trigger.Kind.WEBHOOK)
     except ValueError:
@@ -78,12 +78,12 @@ def authenticate_delivery(trigger_id: str, proof: WebhookCredentials, body: byte
 def receive(
     trigger: Trigger, body: Any, delivery: str = "", signature: str = ""
 ) -> tuple[WorkflowRun, bool]:
-    """Start a run with what was sent, and tell whether it is a new one.
+    """Start the run of a delivery; return it, and whether it is new.
 
-    A delivery that came before gives its run again; one without an id of its own is known by its
-    signature. Raises `Conflict` (`trigger_disabled`, `delivery_replayed`), the ledger's `Refusal`
-    (`rate_limited`), what `begin` raises, and `Invalid` for a body that the trigger's inputs can't
-    be made of.
+    A repeated delivery returns its earlier run; one without an id is identified by its signature.
+    Raises `Conflict` (`trigger_disabled`, `delivery_replayed`), the ledger's `Refusal`
+    (`rate_limited`), what `start_run` raises, and `InvalidInput` if the body doesn't provide the
+    trigger's inputs.
     """
     delivery = delivery or signature[:LONGEST_SIGNATURE]
     if run := _find_earlier_run(trigger, delivery):
@@ -120,7 +120,7 @@ def _create_run(trigger: Trigger, body: Any, delivery: str) -> tuple[WorkflowRun
 
 
 def build_inputs(trigger: Trigger, body: Any) -> dict[str, Any]:
-    """Return the inputs of a run: the trigger's, filled from what was sent, or that itself."""
+    """Return the inputs of a run: the trigger's, filled from the body, or the body itself."""
     found: Any = fill_references(trigger.inputs, {"body": body}) if trigger.inputs else body
     if isinstance(found, dict):
         return found
@@ -132,20 +132,20 @@ def build_inputs(trigger: Trigger, body: Any) -> dict[str, Any]:
 
 
 def build_trigger_starter(trigger: Trigger) -> Mapping[str, str]:
-    """Return who is behind the runs of a trigger, as sessions keep it."""
+    """Return the fields of a session that name the trigger as its starter."""
     who = build_trigger_actor(trigger)
     return {"started_by_kind": who.kind, "started_by_id": who.id, "started_by": who.label}
 
 
 def build_trigger_actor(trigger: Trigger) -> Actor:
-    """Return who starts the runs of a trigger, as the audit names it."""
+    """Return the actor of a trigger for the audit log."""
     return Actor("system", str(trigger.pk), trigger.label)
 
 
 def _check_delivery(trigger: Trigger, body: Any, opening: Opening, began: float) -> dict[str, Any]:
-    """Return the inputs of a run that can begin, and close the delivery's row either way.
+    """Return the inputs of a run that can start, and settle the delivery's audit entry.
 
-    It is closed before there is a session: who takes that up closes what is open of it.
+    It is settled before the session exists, because workers settle open entries of sessions.
     """
     code = InternalError.code
     try:
@@ -173,7 +173,7 @@ def _start_run(
     try:
         found = begin(workflow, inputs, starter, actor=build_trigger_actor(trigger), origin=origin)
     except IntegrityError:
-        # The same delivery came twice at once; the other one was first.
+        # The same delivery was received concurrently, and the other request was first.
         if run := _find_earlier_run(trigger, origin.delivery):
             return run, False
         raise
@@ -225,7 +225,7 @@ def _admit(trigger: Trigger, opening: Opening) -> None:
 def _record_refusal(opening: Opening, refusal: Refusal) -> None:
     if refusal.code == "audit_unavailable":
         return
-    # Of a flood the first one is written, and the others are counted.
+    # Repeated refusals are only counted after the first.
     told = replace(opening, decision="deny", code=refusal.code, rule=refusal.rule)
     get_writer().refuse(told).result()
 

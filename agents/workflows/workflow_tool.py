@@ -1,6 +1,6 @@
-"""The workflow_… tool.
+"""The built-in tools `workflow_…`, which run a workflow.
 
-It runs in a session of its own, as the agent that it runs as; the root of the tree pays.
+A run has its own session, as the workflow's agent; its cost is charged to the root session.
 """
 
 import json

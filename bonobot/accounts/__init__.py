@@ -1,1 +1,1 @@
-"""Who: users, organizations, memberships with roles, tokens; the principal behind every request."""
+"""Users, organizations, memberships, roles, tokens and the principal of each request."""

@@ -1,7 +1,6 @@
-"""The agents that tokens, invitations, external issuers and grants may be narrowed to.
+"""The directory of agents that tokens, invitations, issuers and grants can be limited to.
 
-Accounts lie below agents: they know agents by id alone, and ask the one registered directory for
-everything else.
+This package knows agents only by id; the `agents` package registers the directory.
 """
 
 from collections.abc import Iterable
@@ -13,10 +12,10 @@ from bonobot.core.extension_points import ExtensionPoint
 
 
 class AgentDirectory(Protocol):
-    """What is asked about agents; `choices` are pairs of an id and a name, ordered by name."""
+    """Queries about agents; choices are (id, name) pairs ordered by name."""
 
     def find_visible_id(self, principal: Principal, name: str) -> UUID:
-        """Return the id of the agent with this id or slug; raises `NotFound` for unseen ones."""
+        """Return the id of the agent with this id or slug; raises `NotFound` for invisible ones."""
         ...
 
     def find_id_by_slug(self, organization_id: UUID, slug: str) -> UUID:
@@ -30,15 +29,15 @@ class AgentDirectory(Protocol):
     def list_enabled_choices_of_user(
         self, organization_id: UUID, user_id: UUID, *, most: int
     ) -> list[tuple[str, str]]:
-        """Return at most so many enabled agents of an organization that a user may use."""
+        """Return at most `most` enabled agents of an organization that a user may use."""
         ...
 
     def is_enabled_for_user(self, organization_id: UUID, user_id: UUID, agent_id: UUID) -> bool:
-        """Tell whether an organization's agent is enabled, and one that a user may use."""
+        """Return whether an organization's agent is enabled and usable by a user."""
         ...
 
     def load_names(self, agent_ids: Iterable[UUID | str]) -> dict[str, str]:
-        """Return the names of agents by id; those that are gone are missing."""
+        """Return the names of agents by id, without deleted ones."""
         ...
 
 
@@ -48,12 +47,12 @@ _directory: ExtensionPoint[AgentDirectory] = ExtensionPoint(
 
 
 def register_agent_directory(directory: AgentDirectory) -> None:
-    """Set the directory that accounts ask."""
+    """Register the agent directory."""
     _directory.register(directory)
 
 
 def get_agent_directory() -> AgentDirectory:
-    """Return the directory; raises `ImproperlyConfigured` where none is registered."""
+    """Return the agent directory; raises `ImproperlyConfigured` if none is registered."""
     return _directory.get()
 
 
@@ -64,6 +63,6 @@ def find_agent_ids(organization_id: UUID, slugs: Iterable[str]) -> list[UUID]:
 
 
 def find_visible_agent_ids(principal: Principal, names: Iterable[str]) -> list[UUID]:
-    """Return the ids of agents that are named by id or slug; raises `NotFound` for unseen ones."""
+    """Return the ids of agents given by id or slug; raises `NotFound` for invisible ones."""
     find_id = get_agent_directory().find_visible_id
     return [find_id(principal, name) for name in names]

@@ -13,7 +13,7 @@ class AccountsConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Register who acts on the command line; hear what people do to their second factors."""
+        """Register the command line principal and the signal handlers for second factors."""
         from allauth.mfa import signals  # models, which need the apps
 
         from bonobot.accounts import second_factor

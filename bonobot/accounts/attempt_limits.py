@@ -1,7 +1,7 @@
-"""How often what can be guessed may be tried.
+"""Rate limits for attempts at anything that can be guessed.
 
-Each limit is one row per subject (an account, an address), moved by a conditional update; subjects
-are kept as digests. Rows that are full again are deleted.
+Each limit has one row per subject (an account, an address), changed by conditional updates.
+Subjects are stored as digests. Rows that are no longer limiting are deleted.
 """
 
 from dataclasses import dataclass
@@ -14,12 +14,12 @@ from bonobot.accounts.models import Attempts
 from bonobot.core.gcra import admit, compute_interval
 from bonobot.core.problems import Problem
 
-TRIES = 5  # until somebody else's update is no longer in the way
+TRIES = 5  # of the conditional update, when others change the row
 SECOND = 1_000_000
 
 
 class TooManyAttempts(Problem):
-    """It was tried too often; `retry_after` says in how many seconds it may be tried again."""
+    """Too many attempts; `retry_after` is in seconds."""
 
     code = "too_many_attempts"
     status = 429
@@ -28,15 +28,15 @@ class TooManyAttempts(Problem):
 
 @dataclass(frozen=True)
 class AttemptLimit:
-    """So many at once, and then so many a minute."""
+    """A burst of attempts, then a number per minute."""
 
     name: str
     burst: int
     per_minute: int
 
 
-# One person's typing errors fit; from one address, a whole office's; of one account, what an
-# attacker with many addresses may try while its owner still gets in.
+# The pair limit allows one person's typing errors, the address limit those of a whole office. The
+# account limit slows attackers with many addresses and still lets the owner in.
 SIGN_IN_PAIR = AttemptLimit("sign-in:pair", 10, 2)
 SIGN_IN_ACCOUNT = AttemptLimit("sign-in:account", 60, 10)
 SIGN_IN_ADDRESS = AttemptLimit("sign-in:address", 60, 20)
@@ -49,7 +49,7 @@ INVITE_EMAIL = AttemptLimit("invite:email", 5, 1)
 
 
 def charge_attempt(limit: AttemptLimit, *subject: str) -> None:
-    """Count an attempt; raises `TooMany`, and then counts nothing."""
+    """Count an attempt; raises `TooManyAttempts` without counting it."""
     key = _key((limit.name, *subject))
     step = compute_interval(limit.per_minute)
     for _ in range(TRIES):
@@ -79,7 +79,7 @@ def _create_attempts(key: str, tat: int, now: int) -> bool:
 
 
 def remember_once(seconds: int, *subject: str) -> bool:
-    """Remember a subject for so long; return False if it is remembered already."""
+    """Remember a subject for `seconds`; return False if it already is."""
     key = _key(subject)
     now = time_ns() // 1_000
     until = now + seconds * SECOND
@@ -89,7 +89,7 @@ def remember_once(seconds: int, *subject: str) -> bool:
 
 
 def forget_once(*subject: str) -> None:
-    """Forget what `remember_once` remembers."""
+    """Forget a subject that `remember_once` stored."""
     Attempts.objects.filter(pk=_key(subject)).delete()
 
 

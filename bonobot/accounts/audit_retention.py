@@ -1,4 +1,4 @@
-"""How long an organization's audit is kept."""
+"""Retention of the audit log by organization."""
 
 import logging
 from datetime import timedelta
@@ -19,10 +19,9 @@ SYSTEM = Actor(kind="system", id="retention", label="retention")
 
 
 def load_retention_days() -> dict[UUID, int]:
-    """Return how many days each organization's rows stay, without those that keep them for ever.
+    """Return the retention in days by organization, without those that keep entries forever.
 
-    What the organization says holds, else `BONOBOT_AUDIT_DAYS`; audits of organizations that are
-    gone follow the setting.
+    Organizations without a value of their own, and deleted ones, use `BONOBOT_AUDIT_DAYS`.
     """
     said = dict(Organization.objects.values_list("pk", "audit_days"))
     usual: int = settings.BONOBOT_AUDIT_DAYS
@@ -34,10 +33,10 @@ def load_retention_days() -> dict[UUID, int]:
 
 
 def prune_old() -> int:
-    """Remove what is older than its organization keeps it; return how many rows.
+    """Delete entries past their organization's retention; return the number of rows.
 
-    With `BONOBOT_AUDIT_ARCHIVE` they are written into that folder first. Where that fails they
-    stay, and the next organization is taken.
+    With `BONOBOT_AUDIT_ARCHIVE`, entries are written to that folder first. If that fails they are
+    kept, and the next organization is processed.
     """
     return sum(
         _prune_organization(organization_id, days)

@@ -1,11 +1,11 @@
-"""Organizations a session may use; the current one; its principal.
+"""The organizations a session may use, the current organization, and its principal.
 
-The session says by which provider it began and for whom. It reaches that provider's organization
-alone, as long as the provider is enabled: whoever runs the provider decides who its people are, and
-so must be nobody elsewhere.
+A session that began at an identity provider records the provider and user. It reaches only that
+provider's organization, and only while the provider is enabled: whoever runs the provider decides
+who its users are, so it must not give access to other organizations.
 
-A token belongs to one organization. A person with several chooses by the header
-`Bonobot-Organization` (a slug) or, in the admin, by the switcher that the session remembers.
+A token belongs to one organization. A user with several chooses with the header
+`Bonobot-Organization` (a slug) or, in the admin, with the switcher, which is stored in the session.
 """
 
 from typing import Any
@@ -22,12 +22,12 @@ from bonobot.core.problems import Forbidden, NotFound
 from bonobot.core.text.untrusted_text import make_visible
 
 MARK = "single_sign_on"
-# What a sign-in that is half-way depends on.
+# The session key for the password hash that an unfinished sign-in depends on.
 PROOF = "sign_in_proof"
 
 
 class SingleSignOnRequired(Forbidden):
-    """The organization's people sign in by an identity provider, and this session did not."""
+    """The organization requires single sign-on, which this session didn't use."""
 
     code = "single_sign_on_required"
 
@@ -40,9 +40,9 @@ class SingleSignOnRequired(Forbidden):
 
 
 def begin_session(request: HttpRequest, provider: Provider, user: User, leaving: str) -> None:
-    """Forget who was signed in here, and note by which provider who comes now signs in.
+    """Sign out the current user and record the provider that the new user signs in with.
 
-    `leaving` is where their browser ends the session there, if it can.
+    `logout_url` ends the session at the provider, if it supports that.
     """
     if request.user.is_authenticated:
         logout(request)
@@ -57,7 +57,7 @@ def begin_session(request: HttpRequest, provider: Provider, user: User, leaving:
 
 
 def mark_of(request: Any) -> dict[str, Any] | None:
-    """Return how the session of whoever is signed in began, if it was at a provider."""
+    """Return the sign-in record of a session that began at a provider, else None."""
     found: dict[str, Any] | None = request.session.get(MARK)
     return found if found and found["user"] == str(request.user.pk) else None
 
@@ -70,7 +70,7 @@ def list_reachable_organizations(request: Any) -> OrganizationQuerySet:
     if mark is None:
         return rows
     if user.is_superuser:
-        return rows.none()  # made one meanwhile: no provider decides on the platform
+        return rows.none()  # promoted meanwhile: providers can't sign in superusers
     trusted = Provider.objects.enabled().filter(
         pk=mark["provider"], organization=OuterRef("pk"), second_factor=not mark["factor"]
     )
@@ -78,7 +78,7 @@ def list_reachable_organizations(request: Any) -> OrganizationQuerySet:
 
 
 def list_usable_organizations(request: Any) -> OrganizationQuerySet:
-    """Return those that the session reaches with nothing more being asked for."""
+    """Return those that the session can use without another sign-in step."""
     user: Any = request.user
     rows, mark = list_reachable_organizations(request), mark_of(request)
     if mark is None and not user.is_superuser:
@@ -89,7 +89,7 @@ def list_usable_organizations(request: Any) -> OrganizationQuerySet:
 
 
 def check_sign_on(request: Any, organization: Organization) -> None:
-    """Raise `SingleSignOnNeeded` or `SecondFactorNeeded` where the session began by too little."""
+    """Raise `SingleSignOnRequired` or `SecondFactorRequired` if the session lacks either."""
     user: Any = request.user
     mark = mark_of(request)
     if organization.single_sign_on and mark is None and not user.is_superuser:
@@ -104,9 +104,9 @@ LONGEST_CLIENT = 200
 
 
 def resolve_organization(request: HttpRequest) -> Organization:
-    """Return the organization that a signed-in person works in.
+    """Return the current organization of a signed-in user.
 
-    Raises `NotFound` for a name that isn't theirs and `Forbidden` when they belong to none.
+    Raises `NotFound` for an organization that isn't theirs and `Forbidden` if they have none.
     """
     user: Any = request.user
     mine = list_reachable_organizations(request)
@@ -116,7 +116,7 @@ def resolve_organization(request: HttpRequest) -> Organization:
         raise _build_unknown_organization_error(slug)
     slug = request.session.get(SESSION_KEY)
     remembered = mine.filter(slug=slug).first() if slug else None
-    # One that a password opens goes before one that has to be signed in to elsewhere.
+    # Prefer organizations that a password session can use.
     anywhere = user.is_superuser or mark_of(request) is not None
     chosen = remembered or (mine if anywhere else mine.order_by("single_sign_on", "name")).first()
     if chosen is None:
@@ -129,17 +129,17 @@ def resolve_organization(request: HttpRequest) -> Organization:
 
 
 def _check_named(request: Any, token: Token) -> None:
-    """Raise `NotFound` when the header names another organization than the token's."""
+    """Raise `NotFound` if the header names another organization than the token's."""
     slug = request.headers.get(HEADER)
     if slug and not Organization.objects.filter(pk=token.organization_id, slug=slug).exists():
         raise _build_unknown_organization_error(slug)
 
 
 def resolve_principal(request: Any) -> Principal:
-    """Return the principal of a Django or DRF request, remembering it on the request.
+    """Return the principal of a Django or DRF request and cache it on the request.
 
-    Raises `SecondFactorNeeded` or `SingleSignOnNeeded` for a person where the organization asks
-    for more than they came with.
+    Raises `SecondFactorRequired` or `SingleSignOnRequired` if the organization requires either and
+    the session lacks it.
     """
     cached = getattr(request, "bonobot_principal", None)
     if cached is None:
@@ -157,7 +157,7 @@ def resolve_principal(request: Any) -> Principal:
 
 
 def read_client_name(request: Any) -> str:
-    """Return what the caller's program says that it is, as the audit keeps it."""
+    """Return the User-Agent of a request, cleaned for the audit log."""
     return make_visible(request.headers.get("User-Agent", ""), LONGEST_CLIENT)
 
 

@@ -1,7 +1,6 @@
-"""E-mail with a link to one person.
+"""Send plain-text email to one person.
 
-Header values are single lines of visible characters, and the text is plain, so nothing in a name
-adds a header or is rendered.
+Header values are reduced to one line of visible characters, so that a name can't inject headers.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,12 +20,12 @@ LONGEST_SUBJECT = 150
 
 
 def can_send() -> bool:
-    """Tell whether a mail server is set."""
+    """Return whether a mail server is configured."""
     return bool(settings.BONOBOT_EMAIL_URL)
 
 
 def send(to: str, subject: str, paragraphs: Sequence[str]) -> None:
-    """Send a letter; raises `Unavailable` (code `mail_unavailable`)."""
+    """Send a message; raises `ServiceUnavailable` (code `mail_unavailable`)."""
     letter = EmailMessage(
         subject=" ".join(make_visible(subject, LONGEST_SUBJECT).split()),
         body="\n\n".join(map(str, paragraphs)) + "\n",
@@ -49,11 +48,11 @@ def send(to: str, subject: str, paragraphs: Sequence[str]) -> None:
 
 @contextmanager
 def override_language(user: User) -> Iterator[None]:
-    """Speak a person's language, where they have said which, as long as the block runs."""
+    """Activate the user's language, if set, within the block."""
     with translation.override(user.language or translation.get_language()):
         yield
 
 
 def build_url(path: str) -> str:
-    """Return the whole address of one of our paths, as a letter has it."""
+    """Return the absolute URL of a path."""
     return f"{settings.BONOBOT_URL}{path}"

@@ -1,8 +1,8 @@
-"""Invite, resend, revoke, accept.
+"""Create, resend, revoke and accept invitations.
 
-An invitation belongs to an e-mail address, not to an account: whoever has its link may make an
-account with it or join with the one that they have. It is good for one time, and for
-`BONOBOT_INVITATION_DAYS`. Its link is mailed, or handed over by whoever invites.
+An invitation belongs to an email address, not to an account: the holder of its link can create an
+account or join with an existing one. It can be used once, within `BONOBOT_INVITATION_DAYS`. The
+link is mailed, or returned to the inviter.
 """
 
 import secrets
@@ -35,21 +35,21 @@ from bonobot.core.problems import Conflict, InvalidInput, NotFound, Problem
 from bonobot.ledger.audit.admin_changes import record_change
 from bonobot.ledger.types import Actor
 
-# The session's key for the link of an invitation, until it is accepted.
+# The session key for the link of an invitation until it is accepted.
 PENDING_INVITATION = "invitation"
 MOST_AGENTS = 100
-# Called in the transaction in which a person joins; `AgentsConfig.ready` registers one.
+# Called in the transaction in which a user joins; `AgentsConfig.ready` registers one.
 _joined_hooks: ExtensionList[Callable[[Invitation, User], None]] = ExtensionList()
 
 
 def register_joined_hook(hook: Callable[[Invitation, User], None]) -> None:
-    """Register what is done for a person who joins an organization."""
+    """Register a function to call when a user joins an organization."""
     _joined_hooks.register(hook)
 
 
 @dataclass(frozen=True)
 class SentInvitation:
-    """An invitation that was sent, or its link for whoever hands it over; `problem`: why so."""
+    """An invitation; `link` is set if it wasn't mailed, `problem` if mailing failed."""
 
     invitation: Invitation
     link: str = ""
@@ -59,9 +59,9 @@ class SentInvitation:
 def invite(
     principal: Principal, email: str, role: Role, *, agent_ids: Iterable[UUID | str] = ()
 ) -> SentInvitation:
-    """Ask somebody to join; raises `Invalid`, `Conflict` and `TooMany`.
+    """Invite someone by email; raises `InvalidInput`, `Conflict` and `TooManyAttempts`.
 
-    Only what the organization itself knows is told: its members, and whom it asked already.
+    Errors reveal only the organization's own members and invitations.
     """
     principal.require(Action.MANAGE_MEMBERS)
     address = _parse_email(email)
@@ -98,7 +98,7 @@ def invite(
 
 
 def send_again(principal: Principal, invitation: Invitation) -> SentInvitation:
-    """Make a new link and send it; the old one ends. Raises `Conflict` (`invitation_ended`)."""
+    """Send a new link and invalidate the old one; raises `Conflict` (`invitation_ended`)."""
     principal.require(Action.MANAGE_MEMBERS)
     _count(principal, invitation.email)
     secret = _rotate_secret(principal, invitation)
@@ -111,7 +111,7 @@ def send_again(principal: Principal, invitation: Invitation) -> SentInvitation:
 
 
 def revoke(principal: Principal, invitation: Invitation) -> None:
-    """End an invitation that nobody has accepted yet; raises `Conflict` (`invitation_ended`)."""
+    """Revoke an open invitation; raises `Conflict` (`invitation_ended`)."""
     principal.require(Action.MANAGE_MEMBERS)
     with _record_change(principal.actor, invitation, "invitation_revoked"):
         row = Invitation.objects.open().filter(pk=invitation.pk)
@@ -120,7 +120,7 @@ def revoke(principal: Principal, invitation: Invitation) -> None:
 
 
 def get_invitation_by_link(text: str) -> Invitation:
-    """Return the invitation that a link's text opens; raises `NotFound`, alike for all others."""
+    """Return the usable invitation of a link; raises the same `NotFound` in all other cases."""
     key, _, secret = text.partition("_")
     found: Invitation | None = (
         Invitation.objects.usable().select_related("organization").filter(key=key).first()
@@ -135,7 +135,7 @@ def get_invitation_by_link(text: str) -> Invitation:
 
 
 def has_pending_invitation(request: HttpRequest) -> bool:
-    """Tell whether the browser came with an invitation that can be accepted."""
+    """Return whether the session has an invitation that can be accepted."""
     try:
         get_invitation_by_link(str(request.session.get(PENDING_INVITATION, "")))
     except Problem:
@@ -144,9 +144,9 @@ def has_pending_invitation(request: HttpRequest) -> bool:
 
 
 def accept(text: str, user: User) -> Membership:
-    """Let a person join by a link's text; raises `NotFound` or `Conflict`, and changes nothing.
+    """Accept the invitation of a link; raises `NotFound` or `Conflict` without changes.
 
-    An account that isn't stored yet is stored with it.
+    Saves `user` if it is new.
     """
     invitation = get_invitation_by_link(text)
     actor = Actor(kind="user", id=str(user.pk), label=user.get_username())
@@ -186,7 +186,7 @@ def _count(principal: Principal, address: str) -> None:
 
 
 def _rotate_secret(principal: Principal, invitation: Invitation) -> str:
-    """Give the invitation a new secret and term; return the secret."""
+    """Set a new secret and expiry on the invitation; return the secret."""
     secret = secrets.token_urlsafe(32)
     invitation.key = generate_token_key()
     invitation.pepper_id, invitation.digest = hash_secret(secret)
@@ -229,7 +229,7 @@ def _send_email(principal: Principal, invitation: Invitation, link: str) -> None
 
 
 def _choose_language(invitation: Invitation) -> str:
-    """Return what the letter speaks: its reader's own, else its writer's."""
+    """Return the recipient's language, else the sender's."""
     known = User.objects.filter(email__iexact=invitation.email).exclude(language="")
     own: str | None = known.values_list("language", flat=True).first()
     return own or translation.get_language() or settings.LANGUAGE_CODE

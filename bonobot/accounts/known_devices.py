@@ -1,9 +1,9 @@
-"""Known devices: browsers in which a person has proved their password before.
+"""Known devices: browsers in which a user has signed in before.
 
-Whoever knows a name can have its account throttled from many addresses. A known device has a limit
-of its own instead, so its person still gets in (OWASP, "Slow Down Online Guessing Attacks with
-Device Cookies"). The cookie opens nothing: the password and the second factor are asked for as
-ever. A new password ends it.
+Anyone can cause an account to be throttled by guessing from many addresses. A known device has its
+own limit instead, so its user can still sign in (OWASP, "Slow Down Online Guessing Attacks with
+Device Cookies"). The cookie grants no access: the password and second factor are still required.
+Changing the password invalidates it.
 """
 
 import secrets
@@ -21,7 +21,7 @@ AGE_S = 180 * 24 * 3600
 
 
 def remember_device(request: HttpRequest, response: HttpResponseBase, user: User) -> None:
-    """Have the browser keep that a person has proved their password in it."""
+    """Set the device cookie after a user proved their password in this browser."""
     found = find_device(request, user.get_username()) or secrets.token_urlsafe(16)
     value = signing.dumps([str(user.pk), _stamp(user), found], salt=SALT)
     response.set_cookie(
@@ -35,7 +35,7 @@ def remember_device(request: HttpRequest, response: HttpResponseBase, user: User
 
 
 def find_device(request: HttpRequest, username: str) -> str:
-    """Return what tells the browser apart, if it is a known device of the account; else ""."""
+    """Return the device id if the browser is a known device of the account, else ""."""
     try:
         value: Any = signing.loads(
             request.COOKIES.get(settings.BONOBOT_DEVICE_COOKIE, ""), salt=SALT, max_age=AGE_S
@@ -49,5 +49,5 @@ def find_device(request: HttpRequest, username: str) -> str:
 
 
 def _stamp(user: User) -> str:
-    """Return what changes with the password."""
+    """Return a value that changes with the password."""
     return str(user.get_session_auth_hash())[:16]

@@ -1,4 +1,4 @@
-"""Language and time zone of the signed-in person."""
+"""Middleware that requires sign-in and sets the user's language and time zone."""
 
 from typing import Any
 
@@ -14,15 +14,15 @@ PARAMETER = "language"
 
 
 class SignInLocaleMiddleware(LoginRequiredMiddleware):
-    """Ask for a sign-in where one is needed; speak the language of whoever has one, by their clock.
+    """Require sign-in where needed, and activate the user's language and time zone.
 
-    Both in one step, since both need the person: no other request loads them.
+    One middleware does both, so that requests that need neither don't load the user.
     """
 
     def process_view(
         self, request: HttpRequest, view_func: Any, view_args: Any, view_kwargs: Any
     ) -> Any:
-        """Return the way to the sign-in, or None to go on."""
+        """Return a redirect to the sign-in page, or None to continue."""
         localization.read_in(getattr(request.user, "time_zone", ""))
         own = getattr(request.user, "language", "")
         if own:
@@ -31,13 +31,13 @@ class SignInLocaleMiddleware(LoginRequiredMiddleware):
         return super().process_view(request, view_func, view_args, view_kwargs)
 
     def process_response(self, request: HttpRequest, response: HttpResponse) -> HttpResponse:
-        """Leave the thread, which answers others next, with the clock of all."""
+        """Reset the time zone, as the thread serves other users next."""
         localization.read_in("")
         return response
 
 
 def choose(request: HttpRequest) -> HttpResponse:
-    """Take the language that was chosen in the menu; of a person it is part of their profile."""
+    """Set the language chosen in the menu; signed-in users keep it in their profile."""
     answer: HttpResponse = set_language(request)
     user: Any = request.user
     said = request.POST.get(PARAMETER, "")

@@ -1,7 +1,7 @@
-"""Offer and mail password reset links.
+"""Build and mail password reset links.
 
-The link is Django's: it is made from the stored password, so a new password ends it and every
-session with it. Who asks never learns whether there is an account.
+The links are Django's: they depend on the stored password, so a new password invalidates them. The
+requester never learns whether an account exists.
 """
 
 from collections.abc import Iterable
@@ -25,14 +25,14 @@ from bonobot.ledger.audit.admin_changes import record_change
 
 
 def list_reset_accounts(email: str, address: str) -> list[UUID]:
-    """Return the accounts that a link goes to; `address` is who asks. Raises `TooMany`."""
+    """Return the accounts to send a reset link to; raises `TooManyAttempts`."""
     charge_attempt(RESET_ADDRESS, address)
     charge_attempt(RESET_EMAIL, email.strip().lower())
     return [user.pk for user in PasswordResetForm().get_users(email)]
 
 
 def send_reset_emails(accounts: Iterable[UUID | str]) -> int:
-    """Mail a link to each account that has an address; return how many that were."""
+    """Mail a link to each active account with an email address; return their number."""
     found = User.objects.filter(pk__in=list(accounts), is_active=True).exclude(email="")
     for user in found:
         with account_email.override_language(user):
@@ -56,10 +56,10 @@ def _send_reset_email(user: User) -> None:
 
 
 def send_reset_link(principal: Principal, user: User) -> str:
-    """Send a member a link to choose a new password; return it where it can't be mailed.
+    """Mail a member a reset link, or return the link if it can't be mailed.
 
-    A link that isn't mailed is the platform administrator's alone: whoever has it can sign in.
-    Raises `Forbidden`, `Conflict` (code `mail_unset`) and `Unavailable`.
+    Only platform administrators get the link itself, as its holder can sign in. Raises `Forbidden`,
+    `Conflict` (code `mail_unset`) and `ServiceUnavailable`.
     """
     require_power_over(principal, user)
     mailed = bool(user.email) and account_email.can_send()
@@ -87,7 +87,7 @@ def send_reset_link(principal: Principal, user: User) -> str:
 
 
 def link_of(user: User) -> str:
-    """Return a link that lets whoever opens it choose a new password for the account."""
+    """Return a link for choosing a new password for the account."""
     named = urlsafe_base64_encode(force_bytes(user.pk))
     made = default_token_generator.make_token(user)
     return account_email.build_url(reverse("account_new_password", args=[named, made]))

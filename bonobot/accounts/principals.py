@@ -1,7 +1,7 @@
-"""Principal: who acts, where, with which role.
+"""Principal: who acts, in which organization, with which role.
 
-Every surface makes one (session login, token, command line) and passes it down; nothing below a
-surface looks at a Django request or at a user.
+Every surface (session, token, command line) builds one and passes it down; services never look at
+a Django request or user.
 """
 
 import getpass
@@ -24,7 +24,7 @@ from bonobot.ledger.types import Actor, ActorKind
 
 
 class InsufficientScope(Forbidden):
-    """The role would do, but the token lacks the scope: one of `scopes` is needed (RFC 6750)."""
+    """The role is sufficient, but the token needs one of `scopes` (RFC 6750)."""
 
     code = "insufficient_scope"
 
@@ -42,11 +42,11 @@ class InsufficientScope(Forbidden):
 
 @dataclass(frozen=True, kw_only=True)
 class Principal:
-    """Who asks, for which organization, and in which role.
+    """Who makes a request, for which organization, and in which role.
 
-    `agent_ids` narrow a token to these agents, `scopes` to a part of what its role may do; no
-    agents and None are no bounds. `id` is the identity that limits and audit rows use;
-    `giver` is the person who let a program in, and for whom it acts (a grant).
+    `agent_ids` limits a token to these agents, `scopes` to a part of its role; an empty set and
+    None mean no limit. Rate limits and audit entries identify the principal by `id`. For a grant,
+    `granted_by_id` is the person who authorized the client.
     """
 
     kind: ActorKind
@@ -62,15 +62,15 @@ class Principal:
     calls_per_minute: int | None = None
 
     def may(self, action: Action) -> bool:
-        """Tell whether this principal may do `action`."""
+        """Return whether this principal may do `action`."""
         return is_action_in_scope(self.scopes, action) and self.has_role_for(action)
 
     def has_role_for(self, action: Action) -> bool:
-        """Tell whether the role alone may do `action`, whatever the scopes say."""
+        """Return whether the role may do `action`, regardless of scopes."""
         return self.platform_admin or may(self.role, action)
 
     def reaches(self, agent_id: UUID | None) -> bool:
-        """Tell whether this principal isn't narrowed to other agents than this one."""
+        """Return whether this principal isn't limited to other agents."""
         return not self.agent_ids or agent_id in self.agent_ids
 
     def require(self, action: Action) -> None:
@@ -93,12 +93,12 @@ class Principal:
 
     @property
     def actor(self) -> Actor:
-        """The same identity as the audit writes it."""
+        """This principal as the actor of audit entries."""
         return Actor(kind=self.kind, id=self.id, label=self.label)
 
 
 def build_user_principal(user: User, organization: Organization) -> Principal:
-    """Make the principal of a signed-in person; raises `Forbidden` for a stranger."""
+    """Return the principal of a signed-in user; raises `Forbidden` for non-members."""
     membership = Membership.objects.filter(user=user, organization=organization).first()
     if membership is None and not user.is_superuser:
         raise Forbidden(
@@ -120,7 +120,7 @@ def build_user_principal(user: User, organization: Organization) -> Principal:
 
 
 def build_token_principal(token: Token) -> Principal:
-    """Make the principal of a token that was already checked (`tokens.authenticate`)."""
+    """Return the principal of a token that is already authenticated."""
     return Principal(
         kind="token",
         id=str(token.pk),
@@ -128,7 +128,7 @@ def build_token_principal(token: Token) -> Principal:
         organization_id=token.organization_id,
         role=Role(token.role),
         agent_ids=frozenset(map(UUID, token.agent_ids)),
-        # A scope that there isn't any more gives nothing; no scope at all is no bounds.
+        # Unknown scopes are dropped; an empty list means no limit.
         scopes=frozenset(TokenScope) & set(token.scopes) if token.scopes else None,
         token_id=token.pk,
         giver=token.user_id,
@@ -137,7 +137,7 @@ def build_token_principal(token: Token) -> Principal:
 
 
 def build_cli_principal(organization: Organization) -> Principal:
-    """Make the command line's principal: the platform administrator on this host."""
+    """Return the principal of the command line: a platform administrator."""
     name = f"cli:{getpass.getuser()}"
     return Principal(
         kind="cli",

@@ -1,7 +1,7 @@
-"""Own name, address, sessions.
+"""Update profiles and email addresses, and end sessions.
 
-The account is the person's own, so no role is needed. An e-mail address is another matter: links
-for new passwords go there, so a new one holds when a link that was mailed to it has been opened.
+Users need no role to edit their own account. A new email address takes effect only after the link
+mailed to it was opened, because password reset links go there.
 """
 
 from datetime import timedelta
@@ -32,26 +32,24 @@ SESSIONS_SHOWN = 50
 
 
 def update_own_profile(user: User, **said: Any) -> None:
-    """Change what a person says about themselves (`OWN`); raises `Invalid`."""
+    """Update a user's own profile (`OWN_FIELDS`); raises `InvalidInput`."""
     if changed := _set(user, said, OWN):
-        with (
-            record_changes_at_end()
-        ):  # what the request requires is checked before anything is written
+        with record_changes_at_end():  # checks the preconditions of the request before writing
             user.save(update_fields=changed)
             record_own("profile_changed", user, changed=changed)
 
 
 def update_profile(principal: Principal, user: User, **said: Any) -> None:
-    """Change another's profile, the address too; platform administrators. Raises `Invalid`."""
+    """Update another user's profile and email as an administrator; raises `InvalidInput`."""
     if changed := _set(user, said, OTHERS):
         save_user(principal, user, changed, adding=False)
 
 
 def ask_for_address(user: User, email: str, came_from: str) -> str:
-    """Mail a link to a new address and return the address; nothing changes before it is opened.
+    """Mail a confirmation link to a new address and return the address; changes nothing yet.
 
-    `came_from` is the network address that asks. Raises `Invalid`, `TooMany`, `Unavailable` and
-    `Conflict` (code `mail_unset`).
+    Raises `InvalidInput`, `TooManyAttempts`, `ServiceUnavailable` and `Conflict` (code
+    `mail_unset`).
     """
     address = _parse_email(email)
     if address == user.email:
@@ -85,7 +83,7 @@ def ask_for_address(user: User, email: str, came_from: str) -> str:
 
 
 def verify_email_link(user: User, text: str) -> str:
-    """Return the new address that a link proves for this person; raises `NotFound`."""
+    """Return the new address that a link confirms for this user; raises `NotFound`."""
     try:
         term = timedelta(hours=settings.BONOBOT_PASSWORD_RESET_H)
         said = signing.loads(text, salt=SALT, max_age=term)
@@ -101,9 +99,9 @@ def verify_email_link(user: User, text: str) -> str:
 
 
 def take_address(user: User, text: str) -> str:
-    """Give a person the address that a link proves, and return it; raises `NotFound`.
+    """Set the address that a link confirms and return it; raises `NotFound`.
 
-    The address before is told, so that nobody loses theirs without hearing of it.
+    The old address is notified of the change.
     """
     before, user.email = user.email, verify_email_link(user, text)
     if not User.objects.filter(pk=user.pk, email=before).update(email=user.email):
@@ -125,13 +123,13 @@ def take_address(user: User, text: str) -> str:
 
 
 def list_sessions(user: User) -> list[UserSession]:
-    """Return where a person is signed in, the newest first; those that ended are forgotten."""
+    """Return a user's sessions, newest first; deletes those that ended."""
     found = UserSession.objects.purge_and_list(user)
     return sorted(found, key=lambda one: one.created_at, reverse=True)
 
 
 def sign_out_elsewhere(user: User, *, here: str) -> int:
-    """End a person's sessions but this one (its key); return how many ended."""
+    """End a user's sessions except the one with this key; return how many ended."""
     ended = sum(one.session_key != here for one in list_sessions(user))
     end_sessions(user, but=here)
     record_own("signed_out_elsewhere", user, sessions=ended)
@@ -139,7 +137,7 @@ def sign_out_elsewhere(user: User, *, here: str) -> int:
 
 
 def sign_out(principal: Principal, user: User) -> int:
-    """End all sessions of another person; return how many. Raises `Forbidden`."""
+    """End all sessions of another user; return how many. Raises `Forbidden`."""
     require_power_over(principal, user)
     ended = len(list_sessions(user))
     end_sessions(user)
@@ -148,7 +146,7 @@ def sign_out(principal: Principal, user: User) -> int:
 
 
 def _set(user: User, said: dict[str, Any], allowed: tuple[str, ...]) -> list[str]:
-    """Set what is said and return the names of what differs; raises `Invalid`."""
+    """Set fields on the user and return the names of those that changed; raises `InvalidInput`."""
     before = {name: getattr(user, name) for name in allowed}
     for name, value in said.items():
         if name not in allowed:

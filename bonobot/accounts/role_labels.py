@@ -1,4 +1,4 @@
-"""What roles, actions and scopes are called."""
+"""Labels and descriptions of roles, actions and scopes, and the generated roles page."""
 
 from typing import Any
 
@@ -50,7 +50,7 @@ needed; REST always needs `api`.
 
 
 def render_roles_page() -> str:
-    """Return the page as Markdown."""
+    """Return the roles page as Markdown."""
     roles = list(Role)
     lines = [
         HEAD,

@@ -1,10 +1,10 @@
-"""Role × action table, token scopes; pure.
+"""Roles, the actions each role may perform, and token scopes; no database access.
 
-The table is the rule; the documentation and the tests are made from it. A platform administrator
-(Django superuser) may do everything in every organization, and alone may touch what `PLATFORM_ONLY`
-names: whoever can set a command line can run code on the host.
+The documentation is generated from this table. A platform administrator (Django superuser) may do
+everything in every organization. Only platform administrators may perform `PLATFORM_ONLY` actions:
+someone who can set a command line can run code on the host.
 
-A program's token may have scopes beside its role; it may do what both allow.
+A token may have scopes in addition to its role; it may do what both allow.
 """
 
 from collections.abc import Collection
@@ -12,7 +12,7 @@ from enum import StrEnum
 
 
 class Role(StrEnum):
-    """A person's or token's part in one organization."""
+    """The role of a person or token in one organization."""
 
     OWNER = "owner"
     OPERATOR = "operator"
@@ -22,7 +22,7 @@ class Role(StrEnum):
 
 
 class Action(StrEnum):
-    """Something that a role may do."""
+    """An action that a role may perform."""
 
     VIEW = "view"
     VIEW_AUDIT = "view_audit"
@@ -83,7 +83,7 @@ WHO_MAY: dict[Action, str] = {
 
 
 class TokenScope(StrEnum):
-    """A part of what a role may do, as a token is given it and as OAuth names it."""
+    """A scope of a token: a part of what its role may do, with its OAuth name."""
 
     TOOLS = "mcp:tools"
     AGENTS = "mcp:agents"
@@ -91,7 +91,7 @@ class TokenScope(StrEnum):
     API = "api"
 
 
-# Answering what waits for a person is in no scope of MCP: there a model would say yes to itself.
+# No MCP scope includes approving calls: a model could approve its own calls.
 SCOPES: dict[TokenScope, frozenset[Action]] = {
     TokenScope.TOOLS: frozenset({Action.VIEW, Action.CALL_TOOLS, Action.USE_TOOLS}),
     TokenScope.AGENTS: frozenset({Action.VIEW, Action.RUN_AGENTS}),
@@ -109,12 +109,12 @@ SCOPES: dict[TokenScope, frozenset[Action]] = {
 
 
 def may(role: Role, action: Action) -> bool:
-    """Tell whether `role` may do `action` in its organization."""
+    """Return whether `role` may do `action` in its organization."""
     return action in TABLE[role]
 
 
 def list_roles_within(role: Role) -> tuple[Role, ...]:
-    """Return the roles that may do nothing but what `role` may, the least first."""
+    """Return the roles that may do no more than `role`, least privileged first."""
     return tuple(
         sorted(
             (one for one in Role if TABLE[one] <= TABLE[role]),
@@ -124,7 +124,7 @@ def list_roles_within(role: Role) -> tuple[Role, ...]:
 
 
 def is_action_in_scope(scopes: Collection[TokenScope] | None, action: Action) -> bool:
-    """Tell whether one of the scopes has `action`; None are no bounds at all."""
+    """Return whether one of the scopes has `action`; None means no limit."""
     return scopes is None or any(action in SCOPES[scope] for scope in scopes)
 
 

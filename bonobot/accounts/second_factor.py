@@ -1,7 +1,7 @@
-"""One-time codes, recovery codes, passkeys, reset.
+"""Second factors: one-time codes, recovery codes, passkeys, and their reset.
 
-The library keeps what it needs in rows of its own; their secrets are sealed in `FactorSecret`, so
-that they are sealed anew with all others when the keys are rotated, and only named there.
+allauth stores factors in its own rows. Their secrets are encrypted in `FactorSecret`, so that key
+rotation covers them; allauth's rows only hold the ids.
 """
 
 from typing import Any
@@ -23,28 +23,28 @@ from bonobot.ledger.audit.admin_changes import record_change
 from bonobot.ledger.types import Actor
 
 STRONG = (Authenticator.Type.TOTP, Authenticator.Type.WEBAUTHN)
-NAMED = ("secret", "seed")  # members of the library's rows that hold a secret
+NAMED = ("secret", "seed")  # keys of allauth's data that hold a secret
 
 
 class SecondFactorAdapter(DefaultMFAAdapter):
-    """The library's questions about second factors, answered."""
+    """allauth's adapter for second factors."""
 
     def encrypt(self, text: str) -> str:
-        """Seal a secret of the person who is signed in; return what names it."""
+        """Encrypt a secret of the current user; return the id of its row."""
         user: Any = context.request.user
         return str(FactorSecret.objects.create(user=user, secret=text).pk)
 
     def decrypt(self, encrypted_text: str) -> str:
-        """Return the secret that is named; raises `UnreadableSecret`."""
+        """Return the secret with an id; raises `UnreadableSecret`."""
         return str(FactorSecret.objects.get(pk=encrypted_text).secret.open())
 
     def get_totp_label(self, user: Any) -> str:
-        """Return the name that the person signs in with."""
+        """Return the username."""
         return str(user.get_username())
 
 
 class SecondFactorRequired(Forbidden):
-    """The organization asks for a second factor, and this person has none yet."""
+    """The organization requires a second factor, and this user has none."""
 
     code = "second_factor_required"
 
@@ -57,20 +57,20 @@ class SecondFactorRequired(Forbidden):
 
 
 def has_second_factor(user: User) -> bool:
-    """Tell whether a person is asked for more than a password (a query)."""
+    """Return whether a user has a second factor (a query)."""
     return Authenticator.objects.filter(user=user, type__in=STRONG).exists()
 
 
 def check_second_factor(user: User, organization: Organization) -> None:
-    """Raise `SecondFactorNeeded` where the organization asks for one that a person doesn't have."""
+    """Raise `SecondFactorRequired` if the organization requires one that the user lacks."""
     if organization.second_factor and not has_second_factor(user):
         raise SecondFactorRequired
 
 
 def reset_second_factor(principal: Principal, user: User) -> None:
-    """Take a person's second factor away, who has lost it, and end their sessions; audited.
+    """Delete a user's second factors and end their sessions; raises `Forbidden`.
 
-    An owner may for people who belong to no other organization; raises `Forbidden`.
+    Owners may do this for users who belong to no other organization.
     """
     require_power_over(principal, user)
     with record_change(
@@ -89,8 +89,8 @@ def reset_second_factor(principal: Principal, user: User) -> None:
 
 
 def tell_of_reset(user: User) -> None:
-    """Have the worker mail a person that their second factor was reset, where mail can be sent."""
-    # Tasks import what they do, and so this module.
+    """Enqueue an email about the reset of a second factor, if mail can be sent."""
+    # The tasks module imports this one.
     from bonobot.accounts.tasks import mail_factor_reset
 
     if user.email and account_email.can_send():
@@ -98,7 +98,7 @@ def tell_of_reset(user: User) -> None:
 
 
 def mail_reset(user: User) -> None:
-    """Mail a person that their second factor was reset; raises `Unavailable`."""
+    """Mail a user that their second factor was reset; raises `ServiceUnavailable`."""
     with account_email.override_language(user):
         account_email.send(
             user.email,
@@ -112,13 +112,13 @@ def mail_reset(user: User) -> None:
 
 
 def end_sessions(user: User, *, but: str = "") -> None:
-    """End the sessions of a person, but for one (its key)."""
+    """End the sessions of a user, except the one with this key."""
     for session in UserSession.objects.filter(user=user).exclude(session_key=but):
         session.end()
 
 
 def require_power_over(principal: Principal, user: User) -> None:
-    """Raise `Forbidden` unless the principal may decide on how this person signs in."""
+    """Raise `Forbidden` unless the principal may manage how this user signs in."""
     principal.require(Action.MANAGE_MEMBERS)
     if principal.platform_admin:
         return
@@ -135,7 +135,7 @@ def require_power_over(principal: Principal, user: User) -> None:
 
 
 def record_own(action: str, user: User, **details: Any) -> None:
-    """Write to the audit of each of a person's organizations what they did to their own sign-in."""
+    """Record a change to a user's own account in the audit log of each of their organizations."""
     for organization_id in Membership.objects.filter(user=user).values_list(
         "organization_id", flat=True
     ):
@@ -153,7 +153,7 @@ def record_own(action: str, user: User, **details: Any) -> None:
 
 
 def handle_factor_added(request: Any, user: User, authenticator: Authenticator, **_: Any) -> None:
-    """Record a new factor, and end the sessions that began without it."""
+    """Record a new factor and end the other sessions."""
     forget_unnamed(user)
     record_own("second_factor_added", user, kind=authenticator.type)
     if authenticator.type in STRONG:
@@ -161,13 +161,13 @@ def handle_factor_added(request: Any, user: User, authenticator: Authenticator, 
 
 
 def handle_factor_removed(user: User, authenticator: Authenticator, **_: Any) -> None:
-    """Record a factor that is gone."""
+    """Record a removed factor."""
     forget_unnamed(user)
     record_own("second_factor_removed", user, kind=authenticator.type)
 
 
 def forget_unnamed(user: User) -> None:
-    """Delete the secrets that no row of the library names any more."""
+    """Delete the secrets that no allauth row refers to."""
     rows = Authenticator.objects.filter(user=user).values_list("data", flat=True)
     named = {UUID(data[name]) for data in rows for name in NAMED if data.get(name)}
     FactorSecret.objects.filter(user=user).exclude(pk__in=named).delete()

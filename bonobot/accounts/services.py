@@ -1,7 +1,7 @@
 """Create and change users, organizations, memberships.
 
-Users belong to the whole platform, so only a platform administrator makes them by hand; who belongs
-to an organization is its owners' business, who invite people (`invitations`).
+Users belong to the whole platform, so only platform administrators create them directly. Owners
+invite people to their organization (`invitations`).
 """
 
 from contextlib import AbstractContextManager
@@ -23,7 +23,7 @@ from bonobot.ledger.audit.admin_changes import record_change
 def add_member(principal: Principal, username: str, role: Role) -> Membership:
     """Give an account a role in the principal's organization; raises `NotFound`, `Conflict`.
 
-    Platform administrators alone: whoever else could ask for names would learn which there are.
+    Platform administrators only: anyone else could use it to find out which usernames exist.
     """
     principal.require(Action.MANAGE_MEMBERS)
     _require_platform(principal)
@@ -50,7 +50,7 @@ def add_member(principal: Principal, username: str, role: Role) -> Membership:
 
 
 def update_member_role(principal: Principal, member: Membership, role: Role) -> None:
-    """Give a member another role; the last owner stays one (code `last_owner`)."""
+    """Change a member's role; the last owner can't be demoted (code `last_owner`)."""
     principal.require(Action.MANAGE_MEMBERS)
     with _record_change(principal, member, "member_changed", role=role):
         member.role = role
@@ -59,7 +59,7 @@ def update_member_role(principal: Principal, member: Membership, role: Role) -> 
 
 
 def remove_member(principal: Principal, member: Membership) -> None:
-    """End a membership; the last owner can't leave (code `last_owner`)."""
+    """Delete a membership; the last owner can't leave (code `last_owner`)."""
     principal.require(Action.MANAGE_MEMBERS)
     with _record_change(principal, member, "member_removed", role=member.role):
         member.delete()
@@ -67,11 +67,11 @@ def remove_member(principal: Principal, member: Membership) -> None:
 
 
 def save_organization(principal: Principal, organization: Organization, *, adding: bool) -> None:
-    """Make an organization (platform administrators), or change one's own; raises `Invalid`.
+    """Create an organization (platform administrators) or update one's own; raises `InvalidInput`.
 
-    Folders on the hosts are named after slugs and after identifiers of organizations. So a slug
-    stays as it was made (`slug_fixed`), and none looks like an identifier (`slug_not_allowed`):
-    by another slug, an organization would come to another's files.
+    Folders on the hosts are named after slugs and ids of organizations. A slug therefore can't
+    change (`slug_fixed`) or look like an id (`slug_not_allowed`): either could give an organization
+    access to the files of another.
     """
     if adding:
         _require_platform(principal)
@@ -138,7 +138,7 @@ def _is_identifier(slug: str) -> bool:
 
 
 def save_user(principal: Principal, user: User, changed: list[str], *, adding: bool) -> None:
-    """Make or change a user; one that is switched off can't sign in any more."""
+    """Create or update a user; a disabled user can't sign in."""
     _require_platform(principal)
     if str(user.pk) == principal.id and not (user.is_active and user.is_superuser):
         raise Conflict(
@@ -169,13 +169,13 @@ def _require_platform(principal: Principal) -> None:
 
 
 def has_other_owner(member: Membership) -> bool:
-    """Tell whether the member's organization has an owner beside them."""
+    """Return whether the member's organization has another owner."""
     owners = Membership.objects.filter(organization=member.organization_id, role=Role.OWNER)
     return bool(owners.exclude(pk=member.pk).exists())
 
 
 def _require_owner(member: Membership) -> None:
-    """Raise `Conflict` when the organization is left without an owner (rolls back)."""
+    """Raise `Conflict` (and roll back) if the organization has no owner left."""
     owners = Membership.objects.filter(organization=member.organization_id, role=Role.OWNER)
     if not owners.exists():
         raise Conflict(

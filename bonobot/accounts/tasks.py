@@ -1,4 +1,4 @@
-"""Celery: mail resets, prune audit by organization."""
+"""Celery tasks: send account email, prune the audit log."""
 
 from celery import shared_task
 

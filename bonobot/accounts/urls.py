@@ -1,4 +1,4 @@
-"""Addresses below /admin/account/."""
+"""URLs below /admin/account/."""
 
 from allauth.account.views import reauthenticate
 from django.contrib.auth.decorators import login_not_required
@@ -8,7 +8,7 @@ from django.views.generic import RedirectView
 from bonobot.accounts.views import join_organization, login, single_sign_on
 from bonobot.accounts.views.login import cancel
 
-# Names that the library asks for; its own pages for accounts are not here.
+# URL names that allauth resolves; its own account pages aren't included.
 to_login = login_not_required(RedirectView.as_view(pattern_name="admin:login", query_string=True))
 
 urlpatterns = [

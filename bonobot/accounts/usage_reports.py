@@ -1,4 +1,4 @@
-"""Usage reports as a principal may see them, for every surface."""
+"""Usage reports that a principal may see."""
 
 from datetime import datetime
 
@@ -18,8 +18,8 @@ def load_usage_report(
 ) -> UsageReport:
     """Return a report of the principal's organization; raises `Forbidden`, `InvalidInput`.
 
-    It has `most` lines, those with the most calls. By organization a platform administrator sees
-    all of them, others their own.
+    It has at most `max_lines` lines, those with the most calls. Platform administrators see all
+    organizations, others their own.
     """
     principal.require(Action.VIEW_AUDIT)
     return build_usage_report(

@@ -1,4 +1,4 @@
-"""Nudge a task; one of a kind per process."""
+"""Celery tasks that run once per process, and enqueueing after commit."""
 
 import logging
 import threading
@@ -13,20 +13,19 @@ logger = logging.getLogger(__name__)
 
 
 class ExclusiveTask(Task[Any, Any]):
-    """A task that looks for what is due: while one runs in this process, another has nothing to do.
+    """A task that processes what is due; skipped while another run is active in this process.
 
-    So each of them takes one of the worker's threads at most, for however long, and the others are
-    there for messages of sessions.
+    So each such task uses at most one worker thread and leaves the others to session messages.
     """
 
     abstract = True
 
     def __init__(self) -> None:
-        """Begin with none running."""
+        """Create the lock."""
         self._running = threading.Lock()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run, unless it runs here already; called directly, as any function."""
+        """Run unless the task is already running; a direct call always runs."""
         if self.request.called_directly:
             return super().__call__(*args, **kwargs)
         if not self._running.acquire(blocking=False):
@@ -39,7 +38,7 @@ class ExclusiveTask(Task[Any, Any]):
 
 
 def enqueue_task_on_commit(task: str, *arguments: str) -> None:
-    """Have a worker carry out a task, named by its path, after the commit."""
+    """Enqueue a task, given by its path, after the transaction commits."""
     transaction.on_commit(partial(_send, task, arguments))
 
 

@@ -1,7 +1,7 @@
-"""How many of a kind run at once in a process.
+"""Per-process limits on concurrent background work.
 
-What runs beside sessions must leave them room: of the loop, of the threads for rows
-(`Runtime.aside`), of the servers' patience. How many go and wait is told at `/metrics`.
+Background work must leave capacity for sessions: on the loop, in the thread pool
+(`Runtime.run_background_orm`) and on servers. `/metrics` shows how many run and wait.
 """
 
 import asyncio
@@ -15,10 +15,10 @@ BESIDE_EACH_OTHER = {"discovery": 16, "health": 32}
 
 
 class ConcurrencyLimit:
-    """A place for so many at once; enter it with `async with`."""
+    """Limits how many run at once; enter it with `async with`."""
 
     def __init__(self, name: str) -> None:
-        """Begin empty."""
+        """`name` is a key of `MAX_CONCURRENCY`."""
         self.most = BESIDE_EACH_OTHER[name]
         self._gate = asyncio.Semaphore(self.most)
         self._going = metrics.get_labeled_metric(metrics.lanes, name, "going")
@@ -43,7 +43,7 @@ _by_runtime: WeakKeyDictionary[Runtime, dict[str, ConcurrencyLimit]] = WeakKeyDi
 
 
 def get_concurrency_limit(name: str) -> ConcurrencyLimit:
-    """Return this process's lane of a kind; on the loop of `runtime()` only."""
+    """Return this process's limit of a kind; call on the runtime's loop only."""
     lanes = _by_runtime.setdefault(get_runtime(), {})
     if (found := lanes.get(name)) is None:
         found = lanes[name] = ConcurrencyLimit(name)

@@ -1,10 +1,9 @@
-"""Files beneath one folder; which paths are refused.
+"""File access confined to one folder.
 
-A path is opened part by part, each relative to the open folder before it and never through a
-symbolic link. What is looked at is the same that is opened, so a link, a mount or a device that
-appears between two looks is refused and leads nowhere. `..` and absolute paths are refused before
-anything is opened. Regular files with a second name (a hard link) are refused too: that name may be
-outside.
+A path is opened part by part, each relative to the parent's descriptor and never through a
+symbolic link, so a link, mount or device that is swapped in between check and open is refused.
+`..` and absolute paths are refused before anything is opened. Hard links are refused too, because
+their other name may be outside the folder.
 """
 
 import errno
@@ -28,7 +27,7 @@ DEEPEST = 64
 
 
 class PathRefused(Problem):
-    """A path that is not used.
+    """A path that can't be used.
 
     Codes: `bad_path`, `outside_workspace`, `symbolic_link`, `hard_link`, `not_a_file`,
     `not_a_folder`, `other_filesystem`, `too_large`, `not_possible`.
@@ -40,9 +39,9 @@ class PathRefused(Problem):
 
 
 def split_path(path: str) -> tuple[str, ...]:
-    """Return the parts of a path beneath the folder; () is the folder itself.
+    """Return the parts of a path relative to the folder; () is the folder itself.
 
-    Raises `PathRefused` for everything that says more than a way down.
+    Raises `PathRefused` for absolute paths, `..`, and paths that are too long or too deep.
     """
     if "\0" in path:
         raise build_bad_path_error(path, "It holds a NUL character.")
@@ -75,7 +74,7 @@ def split_path(path: str) -> tuple[str, ...]:
 
 
 def check_hard_links(path: str, found: os.stat_result) -> None:
-    """Raise where a file has more than one name."""
+    """Raise `PathRefused` if a file has more than one name."""
     if found.st_nlink > 1:
         raise PathRefused(
             format_message(
@@ -90,7 +89,7 @@ def check_hard_links(path: str, found: os.stat_result) -> None:
 
 
 def build_symlink_error(path: str) -> PathRefused:
-    """Return the refusal of a symbolic link."""
+    """Return the error for a symbolic link."""
     return PathRefused(
         format_message("`{path}` is a symbolic link, and links are not followed.", path=path),
         code="symbolic_link",
@@ -100,7 +99,7 @@ def build_symlink_error(path: str) -> PathRefused:
 
 
 def build_other_filesystem_error(path: str) -> PathRefused:
-    """Return the refusal of what another file system holds."""
+    """Return the error for a path on another file system."""
     return PathRefused(
         format_message("`{path}` is on another file system.", path=path),
         code="other_filesystem",
@@ -110,7 +109,7 @@ def build_other_filesystem_error(path: str) -> PathRefused:
 
 
 def build_not_found_error(path: str) -> NotFound:
-    """Return that nothing is there."""
+    """Return the error for a path that doesn't exist."""
     return NotFound(
         format_message("There is nothing at `{path}`.", path=path),
         field="path",
@@ -119,7 +118,7 @@ def build_not_found_error(path: str) -> NotFound:
 
 
 def convert_os_error(path: str, error: OSError) -> Problem:
-    """Return what an error of the system means to whoever named the path."""
+    """Return the problem for an `OSError` at `path`."""
     if error.errno == errno.ENOENT:
         return build_not_found_error(path)
     if error.errno in (errno.ELOOP, errno.EMLINK):
@@ -147,7 +146,7 @@ def convert_os_error(path: str, error: OSError) -> Problem:
 
 
 def build_bad_path_error(path: str, why: str) -> PathRefused:
-    """Return the refusal of a path that says nothing usable."""
+    """Return the error for a malformed path."""
     shown = path[:200].encode("utf-8", "replace").decode()
     return PathRefused(
         format_message("`{shown}` can't be used as a path. {why}", shown=shown, why=why),
@@ -162,9 +161,9 @@ _FILE = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
 
 @dataclass(frozen=True, slots=True)
 class FolderEntry:
-    """What stands under a path: its kind (file, folder, link, other), bytes, and when changed.
+    """An entry at a path; `kind` is file, folder, link or other.
 
-    `links` is how many names a file has, `changed` is in nanoseconds since 1970.
+    `size` is in bytes, `modified_ns` in nanoseconds since 1970; `link_count` counts hard links.
     """
 
     path: str
@@ -176,7 +175,7 @@ class FolderEntry:
 
 @dataclass(slots=True)
 class FolderUsage:
-    """How much a folder holds; `more` where counting stopped before its end."""
+    """The bytes and files of a folder; `is_partial` if counting stopped early."""
 
     size: int = 0
     files: int = 0
@@ -184,10 +183,10 @@ class FolderUsage:
 
 
 class ConfinedFolder:
-    """An open folder, and everything that may be done beneath it. Blocks; close it after use."""
+    """An open folder and the operations inside it. Blocks; close it after use."""
 
     def __init__(self, root: Path) -> None:
-        """`root` is absolute and holds no symbolic link; raises `OSError` where it isn't there."""
+        """`root` is absolute, without symbolic links; raises `OSError` if it doesn't exist."""
         self._fd = _open_root(root)
         self._device = os.fstat(self._fd).st_dev
 
@@ -208,7 +207,7 @@ class ConfinedFolder:
         return self._fd
 
     def look(self, path: str) -> FolderEntry | None:
-        """Return what stands under `path`; None where nothing does."""
+        """Return the entry at `path`, or None."""
         parts = split_path(path)
         if not parts:
             return _build_entry("", os.fstat(self._fd))
@@ -221,7 +220,7 @@ class ConfinedFolder:
             return None
 
     def read(self, path: str, most: int) -> bytes:
-        """Return a file's bytes; raises `PathRefused` (`too_large`) where they are over `most`."""
+        """Return a file's bytes; raises `PathRefused` (`too_large`) above `max_bytes`."""
         with self.opened(path) as fd:
             size = os.fstat(fd).st_size
             data = b"" if size > most else _read(fd, most + 1)
@@ -251,10 +250,7 @@ class ConfinedFolder:
                 os.close(fd)
 
     def write(self, path: str, data: bytes, *, make_folders: bool = False) -> bool:
-        """Replace a file at once, or make it; True where it is new.
-
-        Whoever reads meanwhile sees the old bytes or the new ones, never a part.
-        """
+        """Create a file or replace it atomically; return whether it is new."""
         parts = split_path(path)
         if make_folders and len(parts) > 1:
             self.make_folder("/".join(parts[:-1]))
@@ -277,7 +273,7 @@ class ConfinedFolder:
         return mode is None
 
     def make_folder(self, path: str) -> int:
-        """Make a folder with those above it and return how many are new."""
+        """Create a folder and its missing parents; return how many were created."""
         parts, made, fd = split_path(path), 0, os.dup(self._fd)
         try:
             for depth, part in enumerate(parts):
@@ -292,7 +288,7 @@ class ConfinedFolder:
         return made
 
     def delete(self, path: str, *, with_contents: bool = False) -> FolderEntry:
-        """Delete a file, a link itself, or a folder: an empty one, or `with_contents`."""
+        """Delete a file, a link itself, or a folder; a non-empty one only `with_contents`."""
         parts = split_path(path)
         with self._parent(path, parts) as (parent, name):
             try:
@@ -334,7 +330,7 @@ class ConfinedFolder:
                 raise convert_os_error(path, error) from error
 
     def children(self, path: str, most: int) -> tuple[list[FolderEntry], bool]:
-        """Return up to `most` entries of a folder by name, and whether there are more."""
+        """Return up to `max_entries` entries of a folder by name, and whether there are more."""
         with self.folder(path) as fd, os.scandir(fd) as found:
             names: list[str] = []
             for one in found:
@@ -344,9 +340,9 @@ class ConfinedFolder:
             return self._entries(path, fd, names), False
 
     def walk(self, path: str = "", *, skip: Sequence[str] = ()) -> Iterator[FolderEntry]:
-        """Yield everything beneath a folder, folders before what they hold; links stay unopened.
+        """Yield every entry inside a folder, parents first; links are not followed.
 
-        Folders named in `skip` are not entered. What vanishes meanwhile is left out.
+        Folders named in `skip` are not entered. Entries deleted meanwhile are left out.
         """
         base = "/".join(split_path(path))
         waiting = [base]
@@ -364,7 +360,7 @@ class ConfinedFolder:
             waiting += [p for p in reversed(inner) if p.rpartition("/")[2] not in skip]
 
     def usage(self, most_files: int) -> FolderUsage:
-        """Count what the folder holds; stops behind `most_files`, and at what is too deep."""
+        """Count files and bytes; stops after `max_files` and at the depth limit."""
         found = FolderUsage()
         for entry in self.walk():
             found.files += 1
@@ -377,7 +373,7 @@ class ConfinedFolder:
 
     @contextmanager
     def folder(self, path: str) -> Iterator[int]:
-        """Open a folder beneath this one."""
+        """Open a folder inside this one."""
         parts, fd = split_path(path), os.dup(self._fd)
         try:
             for depth, part in enumerate(parts):
@@ -412,7 +408,7 @@ class ConfinedFolder:
         except OSError as error:
             raise self._why(path, parent, name, error) from error
         try:
-            # Once more, of what was really opened: the name may have changed hands meanwhile.
+            # Check the opened file again: the name may have been replaced since the first check.
             self._regular(path, os.fstat(fd))
         except PathRefused:
             os.close(fd)
@@ -420,7 +416,7 @@ class ConfinedFolder:
         return fd
 
     def _mode_of(self, path: str, parent: int, name: str) -> int | None:
-        """Return the permissions of the file that is replaced; None where there is none."""
+        """Return the permission bits of an existing file, or None."""
         try:
             there = os.stat(name, dir_fd=parent, follow_symlinks=False)
         except FileNotFoundError:
@@ -461,7 +457,7 @@ class ConfinedFolder:
         check_hard_links(path, found)
 
     def _why(self, path: str, parent: int, name: str, error: OSError) -> Problem:
-        """Return what an open's error means; a link in the way is told as one."""
+        """Return the problem for a failed open; distinguishes symbolic links."""
         if error.errno in (errno.ELOOP, errno.ENOTDIR):
             with suppress(OSError):
                 found = os.stat(name, dir_fd=parent, follow_symlinks=False)

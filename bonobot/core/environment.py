@@ -1,8 +1,8 @@
 """Typed settings from environment variables.
 
-`NAME_FILE` names a file whose content is the value (container secrets). A blank value counts as
-not set, because that is what `NAME=${NAME:-}` in a compose file leaves behind. Nothing else in the
-project reads the environment.
+`NAME_FILE` names a file that contains the value (container secrets). A blank value counts as unset,
+because that is what `NAME=${NAME:-}` in a compose file produces. Nothing else in the project reads
+the environment.
 """
 
 import os
@@ -33,7 +33,7 @@ def read_text(name: str, default: str = "", *, choices: Sequence[str] = ()) -> s
 
 
 def read_flag(name: str, default: bool) -> bool:
-    """Return a variable as yes or no; raise ImproperlyConfigured for other words."""
+    """Return a variable as a boolean; raise ImproperlyConfigured for other values."""
     value = _read(name, "flag")
     if value is None:
         return default
@@ -62,14 +62,14 @@ def read_number(
 
 
 def read_names(name: str, default: Iterable[str] = ()) -> tuple[str, ...]:
-    """Return a comma-separated variable as its parts, without blanks and repetitions."""
+    """Return a comma-separated variable as its parts, without blanks and duplicates."""
     value = _read(name, "names")
     parts = default if value is None else (part.strip() for part in value.split(","))
     return tuple(dict.fromkeys(part for part in parts if part))
 
 
 def read_folders(name: str) -> tuple[str, ...]:
-    """Return a comma-separated variable as absolute paths; raise ImproperlyConfigured else."""
+    """Return a comma-separated variable as paths; raise ImproperlyConfigured if one is relative."""
     found = read_names(name)
     if relative := next((path for path in found if not Path(path).is_absolute()), ""):
         raise _build_value_error(name, "a comma-separated list of absolute paths", relative)
@@ -77,7 +77,7 @@ def read_folders(name: str) -> tuple[str, ...]:
 
 
 def read_origin(name: str, default: str) -> str:
-    """Return a variable as a web origin; raise ImproperlyConfigured if it is more or less."""
+    """Return a variable as a web origin; raise ImproperlyConfigured if it isn't one."""
     value = _read(name, "origin")
     if value is None:
         return default
@@ -87,7 +87,7 @@ def read_origin(name: str, default: str) -> str:
 
 
 def read_address(name: str) -> tuple[str, int] | None:
-    """Return a host and a port to listen on, None when unset."""
+    """Return a host and a port to listen on, or None if unset."""
     value = _read(name, "address")
     if not value:
         return None
@@ -127,7 +127,7 @@ def read_document_url(name: str) -> str:
 
 
 def read_secret(name: str, default: str | Callable[[], str] = "") -> str:
-    """Return a variable whose value no error shows; a callable default runs only when needed."""
+    """Return a variable; its value never appears in errors. A callable default runs if needed."""
     value = _read(name, "secret")
     if value is not None:
         return value
@@ -135,7 +135,7 @@ def read_secret(name: str, default: str | Callable[[], str] = "") -> str:
 
 
 def find_value_file(name: str, default: Path) -> Path | None:
-    """Return the file that a variable's value is read from, `default` where it isn't given."""
+    """Return the file of a variable's value, else `default`; None if the variable itself is set."""
     if os.environ.get(name, "").strip():
         return None
     file = os.environ.get(f"{name}_FILE", "").strip()
@@ -143,12 +143,12 @@ def find_value_file(name: str, default: Path) -> Path | None:
 
 
 def list_variables() -> dict[str, str]:
-    """Return the variables that settings read, each with its kind."""
+    """Return the variables that settings read, with their kinds."""
     return dict(sorted(_declared.items()))
 
 
 def list_unknown_variables() -> tuple[str, ...]:
-    """Return `BONOBOT_*` variables in the environment that no setting reads: likely misspelt."""
+    """Return `BONOBOT_*` environment variables that no setting reads, likely misspelled."""
     known = {form for name in _declared for form in (name, f"{name}_FILE")}
     return tuple(sorted(n for n in os.environ if n.startswith("BONOBOT_") and n not in known))
 

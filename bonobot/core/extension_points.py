@@ -1,8 +1,8 @@
-"""Extension points: what a lower package needs of an upper one, which the upper one registers.
+"""Extension points: implementations that upper packages register for lower ones.
 
-Imports run one way, so a lower package declares what it needs and a function `register_…` beside
-it; the upper package calls that function in `AppConfig.ready`, with callables that import what they
-need when they are called, so that no process starts slower for what it doesn't use.
+Imports run one way, so a lower package declares an extension point and a `register_…` function; the
+upper package calls it in `AppConfig.ready`. Registered callables import what they need when called,
+which keeps startup fast.
 """
 
 from collections.abc import Iterator
@@ -16,10 +16,10 @@ T = TypeVar("T")
 
 
 class ExtensionPoint(Generic[T]):
-    """One implementation that another package registers; the last one that is registered counts."""
+    """One implementation that another package registers; the last registration wins."""
 
     def __init__(self, name: str, *, registered_by: str) -> None:
-        """Begin without one; the texts say what it is, and which package registers it."""
+        """`name` and `registered_by` (a package) appear in the error of `get`."""
         self._name = name
         self._registered_by = registered_by
         self._implementation: T | None = None
@@ -29,7 +29,7 @@ class ExtensionPoint(Generic[T]):
         self._implementation = implementation
 
     def get(self) -> T:
-        """Return the implementation; raises `ImproperlyConfigured` where none is registered."""
+        """Return the implementation; raises `ImproperlyConfigured` if none is registered."""
         if self._implementation is None:
             raise ImproperlyConfigured(
                 f"No {self._name} is registered: {self._registered_by} registers it in"
@@ -39,25 +39,25 @@ class ExtensionPoint(Generic[T]):
 
 
 class ExtensionList(Generic[T]):
-    """Any number of implementations that other packages register, in that order, each once."""
+    """Implementations that other packages register, in order and without duplicates."""
 
     def __init__(self) -> None:
-        """Begin without any."""
+        """Create an empty list."""
         self._implementations: list[T] = []
 
     def register(self, implementation: T) -> None:
-        """Add an implementation unless it is there."""
+        """Add an implementation unless it is already registered."""
         if implementation not in self._implementations:
             self._implementations.append(implementation)
 
     def __iter__(self) -> Iterator[T]:
-        """Yield the implementations as they were registered."""
+        """Yield the implementations in registration order."""
         return iter(tuple(self._implementations))
 
 
 @dataclass(frozen=True, slots=True)
 class LazyFunction:
-    """A function by its dotted path, imported when it is called first."""
+    """A function given by its dotted path, imported on call."""
 
     path: str
 

@@ -1,7 +1,7 @@
-"""Arithmetic of the rate limiter; pure.
+"""The generic cell rate algorithm (GCRA) of the rate limiter.
 
-The state of a limit is one number, the theoretical arrival time (TAT): when the bucket would be
-full again. It can be kept in a database column and moved by one conditional update.
+The state of a limit is one number, the theoretical arrival time (TAT): when the bucket is full
+again. It fits in a database column and can be advanced by one conditional update.
 """
 
 from typing import NamedTuple
@@ -10,7 +10,7 @@ MINUTE = 60_000_000
 
 
 class RateLimitResult(NamedTuple):
-    """Whether a request may pass, the TAT to keep, and the microseconds to wait if it may not."""
+    """Whether a request is allowed, the TAT to store, and the microseconds to wait if it isn't."""
 
     allowed: bool
     tat: int
@@ -18,16 +18,16 @@ class RateLimitResult(NamedTuple):
 
 
 def compute_interval(per_minute: int) -> int:
-    """Return the microseconds that one unit takes to come back, rounded so as never to exceed."""
+    """Return the microseconds until one unit is available again, rounded up."""
     if per_minute < 1:
         raise ValueError(f"`per_minute` must be at least 1, not {per_minute}.")
     return -(-MINUTE // per_minute)
 
 
 def admit(tat: int, now: int, interval: int, burst: int, cost: int = 1) -> RateLimitResult:
-    """Decide on `cost` units at `now`; within any window t at most t / interval + burst pass.
+    """Decide on `cost` units at `now`; any window t allows at most t / interval + burst units.
 
-    Times are microseconds since any fixed moment. Raises ValueError when the cost can never pass.
+    Times are microseconds since a fixed epoch. Raises ValueError if the cost can never pass.
     """
     if interval < 1 or burst < 1 or not 0 <= cost <= burst:
         raise ValueError(

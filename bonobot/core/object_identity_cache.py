@@ -1,4 +1,4 @@
-"""Results kept by the object itself."""
+"""Results cached by object identity."""
 
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
@@ -7,9 +7,9 @@ T = TypeVar("T")
 
 
 class ObjectIdentityCache(Generic[T]):
-    """A bounded memory of one result for each object; for such as nobody changes any more.
+    """A bounded cache of one result per object, for objects that no longer change.
 
-    It holds the objects too: as long as it does, no other one can have their id.
+    Keeps the objects alive, so that their ids aren't reused.
     """
 
     def __init__(self, work_out: Callable[[Any], T], *, most: int = 512) -> None:
@@ -18,7 +18,7 @@ class ObjectIdentityCache(Generic[T]):
         self._known: dict[int, tuple[Any, T]] = {}
 
     def of(self, value: Any) -> T:
-        """Return what was worked out of this very object, now or before."""
+        """Return the cached result for this object; compute it if needed."""
         found = self._known.get(id(value))
         if found is None or found[0] is not value:
             if len(self._known) >= self._most:

@@ -1,8 +1,8 @@
-"""Problem: every refusal with code and remedy; Warning beside Problem.
+"""Errors and warnings with a stable code.
 
-A problem carries a stable snake_case `code` for programs, a sentence for people and, where there
-is one, what to do next. The same object becomes RFC 9457 details in REST, an error result for a
-model, a line in the admin and an exit status in the CLI.
+A problem carries a snake_case `code` for programs, a sentence for people and, if there is one, a
+remedy. The same object becomes RFC 9457 details in REST, an error result for a model, a message in
+the admin and an exit status in the CLI.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from bonobot.core.i18n.messages import format_message
 
 
 class Problem(Exception):
-    """A refusal or fault with a machine-readable code; `str(problem)` is the detail."""
+    """An error with a machine-readable code; `str(problem)` is the detail."""
 
     code = "error"
     status = 400
@@ -31,7 +31,7 @@ class Problem(Exception):
         retry_after: float | None = None,
         extra: Mapping[str, Any] | None = None,
     ) -> None:
-        """`field` is a JSON path or form field, `retry_after` is in seconds, `status` is HTTP's."""
+        """`field` is a JSON path or form field, `retry_after` in seconds, `status` from HTTP."""
         super().__init__(detail)
         self.detail = detail
         self.code = code or type(self).code
@@ -46,7 +46,7 @@ class Problem(Exception):
         return str(self.detail)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return what a reader may see, without the members that are empty."""
+        """Return the public fields, without empty ones."""
         members = {
             "code": self.code,
             "detail": str(self),
@@ -61,7 +61,7 @@ class Problem(Exception):
 
 
 class InvalidInput(Problem):
-    """What was sent can't be used as it stands."""
+    """The input isn't valid."""
 
     code = "invalid"
     status = 400
@@ -69,7 +69,7 @@ class InvalidInput(Problem):
 
 
 class Forbidden(Problem):
-    """Who asks may not do this."""
+    """The caller isn't allowed to do this."""
 
     code = "forbidden"
     status = 403
@@ -77,7 +77,7 @@ class Forbidden(Problem):
 
 
 class NotFound(Problem):
-    """There is no such thing, or it belongs to another organization."""
+    """The object doesn't exist or belongs to another organization."""
 
     code = "not_found"
     status = 404
@@ -85,7 +85,7 @@ class NotFound(Problem):
 
 
 class Conflict(Problem):
-    """It clashes with what is there, or with what happened meanwhile."""
+    """The request conflicts with the current state."""
 
     code = "conflict"
     status = 409
@@ -93,7 +93,7 @@ class Conflict(Problem):
 
 
 class ServiceUnavailable(Problem):
-    """Something that is needed doesn't answer now; trying again later may work."""
+    """A dependency isn't available; a later retry may succeed."""
 
     code = "unavailable"
     status = 503
@@ -101,14 +101,14 @@ class ServiceUnavailable(Problem):
 
 
 class InternalError(Problem):
-    """A fault of ours: it was logged, and the log knows more than whoever is told of it."""
+    """A bug in Bonobot; the log has the details."""
 
     code = "internal_error"
     status = 500
     title = "Something went wrong here"
 
     def __init__(self, what: str = "Something went wrong", *, remedy: str) -> None:
-        """`what` went wrong: the beginning of the sentence that says whose fault it was."""
+        """`subject` is the beginning of the sentence, such as "Something went wrong"."""
         super().__init__(
             format_message("{what} in Bonobot itself; the log says more.", what=what), remedy=remedy
         )
@@ -116,12 +116,12 @@ class InternalError(Problem):
 
 @dataclass(frozen=True, slots=True)
 class ConfigWarning:
-    """A stable code, a sentence, and the field that it is about."""
+    """A warning with a stable code, a sentence and the field it is about."""
 
     code: str
     detail: str
     field: str = ""
 
     def as_dict(self) -> dict[str, str]:
-        """Return what is shown, without the members that are empty."""
+        """Return the fields, without empty ones."""
         return {name: text for name, text in asdict(self).items() if text}

@@ -1,8 +1,8 @@
-"""Wake-ups and short texts between processes.
+"""Wake-ups and short texts between processes, over Redis.
 
-Both may be lost at any time, so nothing may depend on them: rows are the truth, and who waits for
-a wake-up looks by itself as well, more often while `hears` is False. Without `REDIS_URL` nothing is
-sent and nothing heard. A `Bus` belongs to the runtime's loop; `ring` may be called from any thread.
+Both may be lost at any time: database rows are authoritative, and code that waits for a wake-up
+also polls, more often while `is_subscribed` is False. Without `REDIS_URL` nothing is sent.
+A `RedisBus` belongs to the runtime's loop; `wake_listeners` may be called from any thread.
 """
 
 import asyncio
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# How long a text is kept after it was last written.
+# How long a text is kept after the last write.
 KEPT_S = 300
-# A Redis that refused is left alone for so long.
+# How long to wait before trying Redis again after a failure.
 REST_S = 1.0
-# One that takes longer than this counts as away.
+# Redis counts as unavailable if it takes longer than this.
 PATIENCE_S = 2.0
-# A silent connection is looked at this often.
+# How often to ping a silent connection.
 PULSE_S = 5.0
 
 Woken = Callable[[], object]
@@ -41,14 +41,14 @@ Woken = Callable[[], object]
 
 @dataclass(frozen=True)
 class BusTexts:
-    """Texts that are kept for a moment under names, at a place whose listeners are woken."""
+    """Short-lived texts by name, and the channel whose listeners are woken."""
 
     place: str
     texts: dict[str, str] = field(default_factory=dict)
 
 
 class RedisBus:
-    """This process's end: one connection that hears, others that write."""
+    """This process's Redis connections: one that subscribes, others that write."""
 
     def __init__(self) -> None:
         self.hears = False
@@ -61,7 +61,7 @@ class RedisBus:
         self._away_until = 0.0
 
     async def show(self, shown: Iterable[BusTexts]) -> bool:
-        """Keep texts and wake who listens; False where Redis is away: then nobody saw them."""
+        """Store texts and wake the listeners of their channels; False if Redis is unavailable."""
         if not self._ready():
             return False
         pipeline = self._redis().pipeline(transaction=False)
@@ -74,14 +74,14 @@ class RedisBus:
         return await self._tried(pipeline.execute()) is not None
 
     async def shown(self, place: str) -> dict[str, str]:
-        """Return the texts that are kept at a place; none where Redis is away."""
+        """Return the stored texts of a channel; empty if Redis is unavailable."""
         if not self._ready():
             return {}
         found = await self._tried(self._redis().hgetall(_build_key(place)))
         return {name.decode(): text.decode() for name, text in (found or {}).items()}
 
     async def listen(self, place: str, woken: Woken) -> None:
-        """Have `woken` called for each ring at a place, and whenever `hears` has changed."""
+        """Call `on_wake` for each wake-up of a channel and whenever `is_subscribed` changes."""
         new = place not in self._listeners
         self._listeners.setdefault(place, set()).add(woken)
         if not settings.REDIS_URL:
@@ -93,7 +93,7 @@ class RedisBus:
             await self._tried(self._pubsub.subscribe(_build_key(place)))
 
     def leave(self, place: str, woken: Woken) -> None:
-        """Call `woken` no more."""
+        """Stop calling `on_wake`."""
         there = self._listeners.get(place, set())
         there.discard(woken)
         if not there and self._listeners.pop(place, None) is not None and self._pubsub is not None:
@@ -101,13 +101,13 @@ class RedisBus:
             get_runtime().spawn(left, name="bus leaves")
 
     def ring(self, place: str) -> None:
-        """Wake who listens at a place, soon; rings that come together are one. On the loop only."""
+        """Wake the listeners of a channel soon; coalesces wake-ups. Call on the loop only."""
         self._rung.add(place)
         if self._ringing is None or self._ringing.done():
             self._ringing = get_runtime().begin(self._ring(), name="bus rings")
 
     async def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         for task in (self._hearing, self._ringing):
             if task is not None:
                 task.cancel()
@@ -120,7 +120,7 @@ class RedisBus:
             await self.show(BusTexts(place) for place in places)
 
     async def _hear(self) -> None:
-        """Hear for as long as the process lives; a connection that broke is made again."""
+        """Listen until canceled; reconnect after failures."""
         from redis.exceptions import RedisError  # an extra
 
         while True:
@@ -136,7 +136,7 @@ class RedisBus:
     async def _heard(self) -> None:
         async with self._redis().pubsub() as pubsub:
             places = set(self._listeners)
-            # The bus's own name keeps the connection where nobody listens to anything.
+            # The bus's own channel keeps the connection open while there are no listeners.
             await pubsub.subscribe(_build_key(""), *map(_build_key, places))
             self._pubsub = pubsub
             if late := self._listeners.keys() - places:
@@ -146,7 +146,7 @@ class RedisBus:
             await self._attend(pubsub)
 
     async def _attend(self, pubsub: "PubSub") -> None:
-        """Wake whom messages are for; raises ConnectionError where even a pulse gets no answer."""
+        """Wake listeners for each message; raises ConnectionError if a ping gets no answer."""
         asked = False
         while True:
             message = await pubsub.get_message(timeout=PULSE_S)
@@ -171,7 +171,7 @@ class RedisBus:
 
             self._client = Redis.from_url(
                 settings.REDIS_URL,
-                # A connection that broke is to be known of: what came meanwhile is lost.
+                # No silent retries: messages sent while disconnected are lost, so report it.
                 retry=Retry(NoBackoff(), 0),
                 socket_timeout=PATIENCE_S,
                 socket_connect_timeout=PATIENCE_S,
@@ -184,7 +184,7 @@ class RedisBus:
         return bool(settings.REDIS_URL) and monotonic() >= self._away_until
 
     async def _tried(self, asked: Any) -> Any:
-        """Return what Redis answers, None where it doesn't; it is left alone for a while then."""
+        """Return Redis's answer, or None after a failure, which pauses further requests."""
         from redis.exceptions import RedisError  # an extra
 
         try:
@@ -210,7 +210,7 @@ def get_bus() -> RedisBus:
 
 
 def wake_listeners(place: str) -> None:
-    """Wake who listens at a place, in whatever process, once what is written is committed."""
+    """Wake the listeners of a channel in all processes after the current transaction commits."""
     if settings.REDIS_URL:
         transaction.on_commit(partial(_schedule_wakeup, place))
 

@@ -1,8 +1,8 @@
 """The process's event loop.
 
-In a worker or a command the loop runs in a thread of its own, started on first use; in the web
-process the server's loop is adopted. Synchronous callers use `call`, never `asyncio.run`. ORM work
-that coroutines need runs in a few threads beside the loop. A forked child gets its own runtime.
+In a worker or a command the loop runs in its own thread, started on first use; the web process
+adopts the server's loop. Synchronous callers use `call`, never `asyncio.run`. Coroutines run ORM
+work in a small thread pool. A forked child gets its own runtime.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ TICK_S = 1.0
 CLOSE_S = 10.0
 MOMENT_S = 0.2
 SIGNAL_S = 0.5
-# A connection to a file is opened again after so long: somebody may have put back an older one.
+# SQLite connections are reopened after this time: the file may have been restored from a backup.
 KEPT_S = 60.0
 
 logger = logging.getLogger(__name__)
@@ -36,10 +36,10 @@ T = TypeVar("T")
 
 
 class Runtime:
-    """One event loop with its tasks, its ORM threads and what must be closed with it."""
+    """One event loop with its tasks, ORM threads and close callbacks."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, thread: threading.Thread | None) -> None:
-        """Take a running loop; `thread` is given when the loop is ours to stop."""
+        """Use a running loop; `thread` is set if the runtime has to stop the loop itself."""
         self.loop = loop
         self.ticked_at = time.monotonic()
         self.closing = False
@@ -51,13 +51,13 @@ class Runtime:
         self._aside = concurrent.futures.ThreadPoolExecutor(
             ASIDE_THREADS, thread_name_prefix="aside"
         )
-        # SQLite's connections of the ORM threads, which they keep.
+        # SQLite connections that the ORM threads keep open.
         self._files: dict[tuple[int, str], Any] = {}
         self._ticking = asyncio.run_coroutine_threadsafe(self._tick(), loop)
 
     @classmethod
     def adopt(cls) -> "Runtime":
-        """Make the running loop this process's runtime; the web process does so at its start."""
+        """Make the running loop this process's runtime; called when the web process starts."""
         loop = asyncio.get_running_loop()
         with _state.lock:
             found = _state.runtime
@@ -74,9 +74,9 @@ class Runtime:
         timeout_s: float | None = None,
         **kwargs: Any,
     ) -> T:
-        """Run a coroutine function on the loop and wait for it from any other thread.
+        """Run a coroutine function on the loop and wait for it from another thread.
 
-        Raises what it raises, and TimeoutError after `timeout_s`, when it has been cancelled.
+        Raises what it raises, or cancels it and raises TimeoutError after `timeout_s`.
         """
         if self._is_here():
             raise RuntimeError("`call` would wait for its own loop: await the coroutine instead.")
@@ -84,22 +84,22 @@ class Runtime:
         try:
             return _wait_for_result(future)
         finally:
-            future.cancel()  # Ctrl-C in the waiting thread ends the work too
+            future.cancel()  # Ctrl-C in the waiting thread also cancels the work
 
     def spawn(self, coro: Coroutine[Any, Any, T], *, name: str) -> concurrent.futures.Future[T]:
-        """Run a coroutine on the loop, from any thread, without waiting; its failure is logged."""
+        """Start a coroutine on the loop from any thread, without waiting; failures are logged."""
         future = self._start(coro, name=name)
         future.add_done_callback(functools.partial(_log_failure, name))
         return future
 
     def begin(self, coro: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
-        """Run a coroutine beside its caller, on the loop only; its failure is logged.
+        """Start a coroutine as a task; call on the loop only. Failures are logged.
 
-        Unlike a future of `spawn`, which learns of it a turn of the loop later, the task is done as
-        soon as the coroutine ends: who finds it not done can still leave more for it to do.
+        Unlike a future of `spawn`, which completes one loop iteration later, the task is done as
+        soon as the coroutine ends: while it isn't done, it still picks up added work.
         """
         task = self.loop.create_task(coro, name=name)
-        self._tasks.add(task)  # the loop alone would let it be collected
+        self._tasks.add(task)  # the loop holds only a weak reference
         task.add_done_callback(self._tasks.discard)
         task.add_done_callback(functools.partial(_log_failure, name))
         return task
@@ -107,12 +107,12 @@ class Runtime:
     async def orm(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Run synchronous database work in one of the ORM threads.
 
-        A cancelled caller stops waiting; the work itself goes on to its end.
+        A canceled caller stops waiting; the work itself runs to completion.
         """
         return await self._beside(self._orm, fn, *args, **kwargs)
 
     async def aside(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Do as `orm` does what nobody waits for, in threads of its own: sessions come first."""
+        """Run database work that no session waits for in a separate thread pool."""
         return await self._beside(self._aside, fn, *args, **kwargs)
 
     async def _beside(
@@ -131,11 +131,11 @@ class Runtime:
         return await self.loop.run_in_executor(threads, work)
 
     def on_close(self, closer: Callable[[], Awaitable[object]]) -> None:
-        """Have an async function awaited when the runtime closes, the latest first."""
+        """Register an async function to await when the runtime closes; last in, first out."""
         self._closers.append(closer)
 
     def close(self, timeout_s: float = CLOSE_S) -> None:
-        """Close from another thread, within `timeout_s`, and stop a loop that is ours."""
+        """Close from another thread within `timeout_s`; stop the loop if the runtime started it."""
         if self._is_here():
             raise RuntimeError("`close` would wait for its own loop: await `aclose` instead.")
         if self.loop.is_running():
@@ -146,7 +146,7 @@ class Runtime:
             self._thread.join(timeout_s)
 
     async def aclose(self, timeout_s: float = CLOSE_S) -> None:
-        """Close on the loop: await the closers, cancel what still runs, end the ORM threads."""
+        """Close on the loop: await the closers, cancel running tasks, stop the ORM threads."""
         if self.closing:
             return
         self.closing = True
@@ -187,7 +187,7 @@ class Runtime:
 
     async def _until(self, deadline: float, *waited: asyncio.Future[Any]) -> None:
         if waited:
-            # Even past the deadline everything gets a moment, or cancelling would mean nothing.
+            # Wait briefly even past the deadline, so that canceled tasks can clean up.
             await asyncio.wait(waited, timeout=max(MOMENT_S, deadline - self.loop.time()))
 
     def _start(self, coro: Coroutine[Any, Any, T], *, name: str) -> concurrent.futures.Future[T]:
@@ -195,7 +195,7 @@ class Runtime:
 
         def begin() -> None:
             task = self.loop.create_task(coro, name=name)
-            self._tasks.add(task)  # the loop alone would let it be collected
+            self._tasks.add(task)  # the loop holds only a weak reference
             task.add_done_callback(self._tasks.discard)
             task.add_done_callback(functools.partial(_settle, outcome))
             outcome.add_done_callback(functools.partial(self._cancel_with, task))
@@ -203,8 +203,8 @@ class Runtime:
         try:
             if not self._accepting:
                 raise RuntimeError(f"The runtime is closed: `{name}` can't start.")
-            # Runs with the caller's context variables, and so does the task: its log records
-            # carry the ids of the request or call that started it.
+            # Keeps the caller's context variables, so that log records carry the ids of the
+            # request or call that started the task.
             self.loop.call_soon_threadsafe(begin)
         except RuntimeError:
             coro.close()
@@ -233,10 +233,10 @@ class Runtime:
             self._tidy_connections()
 
     def _tidy_connections(self) -> None:
-        """Give this thread's connections back to their pool; one to a file stays for a while.
+        """Return this thread's connections to their pool; keep SQLite connections for a while.
 
-        Opening a file with its pragmas and functions costs more than most of what is asked of it,
-        and there are no more of these threads than there would be connections anyway.
+        Opening a SQLite file with its pragmas and functions costs more than most queries, and the
+        number of these threads bounds the number of open connections.
         """
         for connection in connections.all(initialized_only=True):
             opened = connection.connection
@@ -261,12 +261,12 @@ class _RuntimeState:
         self.reset()
 
     def reset(self) -> None:
-        """Begin anew: in a forked child neither the lock nor the loop can be trusted."""
+        """Drop the runtime: in a forked child neither the lock nor the loop is usable."""
         self.lock = threading.Lock()
         self.runtime: Runtime | None = None
 
     def forget(self, runtime: Runtime) -> None:
-        """Let the next caller have a new runtime."""
+        """Remove `runtime`; the next caller starts a new one."""
         with self.lock:
             if self.runtime is runtime:
                 self.runtime = None
@@ -277,7 +277,7 @@ os.register_at_fork(after_in_child=_state.reset)
 
 
 def get_runtime() -> Runtime:
-    """Return this process's runtime, started in a thread of its own if there is none yet."""
+    """Return this process's runtime; start it in its own thread if there is none."""
     found = _state.runtime
     if found is not None:
         return found
@@ -288,7 +288,7 @@ def get_runtime() -> Runtime:
 
 
 def close(timeout_s: float = CLOSE_S) -> None:
-    """Close this process's runtime if it has one."""
+    """Close this process's runtime, if any."""
     if (found := _state.runtime) is not None:
         found.close(timeout_s)
 
@@ -308,7 +308,7 @@ def _run(loop: asyncio.AbstractEventLoop, running: threading.Event) -> None:
     try:
         loop.run_forever()
     finally:
-        # What libraries began beside us, and nobody waits for: `asyncio.run` ends it, too.
+        # Tasks that libraries started; `asyncio.run` cancels them, too.
         if left := asyncio.all_tasks(loop):
             for task in left:
                 task.cancel()
@@ -318,8 +318,8 @@ def _run(loop: asyncio.AbstractEventLoop, running: threading.Event) -> None:
 
 
 def _wait_for_result(future: concurrent.futures.Future[T]) -> T:
-    """Return a future's result. The main thread looks up now and then: a signal that the system
-    gave to another thread doesn't wake it, and its handler runs in the main thread only."""
+    """Return a future's result. The main thread polls: a signal delivered to another thread
+    doesn't wake it, but signal handlers run in the main thread only."""
     if threading.current_thread() is threading.main_thread():
         while not future.done():
             concurrent.futures.wait((future,), SIGNAL_S)

@@ -1,1 +1,1 @@
-"""Celery: broker, queues, schedules."""
+"""Celery: broker, queues and schedules."""

@@ -21,7 +21,7 @@ from bonobot.core.i18n.localization import localize_text
 from bonobot.core.text.syntax_highlighting import render_sentence
 from bonobot.jobs.schedules import ESSENTIAL, LONGEST_S, compute_period_s, default_s, save_schedule
 
-# What entries are called; their names are what rows and the command line have.
+# Labels of schedules by the name in the database and the command line.
 NAMES = {
     "check due servers": _("check due servers"),
     "sweep": _("sweep"),
@@ -41,7 +41,7 @@ NAMES = {
 
 
 class ScheduleForm(forms.ModelForm):
-    """How often, and whether."""
+    """The period of a schedule and whether it is enabled."""
 
     every = forms.IntegerField(
         label=_("Every … seconds"), min_value=1, max_value=LONGEST_S, widget=IntegerInput
@@ -53,7 +53,7 @@ class ScheduleForm(forms.ModelForm):
         fields = ("enabled",)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Say what the code's own period is, and what nothing works without."""
+        """Show the default period; disable the switch of essential schedules."""
         super().__init__(*args, **kwargs)
         row = self.instance
         self.fields["every"].initial = compute_period_s(row)
@@ -66,7 +66,7 @@ class ScheduleForm(forms.ModelForm):
 
 @register(PeriodicTask)
 class ScheduleAdmin(ServiceFormAdmin):
-    """What beat sends; the code says what there is."""
+    """The scheduler's entries, which are defined in code."""
 
     platform_only = True
     counted_as = _("schedules")
@@ -80,21 +80,21 @@ class ScheduleAdmin(ServiceFormAdmin):
     change_list_template = "admin/schedules.html"
 
     def has_add_permission(self, request: HttpRequest) -> bool:
-        """Never: the code says what there is."""
+        """Return False: entries are defined in code."""
         return False
 
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        """Never: what isn't wanted is switched off."""
+        """Return False: schedules can only be disabled."""
         return False
 
     @display(description=_("schedule"), ordering="name")
     def what(self, row: PeriodicTask) -> str:
-        """Return what it is called."""
+        """Return the label."""
         return str(NAMES.get(row.name, row.name))
 
     @display(description=_("what it does"))
     def about(self, row: PeriodicTask) -> SafeString:
-        """Return the first sentence of the task's own description."""
+        """Return the first sentence of the task's docstring."""
         return format_html(
             '<span class="bb-cell">{}</span>',
             render_sentence(localize_text(_get_task_summary(row.task))),
@@ -107,33 +107,33 @@ class ScheduleAdmin(ServiceFormAdmin):
 
     @display(description=_("usually"))
     def usual(self, row: PeriodicTask) -> str:
-        """Return the code's own period."""
+        """Return the default period."""
         return _format_period(default_s(row))
 
     @display(description=_("on"), boolean=True, ordering="enabled")
     def on(self, row: PeriodicTask) -> bool:
-        """Return whether it runs."""
+        """Return whether it is enabled."""
         return bool(row.enabled)
 
     @display(description=_("last sent"), ordering="last_run_at")
     def last(self, row: PeriodicTask) -> Any:
-        """Return when beat sent it last."""
+        """Return when the scheduler last sent the task."""
         return ago(row.last_run_at)
 
     @display(description=_("times sent"), ordering="total_run_count")
     def times(self, row: PeriodicTask) -> str:
-        """Return how often beat has sent it so far."""
+        """Return how often the scheduler has sent the task."""
         return thousands(row.total_run_count)
 
     def save_form(self, request: HttpRequest, form: Any, change: bool) -> PeriodicTask:
-        """Write by the operation."""
+        """Save through the service."""
         said, row = form.cleaned_data, PeriodicTask.objects.get(pk=form.instance.pk)
         save_schedule(self.principal(request), row, every=said["every"], enabled=said["enabled"])
         return row
 
 
 def _format_period(seconds: int) -> str:
-    """Return a period in the largest unit that it is a whole number of."""
+    """Return a period in the largest unit that divides it."""
     units = ((86_400, _t("%(n)d d")), (3_600, _t("%(n)d h")), (60, _t("%(n)d min")))
     for size, text in units:
         if seconds and seconds % size == 0:
@@ -143,7 +143,7 @@ def _format_period(seconds: int) -> str:
 
 @cache
 def _get_task_summary(name: str) -> str:
-    current_app.loader.import_default_modules()  # the web process has no other use for tasks
+    current_app.loader.import_default_modules()  # the web process doesn't import tasks otherwise
     task = current_app.tasks.get(name)
     first = str(task.__doc__ or "").strip().partition("\n")[0] if task else ""
     return first.partition(";")[0].rstrip(".") or name

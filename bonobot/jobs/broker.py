@@ -1,9 +1,8 @@
-"""Filesystem broker; broker status and waiting messages.
+"""The filesystem broker; broker status and queue backlogs.
 
-Kombu's transport opens the message under its final name and then writes it. A worker that looks in
-between takes an empty file, and dies of it. Here a message gets its name once it is whole. And
-kombu's reads the folder anew for each message and each queue; here one look finds the messages of
-all queues, and what was found is taken before the next.
+Kombu's filesystem transport creates a message under its final name before writing it, so a worker
+may read an empty file and crash. Here a message is renamed when it is complete. Kombu also lists
+the folder for each message and each queue; here one listing serves all queues.
 """
 
 import os
@@ -28,28 +27,28 @@ LOOK_AGAIN_S = 0.05
 
 
 def list_messages(folder: str | Path) -> Iterator[tuple[str, Path]]:
-    """Yield the messages in a folder, the oldest first, each behind the name of its queue."""
-    for name in sorted(os.listdir(folder)):  # noqa: PTH208  # paths are dear here
+    """Yield the messages in a folder as (queue, path), the oldest first."""
+    for name in sorted(os.listdir(folder)):  # noqa: PTH208  # creating paths is slow
         if name.endswith(".msg"):
             yield name.partition(".")[2].removesuffix(".msg"), Path(folder, name)
 
 
 def is_writable(folder: Path) -> bool:
-    """Tell whether messages can be put into a folder."""
+    """Return whether messages can be written to a folder."""
     return os.access(folder, os.W_OK)
 
 
 class FilesystemBrokerChannel(filesystem.Channel):
-    """The channel of kombu's transport, with other ways to put and to get."""
+    """Kombu's filesystem channel with safe writes and fewer folder listings."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Begin with nothing found."""
+        """Create the channel without known messages."""
         super().__init__(*args, **kwargs)
         self._found: defaultdict[str, deque[Path]] = defaultdict(deque)
         self._looked = 0.0
 
     def _get(self, queue: str, timeout: float | None = None) -> Any:
-        """Take the oldest message of a queue, without waiting; raises `Empty`."""
+        """Return and delete the oldest message of a queue; raises `Empty`."""
         found = self._found[queue]
         if not found:
             self._look()
@@ -57,7 +56,7 @@ class FilesystemBrokerChannel(filesystem.Channel):
             message = found.popleft()
             try:
                 said = message.read_text(encoding="utf-8")
-                message.unlink()  # whoever does this has the message
+                message.unlink()  # only one worker succeeds
             except FileNotFoundError:
                 continue  # another worker was first
             except OSError as error:
@@ -66,7 +65,7 @@ class FilesystemBrokerChannel(filesystem.Channel):
         raise Empty
 
     def _look(self) -> None:
-        """Find the messages of all queues, unless others are left of a look a moment ago."""
+        """List the messages of all queues, unless some are left of a recent listing."""
         now = monotonic()
         if any(self._found.values()) and now - self._looked < LOOK_AGAIN_S:
             return
@@ -80,7 +79,7 @@ class FilesystemBrokerChannel(filesystem.Channel):
     def _put(  # type: ignore[override]
         self, queue: str, payload: dict[str, Any], **kwargs: Any
     ) -> None:
-        """Write a message beside the queue, then give it the name that readers look for."""
+        """Write a message to a temporary file and rename it."""
         folder = Path(self.data_folder_out)
         name = f"{monotonic_ns() // 1_000_000}_{uuid4()}.{queue}.msg"
         whole, growing = folder / name, folder / f"{name}.part"
@@ -99,7 +98,7 @@ class FilesystemBrokerTransport(filesystem.Transport):
 
 
 def register() -> None:
-    """Make `filesystem://` mean this transport."""
+    """Use this transport for `filesystem://`."""
     TRANSPORT_ALIASES["filesystem"] = f"{__name__}:FilesystemBrokerTransport"
 
 
@@ -111,7 +110,7 @@ class BrokerUnreachable(Exception):
 
 
 class QueueBacklog(NamedTuple):
-    """How many messages wait in a queue, and for how long the oldest has (seconds)."""
+    """The number of messages in a queue and the age of the oldest in seconds."""
 
     queue: str
     messages: int
@@ -119,7 +118,7 @@ class QueueBacklog(NamedTuple):
 
 
 def ping() -> None:
-    """Raise `Unreachable` unless the broker takes messages."""
+    """Raise `BrokerUnreachable` unless the broker accepts messages."""
     if settings.REDIS_URL:
         _call_redis(lambda redis: redis.ping())
     elif not is_writable(_get_message_folder()):
@@ -127,7 +126,7 @@ def ping() -> None:
 
 
 def list_queue_backlogs() -> list[QueueBacklog]:
-    """Return what waits in each queue, in one look; raises `Unreachable`."""
+    """Return the backlog of each queue; raises `BrokerUnreachable`."""
     return list(_read_redis_backlogs() if settings.REDIS_URL else _read_folder_backlogs())
 
 
@@ -138,7 +137,7 @@ def _read_redis_backlogs() -> Iterator[QueueBacklog]:
         asked = redis.pipeline(transaction=False)
         for name in NAMES:
             asked.llen(prefix + name)
-            asked.lindex(prefix + name, -1)  # written at the left, taken from the right
+            asked.lindex(prefix + name, -1)  # the oldest: Celery pushes left and pops right
         return asked.execute()
 
     found = iter(_call_redis(look))

@@ -1,8 +1,8 @@
-"""Celery's scheduler over rows; leader election.
+"""The Celery scheduler with leader election.
 
-A lease is a row, claimed and renewed by a conditional UPDATE. Who can't renew it stops leading when
-it has run out by its own clock, which is before anybody else may claim it: a host that is cut off
-from the database and one that can reach it never lead together.
+A lease is a row, claimed and renewed by a conditional UPDATE. A process that can't renew it stops
+leading when the lease expires by its own clock, which is before another may claim it, so there are
+never two leaders.
 """
 
 import logging
@@ -28,10 +28,10 @@ RENEW_S = 5.0
 
 
 class LeaderLease:
-    """This process's part in one lease."""
+    """One lease, as held by this process."""
 
     def __init__(self, name: str) -> None:
-        """Begin without it."""
+        """Create the lease without claiming it."""
         self.name = name
         self.holder = uuid4()
         self._until = 0.0
@@ -39,11 +39,11 @@ class LeaderLease:
 
     @property
     def leads(self) -> bool:
-        """Whether the lease is ours by our own clock."""
+        """Whether this process holds the lease by its own clock."""
         return monotonic() < self._until
 
     def renew(self) -> bool:
-        """Claim or renew the lease, at most each five seconds; return whether it is ours."""
+        """Claim or renew the lease, at most every 5 s; return whether this process holds it."""
         began = monotonic()
         if began >= self._look_at:
             self._look_at = began + RENEW_S
@@ -54,7 +54,7 @@ class LeaderLease:
         return self.leads
 
     def let_go(self) -> None:
-        """Let another one claim the lease at once."""
+        """Release the lease, so that another process can claim it immediately."""
         self._until = 0.0
         Lease.objects.filter(name=self.name, holder=self.holder).delete()
 
@@ -69,24 +69,24 @@ class LeaderLease:
         return Lease.objects.filter(name=self.name, holder=self.holder).exists()
 
 
-# How often beat writes when it last sent what: its sign of life.
+# How often the scheduler saves when it last sent tasks, which also shows that it is alive.
 WRITTEN_EVERY_S = 30
-# How soon one that stands by looks whether the leader is gone.
+# How often a standby scheduler tries to become the leader.
 STANDBY_S = 2.0
 
 
 class DatabaseScheduleEntry(ModelEntry):
-    """An entry that writes its own columns alone, so that an edit meanwhile isn't undone."""
+    """An entry that saves only its own columns, so that concurrent edits aren't overwritten."""
 
     def save(self) -> None:
-        """Write when it was last sent, and how often."""
+        """Save when the task was last sent and how often."""
         PeriodicTask.objects.filter(pk=self.model.pk).update(
             last_run_at=self.model.last_run_at, total_run_count=self.model.total_run_count
         )
 
 
 class BonobotScheduler(DatabaseScheduler):
-    """The database's scheduler, whose rows follow the code, and which outlives a database."""
+    """The database scheduler; syncs rows with the code and survives database outages."""
 
     Entry = DatabaseScheduleEntry
     sync_every = WRITTEN_EVERY_S
@@ -98,11 +98,11 @@ class BonobotScheduler(DatabaseScheduler):
 
     @classmethod
     def age_s(cls) -> float:
-        """Return how many seconds ago this process's scheduler last looked what is due."""
+        """Return the seconds since this process's last tick."""
         return time.monotonic() - cls.ticked_at
 
     def tick(self, *args: Any, **kwargs: Any) -> float:
-        """Send what is due, if we lead; the moment is the program's sign of life."""
+        """Send due tasks if this process leads; record the time for health checks."""
         BonobotScheduler.ticked_at = time.monotonic()
         close_old_connections()
         if not self.leader.renew():
@@ -114,7 +114,7 @@ class BonobotScheduler(DatabaseScheduler):
         return min(wait, RENEW_S)
 
     def close(self) -> None:
-        """Write what is left to write, and let another one lead."""
+        """Save pending state and release the lease."""
         super().close()
         try:
             self.leader.let_go()
@@ -122,29 +122,29 @@ class BonobotScheduler(DatabaseScheduler):
             logger.warning("The lease can't be given back now; it runs out", exc_info=True)
 
     def setup_schedule(self) -> None:
-        """Leave the rows unread until we lead; the entries Celery would add have no use here."""
+        """Do nothing: the leader reads the rows, and Celery's default entries aren't used."""
 
     def _take_over(self) -> None:
-        """Begin with the rows as the last leader left them."""
+        """Load the rows as the last leader left them."""
         logger.info("beat leads")
         self._initial_read = self._heap_invalidated = True
         self._heap: list[Any] = []
         self._dirty.clear()
-        # Looked up before the rows are read, so that no change falls between.
+        # Read before the rows, so that no change is missed.
         self._last_timestamp = self.Changes.last_change()
         self._led, self._written = True, False
 
     def should_sync(self) -> bool:
-        """Tell whether to write what was sent: the first of it at once, a sign of life."""
+        """Return whether to save state; the first time immediately, to show that it is alive."""
         return bool(self._dirty and not self._written) or bool(super().should_sync())
 
     def sync(self) -> None:
-        """Write when what was sent was sent."""
+        """Save when tasks were sent."""
         self._written = self._written or bool(self._dirty)
         super().sync()
 
     def all_as_schedule(self) -> dict[str, Any]:
-        """Return the rows as entries; the last ones known while the database is away."""
+        """Return the rows as entries; the last known ones while the database is unavailable."""
         try:
             sync(self.app.conf.beat_schedule)
             found: dict[str, Any] = super().all_as_schedule()

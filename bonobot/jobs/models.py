@@ -1,10 +1,10 @@
-"""Leases: which process alone does something in an installation."""
+"""Leases: which process has an exclusive role in an installation."""
 
 from django.db import models
 
 
 class Lease(models.Model):
-    """What one process at a time may do, who it is, and until when; see `celery_beat`."""
+    """An exclusive role, the process that holds it, and until when; see `celery_beat`."""
 
     name = models.CharField(primary_key=True, max_length=32)
     holder = models.UUIDField()

@@ -1,8 +1,8 @@
-"""Worker queues and routes.
+"""Worker queues and task routes.
 
-Messages of a queue are taken in their order, those of several queues in turn. A message only hands
-work over: sessions and discoveries run on the worker's loop (`lib.lanes` bounds the latter), and of
-what comes again and again one runs at a time in each worker (`Alone`), on a thread of its own.
+Messages of a queue are processed in order, queues in turn. A message only starts work: sessions and
+discoveries run on the worker's loop (`ConcurrencyLimit` bounds the latter), and scheduled tasks run
+one at a time per worker (`ExclusiveTask`), each in its own thread.
 """
 
 import time
@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-# When a message was sent, in seconds since 1970: for how long the oldest has waited.
+# The header with the time a message was sent, in seconds since 1970.
 SENT_AT = "bonobot_sent_at"
 
 
 @dataclass(frozen=True)
 class TaskQueue:
-    """A kind of work: its name, what it is, and the tasks that belong to it."""
+    """A queue: its name, a description and its tasks."""
 
     name: str
     holds: str
@@ -74,21 +74,21 @@ QUEUES = (
     ),
 )
 NAMES = tuple(queue.name for queue in QUEUES)
-# Of a task that nobody named: a worker of any other kind wouldn't expect it.
+# The queue of tasks without a route.
 OTHERS = "sweeps"
 
 
 def build_task_routes() -> dict[str, dict[str, str]]:
-    """Return which task goes to which queue, as Celery wants it."""
+    """Return Celery's task routes."""
     return {task: {"queue": queue.name} for queue in QUEUES for task in queue.tasks}
 
 
 def set_sent_at(headers: dict[str, Any]) -> None:
-    """Write into a message's headers when it is sent."""
+    """Set a message's time of sending in its headers."""
     headers[SENT_AT] = time.time()
 
 
 def compute_message_age_s(headers: Mapping[str, Any]) -> float:
-    """Return how long ago a message was sent, in seconds; 0 where it doesn't say."""
+    """Return the seconds since a message was sent; 0 if unknown."""
     sent = headers.get(SENT_AT)
     return max(time.time() - sent, 0.0) if isinstance(sent, float | int) else 0.0

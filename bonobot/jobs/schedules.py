@@ -1,8 +1,8 @@
-"""What runs how often: sync, change.
+"""Schedules of periodic tasks: sync with the code and edit.
 
-The code says which entries there are; a row says how often one runs and whether it does. Each is
-made once and follows the code's default until somebody edits it. Entries that sessions, servers
-and notices can't do without are never off and never slower than they may be, whoever wrote the row.
+The code defines the entries; a row sets how often an entry runs and whether it is enabled. A row
+follows the code's default until it is edited. Entries that sessions, servers and notifications
+depend on can't be disabled and have a maximum period.
 """
 
 import json
@@ -18,29 +18,29 @@ from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Conflict, Forbidden, InvalidInput
 from bonobot.ledger.audit.admin_changes import record_change
 
-# The longest period in seconds that each of these may have.
+# Entries that can't be disabled, with their maximum period in seconds.
 ESSENTIAL = {"sweep": 60, "check due servers": 60, "deliver notices": 60}
 LONGEST_S = 31 * 86_400
 OURS = ("agents.", "bonobot.", "mcp_servers.")
 DEFAULT = "default_s"
 HEARTBEAT = "sweep"
-# A message expires before its successor, so that a worker that was away doesn't run a heap.
+# A message expires before the next one is sent, so that they don't pile up without a worker.
 EXPIRES_PERCENT = 90
 
 Entries = Mapping[str, Mapping[str, Any]]
 
 
 def get_scheduled_entries() -> Entries:
-    """Return what the code schedules."""
+    """Return the entries defined in code."""
     found: Entries = settings.CELERY_BEAT_SCHEDULE
     return found
 
 
 @transaction.atomic
 def sync(wanted: Entries) -> None:
-    """Make the rows follow the code: missing ones made, vanished ones gone, broken ones repaired.
+    """Sync the rows with the code: create missing, delete obsolete and repair invalid ones.
 
-    What an administrator set (period, on or off) stays, within what the entry allows.
+    Keeps an administrator's changes (period, enabled) within the entry's limits.
     """
     rows = {row.name: row for row in PeriodicTask.objects.select_related("interval")}
     changed = False
@@ -59,7 +59,10 @@ def sync(wanted: Entries) -> None:
 
 
 def save_schedule(principal: Principal, row: PeriodicTask, *, every: int, enabled: bool) -> None:
-    """Set how often an entry runs (seconds), and whether; raises `Invalid`, `Conflict`."""
+    """Set an entry's period (seconds) and whether it is enabled.
+
+    Raises `Forbidden`, `InvalidInput` and `Conflict`.
+    """
     if not principal.platform_admin:
         raise Forbidden(
             "Only a platform administrator may change what runs when.",
@@ -95,17 +98,17 @@ def save_schedule(principal: Principal, row: PeriodicTask, *, every: int, enable
         row.interval = _ensure_interval(every)
         row.expire_seconds = _compute_expiry_s(every, get_scheduled_entries().get(row.name, {}))
         row.enabled = enabled
-        # The scheduler writes the same row: its last run stays as it is.
+        # The scheduler writes the same row: don't overwrite its last run.
         row.save(update_fields=["interval", "expire_seconds", "enabled", "date_changed"])
 
 
 def compute_period_s(row: PeriodicTask) -> int:
-    """Return a row's period in seconds; 0 where somebody gave it another kind of schedule."""
+    """Return a row's period in seconds; 0 if it has another kind of schedule."""
     return int(row.interval.schedule.run_every.total_seconds()) if row.interval else 0
 
 
 def default_s(row: PeriodicTask) -> int:
-    """Return the period that the code gave to the row."""
+    """Return the row's default period in seconds, as stored from the code."""
     try:
         return int(json.loads(row.headers or "{}").get(DEFAULT, 0))
     except (ValueError, TypeError, AttributeError):
@@ -124,7 +127,7 @@ def _build_columns(name: str, entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _compute_repairs(row: PeriodicTask, entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the columns of a row that aren't as they have to be."""
+    """Return the corrected values of a row's invalid columns."""
     default, every = int(entry["schedule"]), compute_period_s(row)
     longest = ESSENTIAL.get(row.name, LONGEST_S)
     unedited = every == default_s(row)

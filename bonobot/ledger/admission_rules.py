@@ -1,11 +1,9 @@
-"""Flow labels and one-time approvals at admission; pure.
+"""Rules for flow labels and one-time approvals at admission. No I/O.
 
-Pure. A label is one bit; what the bits mean is the business of whoever asks for admission. Labels
-are held from the admission of the call that brings them, so a call that is admitted later, on
-whichever host, is judged with them.
+A label is one bit, whose meaning the caller defines. A caller holds a label from the admission of
+the call that adds it, so it applies to all later calls on every host.
 
-Pure. A permit is bound to a digest of all that was allowed (arguments, definition, rules), used
-once, and worthless after its time.
+An approval is bound to a digest of arguments, definition and rules, is used once, and expires.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,32 +14,32 @@ from uuid import UUID
 from bonobot.ledger.types import ApprovalReference, FlowLabelEffect, Store
 
 SECOND = 1_000_000
-# A cell that only shows that its caller is still there is written this often, not at each call.
+# A cell whose labels don't change is written at most this often to record its last use.
 TOUCHED_EVERY = 600 * SECOND
 
 
 @dataclass(frozen=True, slots=True)
 class CallerFlowLabels:
-    """The labels that a caller holds, and when it last used them (microseconds since 1970)."""
+    """The labels a caller holds, and when they were last used (microseconds since 1970)."""
 
     labels: int = 0
     touched: int = 0
 
 
 def compute_held_labels(held: CallerFlowLabels, flow: FlowLabelEffect, now: int) -> int:
-    """Return the labels that still count: none after the flow's idle time."""
+    """Return the labels still held: none after the idle time."""
     if flow.idle_s is not None and now - held.touched > flow.idle_s * SECOND:
         return 0
     return held.labels
 
 
 def is_barred(held: CallerFlowLabels, flow: FlowLabelEffect, now: int) -> bool:
-    """Tell whether all the labels are held on top of which this call must not come."""
+    """Return whether the caller holds all labels that block this call."""
     return bool(flow.barred) and compute_held_labels(held, flow, now) & flow.barred == flow.barred
 
 
 def add(held: CallerFlowLabels, flow: FlowLabelEffect, now: int) -> CallerFlowLabels:
-    """Return what is held once the call is admitted; the same object where nothing changes."""
+    """Return the labels after the call's admission; the same object if nothing changes."""
     before = compute_held_labels(held, flow, now)
     labels = before | flow.adds
     if labels == held.labels and (not labels or now - held.touched < TOUCHED_EVERY):
@@ -55,10 +53,10 @@ def pass_labels(
     stores: Iterable[Store],
     now: int,
 ) -> dict[str, CallerFlowLabels]:
-    """Return the cells as an admitted call leaves them; those that don't change are left out.
+    """Return the cells changed by an admitted call.
 
-    What the caller held before goes into each store that the call writes; what the stores that it
-    reads held before comes to the caller. Nobody who writes for a person alone holds anything.
+    Stores that the call writes get the caller's previous labels, and the caller gets the previous
+    labels of the stores it reads. Without flows there is no caller that holds labels.
     """
     flows, stores = tuple(flows), tuple(stores)
     brought = held = 0
@@ -82,7 +80,7 @@ Verdict = Literal["", "approval_unknown", "approval_mismatch", "approval_expired
 
 @dataclass(frozen=True, slots=True)
 class StoredApproval:
-    """A permit as it is stored; `expires` in microseconds since 1970."""
+    """A stored approval; it expires at a time in microseconds since 1970."""
 
     organization_id: UUID
     digest: str
@@ -93,7 +91,7 @@ class StoredApproval:
 def validate_approval(
     granted: StoredApproval | None, permit: ApprovalReference, organization_id: UUID, now: int
 ) -> Verdict:
-    """Return the code of why the permit can't be spent; empty if it can."""
+    """Return the error code if the approval can't be used, else an empty string."""
     if granted is None or granted.organization_id != organization_id:
         return "approval_unknown"
     if granted.digest != permit.digest:

@@ -4,7 +4,7 @@ from django.apps import AppConfig
 
 
 class LedgerConfig(AppConfig):
-    """Audit rows and heads, budget and rate cells."""
+    """The app config of the ledger."""
 
     name = "bonobot.ledger"
     label = "ledger"

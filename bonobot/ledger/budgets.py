@@ -1,6 +1,6 @@
-"""Budgets: reserve before, settle after, never admit more than the limit.
+"""Reserve and settle amounts in budget cells. No I/O.
 
-Pure. A cell is one budget in one period; its key says whose, in which unit and when:
+A cell is one budget in one period, with the key
 `budget:{organization}:{scope}:{scope id}:{unit}:{period}:{bucket}`.
 """
 
@@ -24,7 +24,7 @@ _PERIODS = {
     "month": format_message("a month"),
     "total": format_message("in total"),
 }
-# Whose rates and budgets there are.
+# Owners of rates and budgets, by scope.
 OWNERS = {
     "global": format_message("whole installation's"),
     "organization": format_message("organization's"),
@@ -38,29 +38,29 @@ OWNERS = {
 
 @dataclass(frozen=True, slots=True)
 class BudgetBalance:
-    """What is spent, and what calls that still run have set aside."""
+    """The amounts spent, and reserved by running calls."""
 
     spent: int = 0
     reserved: int = 0
 
 
 def reserve(cell: BudgetBalance, *, limit: int | None, amount: int) -> BudgetBalance | None:
-    """Return the cell with the amount set aside, or None if that would pass the limit."""
+    """Return the balance with the amount reserved, or None if that exceeds the limit."""
     if limit is not None and cell.spent + cell.reserved + amount > limit:
         return None
     return BudgetBalance(cell.spent, cell.reserved + amount)
 
 
 def settle(cell: BudgetBalance, *, reserved: int, actual: int) -> BudgetBalance:
-    """Return the cell with a reservation replaced by what it really cost, be it more or less.
+    """Return the balance with a reservation replaced by the actual amount.
 
-    A cell that was pruned meanwhile holds no reservation any more: that never goes below zero.
+    The reserved amount never goes below zero, since the cell may have been pruned meanwhile.
     """
     return BudgetBalance(cell.spent + actual, max(cell.reserved - reserved, 0))
 
 
 def format_period(period: Period, at: datetime) -> str:
-    """Return the part of a key that changes when a new period begins, in UTC."""
+    """Return the bucket of a key: the period in UTC that contains `at`."""
     if period == "total":
         return "all"
     return at.astimezone(UTC).strftime("%Y-%m-%d" if period == "day" else "%Y-%m")
@@ -75,19 +75,19 @@ def build_budget_key(
     period: Period,
     at: datetime,
 ) -> str:
-    """Return the key of the cell in which something of this unit counts at a time."""
+    """Return the key of the cell for the period that contains `at`."""
     return (
         f"budget:{organization_id}:{scope}:{scope_id}:{unit}:{period}:{format_period(period, at)}"
     )
 
 
 def parse_unit(key: str) -> str:
-    """Return the unit that a cell counts in."""
+    """Return the unit of a cell's key."""
     return key.split(":")[4]
 
 
 def describe_budget_key(key: str) -> str:
-    """Return whose budget of what a key is of, in words; the key itself if it is no budget's."""
+    """Return a description of a budget key; other keys are quoted."""
     parts = key.split(":")
     if len(parts) != len(_PARTS):
         return format_message("budget `{key}`", key=key)

@@ -1,4 +1,4 @@
-"""Policy generation; what budgets have spent."""
+"""Read policy generations and budget balances; delete old budget cells."""
 
 from collections.abc import Collection, Iterable
 from datetime import datetime
@@ -13,23 +13,22 @@ ENDING: tuple[Period, ...] = ("day", "month")
 
 
 def load_balance(key: str) -> tuple[int, int]:
-    """Return what a cell has spent and set aside; zeros when nothing was ever charged to it."""
+    """Return (spent, reserved) of a cell; zeros if it doesn't exist."""
     cell = load_balances([key])[key]
     return cell.spent, cell.reserved
 
 
 def load_balances(keys: Iterable[str]) -> dict[str, BudgetBalance]:
-    """Return the cells of several keys in one query, empty ones included."""
+    """Return the balances of several cells in one query; missing cells are zero."""
     wanted = dict.fromkeys(keys, BudgetBalance())
     found = BudgetCell.objects.filter(pk__in=wanted).values_list("key", "spent", "reserved")
     return wanted | {key: BudgetBalance(spent, reserved) for key, spent, reserved in found}
 
 
 def forget(before: datetime) -> int:
-    """Remove the cells of days and months that ended before a time (UTC); return how many.
+    """Delete the cells of days and months that ended before a time (UTC); return how many.
 
-    Totals stay, they never end. What a call of such a period still holds is settled nowhere: there
-    is nothing left that it could be charged to.
+    Cells of totals are kept. Reservations of deleted cells are never settled.
     """
     removed = 0
     for period in ENDING:
@@ -41,7 +40,7 @@ def forget(before: datetime) -> int:
 
 
 def load_organization_balances(organization_id: UUID) -> dict[str, BudgetBalance]:
-    """Return all cells of an organization by key."""
+    """Return the balances of all cells of an organization by key."""
     found = BudgetCell.objects.filter(organization_id=organization_id).order_by("key")
     return {
         key: BudgetBalance(spent, reserved)
@@ -52,8 +51,8 @@ def load_organization_balances(organization_id: UUID) -> dict[str, BudgetBalance
 def load_policy_generation(organization_id: UUID) -> int:
     """Return the current policy generation (one query).
 
-    Read it before the rows that a snapshot is made of: a change in between then makes the snapshot
-    stale, never wrong.
+    Read it before the rows of a snapshot, so that a concurrent change makes the snapshot stale,
+    never wrong.
     """
     found = Head.objects.filter(pk=organization_id).values_list("generation", flat=True).first()
     return found or 0

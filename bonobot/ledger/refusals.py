@@ -1,4 +1,4 @@
-"""Refusals: why a call that was allowed may not run now. Nothing was reserved or charged for it."""
+"""Refusals of calls that policy allows; nothing is reserved or charged for them."""
 
 from math import ceil
 
@@ -21,7 +21,7 @@ class Refusal(Problem):
 
 
 class AuditUnavailable(Refusal):
-    """The audit couldn't be written in time: no row, no call."""
+    """The audit log couldn't be written in time, so the call may not run."""
 
     code = "audit_unavailable"
     status = 503
@@ -36,7 +36,7 @@ class AuditUnavailable(Refusal):
 
 
 class CallAlreadyStarted(Refusal):
-    """Another holder of the same session has opened this very call: it is theirs."""
+    """Another process that held the same session has already opened this call."""
 
     code = "call_taken"
     status = 409
@@ -50,7 +50,7 @@ class CallAlreadyStarted(Refusal):
 
 
 class StaleSnapshot(Refusal):
-    """The rules changed since they were read; whoever decided reads them and decides again."""
+    """The policy changed after the snapshot was read; the call must be decided again."""
 
     code = "stale_snapshot"
     status = 409
@@ -65,7 +65,7 @@ class StaleSnapshot(Refusal):
 
 
 class RateLimited(Refusal):
-    """A rate limit is used up for now."""
+    """A rate limit is reached."""
 
     code = "rate_limited"
     status = 429
@@ -87,13 +87,13 @@ class RateLimited(Refusal):
 
 
 def _describe_owner(key: str) -> str:
-    """Return whose rate a key names: `rate:{organization}:{scope}:{scope id}`."""
+    """Return the owner of a rate key `rate:{organization}:{scope}:{scope id}`."""
     scope = key.split(":")[2] if key.count(":") >= RATE_PARTS else ""
     return OWNERS.get(scope or "caller", f"{scope}'s")
 
 
 class BudgetExhausted(Refusal):
-    """A budget doesn't hold what the call may cost; `left` is what it still holds."""
+    """A budget doesn't cover the call's maximum cost; `remaining` is what is left of it."""
 
     code = "budget_exhausted"
     status = 403
@@ -123,7 +123,7 @@ class BudgetExhausted(Refusal):
 
 
 class FlowNeedsApproval(Refusal):
-    """What the caller has seen so far forbids this call without a person."""
+    """The labels that the caller holds require an approval for this call."""
 
     code = "flow_needs_approval"
     status = 403
@@ -138,7 +138,7 @@ class FlowNeedsApproval(Refusal):
 
 
 class ApprovalRefused(Refusal):
-    """The approval that the call came with can't be spent on it."""
+    """The call's approval can't be used for it."""
 
     code = "approval_unknown"
     status = 403

@@ -1,4 +1,4 @@
-"""Celery tasks of the ledger: what leaves the database on a schedule."""
+"""Celery tasks of the ledger."""
 
 import time
 from datetime import timedelta
@@ -14,11 +14,11 @@ from bonobot.ledger.audit.verify_chain import verify_step
 from bonobot.ledger.models import FlowCell, PermitRow
 from bonobot.ledger.usage import build_rollups
 
-# Long after nobody can spend a permit, hold a label or look at what a past period took.
+# Long after approvals and labels have expired and past periods are of interest.
 KEPT = timedelta(days=90)
 MICROSECONDS = 1_000_000
 VERIFY_FURTHER = "bonobot.ledger.tasks.verify_further"
-# After that long a verification lets others have the worker, and goes on behind them.
+# A verification then frees the worker for other jobs and continues in another task.
 AT_A_TIME_S = 20.0
 
 

@@ -1,7 +1,7 @@
-"""Actor, Opening, Admission, Settlement.
+"""Actors, openings, admissions and settlements.
 
-Amounts are integers in the unit that their cell's key names (tokens, micro-dollars, calls,
-milliseconds), so sums are exact and the same on every database.
+Amounts are integers in the unit named by their cell's key (tokens, micro-dollars, calls,
+milliseconds), so sums are exact on every database.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,7 +15,7 @@ KINDS: frozenset[str] = frozenset(get_args(ActorKind))
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """Someone or something that acts: its kind, its id there, and its name at that time."""
+    """A person or program that acts: its kind, its id, and its name at that time."""
 
     kind: ActorKind
     id: str
@@ -33,13 +33,13 @@ Outcome = Literal["ok", "error", "refused", "unknown", "cancelled"]
 EVENT_TYPES = ("call", "model", "change", "approval", "connection")
 OUTCOMES: frozenset[str] = frozenset(get_args(Outcome))
 
-# Sums of a thousand such amounts still fit a signed 64-bit column.
+# A thousand of these still fit a signed 64-bit column.
 LARGEST = 2**53
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opening:
-    """The request of a call, or an event: who wanted what, and what was decided about it."""
+    """The opening of an audit entry, of a call or an event: actor, action, target and decision."""
 
     call_id: UUID
     organization_id: UUID
@@ -64,7 +64,7 @@ class Opening:
 
 @dataclass(frozen=True, slots=True)
 class BudgetReservation:
-    """An amount set aside in a budget cell until the call is settled; no limit: only counted."""
+    """An amount reserved in a budget cell until settlement; only counted without a limit."""
 
     key: str
     limit: int | None
@@ -94,16 +94,16 @@ class RateCharge:
 
 
 def build_rate_prefix(organization_id: UUID) -> str:
-    """Return how the keys of an organization's own rates begin; others may be shared by several."""
+    """Return the key prefix of an organization's own rates; other rates may be shared."""
     return f"rate:{organization_id}:"
 
 
 @dataclass(frozen=True, slots=True)
 class FlowLabelEffect:
-    """What a call does to the labels that its caller holds, as bits; `key` names the caller.
+    """The effect of a call on the labels (bits) that its caller holds; `key` names the caller.
 
-    The call is refused where all of `barred` are held already; else it `adds` its own. Labels are
-    forgotten after `idle_s` without use; None: never.
+    The call is refused if the caller already holds all of `blocking_labels`; otherwise it gets
+    `added_labels`. Labels expire after `idle_s` without use; None means never.
     """
 
     key: str
@@ -114,10 +114,10 @@ class FlowLabelEffect:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """A place that keeps data, and what a call does there; `key` names it.
+    """A data store that a call reads or writes; `key` names it.
 
-    A call that reads it brings the store's labels to its caller. A call that writes leaves what the
-    caller held before it: labels of a store are never forgotten, only cleared.
+    Reading adds the store's labels to the caller, writing adds the caller's labels to the store.
+    A store's labels never expire; they can only be cleared.
     """
 
     key: str
@@ -127,7 +127,7 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class ApprovalReference:
-    """A person's yes that this call is to spend, and the digest of what it must have been for."""
+    """The one-time approval that a call uses, and the digest it must match."""
 
     id: UUID
     digest: str
@@ -135,9 +135,9 @@ class ApprovalReference:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """A decided call that asks to run; `generation` is the one its policy snapshot was read at.
+    """A decided call that requests admission; `generation` is that of its policy snapshot.
 
-    With a permit nothing is barred by a flow: a person has looked.
+    With an approval, flow labels don't block the call.
     """
 
     opening: Opening
@@ -151,7 +151,7 @@ class Admission:
 
 @dataclass(frozen=True, slots=True)
 class AdmissionResult:
-    """The call is in the audit, its reservations and charges stand: it may run."""
+    """The result for an admitted call: it is recorded, reserved and charged, and may run."""
 
     call_id: UUID
     seq: int
@@ -160,10 +160,9 @@ class AdmissionResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settlement:
-    """How a call ended, and the code of why if it failed.
+    """The outcome of a call, with an error code if it failed.
 
-    `actuals` are (key, reserved, actual) for each of its reserves; `kind` is for metrics, since the
-    row knows by itself what it is.
+    `actuals` are (key, reserved, actual) for each reservation; `kind` is only used for metrics.
     """
 
     call_id: UUID

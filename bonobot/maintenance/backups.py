@@ -1,9 +1,9 @@
 """Back up and restore database and files.
 
-SQLite is copied by itself while everything runs (`VACUUM INTO`), PostgreSQL by `pg_dump`; agents'
-workspaces and the signed heads of the audit go into an archive. `manifest.json` says what it is and
-carries a digest of each file, which is compared before anything is put back. Who has a backup and
-not the keys reads no credential; who has lost the keys reads none either.
+SQLite is copied online (`VACUUM INTO`), PostgreSQL with `pg_dump`; agents' workspaces and the
+signed checkpoints of the audit log become archives. `manifest.json` describes the backup and has a
+digest of each file, which is checked before a restore. Credentials can't be decrypted without the
+keys, which aren't part of a backup.
 """
 
 import hashlib
@@ -36,7 +36,7 @@ Database = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class BackupManifest:
-    """What a backup is: of which version and database, when it was made, and its files' digests."""
+    """The version, database vendor, time and file digests of a backup."""
 
     version: str
     vendor: str
@@ -46,7 +46,7 @@ class BackupManifest:
 
 
 def save(folder: Path, *, database: Database, var: Path, workspaces: bool = True) -> BackupManifest:
-    """Write a backup into a new or empty folder; raises `Conflict`, `Unavailable`."""
+    """Write a backup to a new or empty folder; raises `Conflict`, `ServiceUnavailable`."""
     if folder.exists() and any(folder.iterdir()):
         raise Conflict(
             f"{str(folder)!r} isn't empty.",
@@ -70,7 +70,7 @@ def save(folder: Path, *, database: Database, var: Path, workspaces: bool = True
 
 
 def describe(folder: Path, *, vendor: str = "") -> BackupManifest:
-    """Write the manifest of what lies in a folder, for its owner alone; no vendor: no backup."""
+    """Write the manifest of a folder and make its files private; no vendor: not a backup."""
     made = BackupManifest(
         version=__version__,
         vendor=vendor,
@@ -86,7 +86,7 @@ def describe(folder: Path, *, vendor: str = "") -> BackupManifest:
 
 
 def read(folder: Path) -> BackupManifest:
-    """Return what a folder's backup is, its digests compared; raises `Invalid`."""
+    """Return the manifest of a backup after checking its digests; raises `InvalidInput`."""
     try:
         found = BackupManifest(**json.loads((folder / MANIFEST).read_text(encoding="utf-8")))
         wrong = [name for name, known in found.files.items() if hash_file(folder / name) != known]
@@ -98,10 +98,11 @@ def read(folder: Path) -> BackupManifest:
 
 
 def restore(folder: Path, *, database: Database, var: Path) -> BackupManifest:
-    """Put a backup back, with every process stopped; what was there is kept beside it.
+    """Restore a backup; every process must be stopped.
 
-    SQLite's file is renamed to `….before-restore`; in PostgreSQL one transaction replaces the
-    tables, so that a failure changes nothing. Raises `Invalid`, `Unavailable`.
+    The current SQLite file and folders are kept as `….before-restore`; in PostgreSQL one
+    transaction replaces the tables, so that a failure changes nothing. Raises `InvalidInput`,
+    `ServiceUnavailable`.
     """
     found = read(folder)
     if found.vendor != ("sqlite" if is_sqlite(database) else "postgresql"):
@@ -122,7 +123,7 @@ def restore(folder: Path, *, database: Database, var: Path) -> BackupManifest:
 
 
 def hash_file(path: Path) -> str:
-    """Return a file's SHA-256."""
+    """Return the SHA-256 of a file in hex."""
     found = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(BLOCK):
@@ -156,7 +157,7 @@ def _put_sqlite(source: Path, target: Path) -> None:
 
 
 def _run(program: str, database: Database, *arguments: str) -> None:
-    """Run one of PostgreSQL's programs, the password in its environment."""
+    """Run a PostgreSQL client program with the password in its environment."""
     path = shutil.which(program)
     if path is None:
         raise ServiceUnavailable(
@@ -181,7 +182,7 @@ def _archive_folder(source: Path, target: Path, name: str) -> None:
 
 
 def _extract_archive(source: Path, target: Path) -> None:
-    """Unpack beside the target and put it in its place; what was there is kept."""
+    """Unpack next to the target and replace it; the old folder is kept."""
     draft = target.with_name(f".{target.name}.restoring")
     shutil.rmtree(draft, ignore_errors=True)
     with tarfile.open(source, "r:gz") as archive:
@@ -196,7 +197,7 @@ def _extract_archive(source: Path, target: Path) -> None:
 
 
 def _filter_members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    """Yield files and folders; links in workspaces may lead anywhere, and stay behind."""
+    """Yield files and folders, but no links, as those in workspaces may point anywhere."""
     return (one for one in archive if one.isfile() or one.isdir())
 
 

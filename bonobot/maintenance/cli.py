@@ -1,4 +1,4 @@
-"""`backup`, `restore`, `keys`."""
+"""The command group `keys`."""
 
 import argparse
 import getpass
@@ -91,7 +91,7 @@ def _drop(cli: CommandContext, options: argparse.Namespace) -> None:
 
 
 def require_whole(options: argparse.Namespace) -> None:
-    """Refuse the name of an organization where the whole installation is meant."""
+    """Raise `InvalidInput` if `--org` is set: the command affects the whole installation."""
     if options.org:
         raise InvalidInput(
             "This is about the whole installation, not one organization.",

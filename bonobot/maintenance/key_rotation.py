@@ -1,12 +1,13 @@
-"""Rotate the encryption key while running.
+"""Rotate the encryption key while everything runs.
 
-1. A new key is put in front of the file; running processes follow it (`lib.ring`).
-2. After a moment in which all have noticed, every value that the first key doesn't open is sealed
-   anew, in batches. A value that somebody changed meanwhile is left alone: it is new already.
-3. When none is left, the old keys can be dropped: not before a day has passed, so that what was
-   given to clients of the gateway (states, sealed too) has ended.
+1. A new key is put first in the key file; running processes reload it (`core.crypto.key_ring`).
+2. Once all processes have reloaded it, every value that isn't encrypted with the first key is
+   encrypted again, in batches. Values changed meanwhile are skipped: they use the new key already.
+3. Then the old keys can be dropped, after a day, when the encrypted states that clients of the
+   gateway hold have expired.
 
-Killed at any point, nothing is lost: all keys open until the last step. Begun again, it goes on.
+The rotation can be interrupted at any point and started again: all keys stay valid until they are
+dropped.
 """
 
 import os
@@ -30,13 +31,13 @@ from bonobot.ledger.audit.admin_changes import record_change
 from bonobot.ledger.types import Actor
 
 BATCH = 200
-# What others may still write with the old key after that long: one look at the file, twice.
+# After this time all processes use the new key: twice the interval at which they check the file.
 NOTICED_S = 2 * key_ring.LOOK_S
 
 
 @dataclass(frozen=True)
 class KeyRotationStatus:
-    """How many keys there are, and what is sealed with the first, older ones, or none of them."""
+    """The number of keys, and of values encrypted with the first, an older or an unknown key."""
 
     keys: int
     current: int
@@ -46,12 +47,12 @@ class KeyRotationStatus:
 
     @property
     def unfinished(self) -> bool:
-        """Tell whether a rotation has begun that isn't over."""
+        """Whether values with older keys are left."""
         return self.older > 0
 
 
 def load_rotation_status() -> KeyRotationStatus:
-    """Count what is sealed with which key."""
+    """Count the encrypted values by key."""
     key_ring.refresh_keys(now=True)
     found: Counter[str] = Counter()
     for field in list_sealed_fields():
@@ -65,7 +66,7 @@ def load_rotation_status() -> KeyRotationStatus:
 
 
 def add_key() -> None:
-    """Put a new key in front of the file; raises `Conflict` where the keys are in no such file."""
+    """Put a new key first in the key file; raises `Conflict` if there is no writable file."""
     path = _get_writable_key_file()
     with key_files.lock_folder(path.parent):
         known = key_files.field_keys(path.read_text(encoding="utf-8"), name=key_ring.NAME)
@@ -76,7 +77,7 @@ def add_key() -> None:
 def rotate_sealed_values(
     *, batch: int = BATCH, done: Callable[[int], object] = lambda number: None
 ) -> int:
-    """Seal anew what the first key doesn't open; return how many values. Again is harmless."""
+    """Encrypt values of older keys with the first key; return their number. Idempotent."""
     key_ring.refresh_keys(now=True)
     return sum(_rotate_field(field, batch, done) for field in list_sealed_fields())
 
@@ -84,8 +85,8 @@ def rotate_sealed_values(
 def drop_old(*, now: bool = False) -> int:
     """Remove all keys but the first; return how many.
 
-    Raises `Conflict` where something is sealed with them, where they are in no file of ours, and
-    (unless `now`) where states that were sealed with them may still be in clients' hands.
+    Raises `Conflict` if values still use them, if there is no writable key file, and (unless `now`)
+    if clients may still hold states encrypted with them.
     """
     path, found = _get_writable_key_file(), load_rotation_status()
     if found.older:
@@ -117,7 +118,7 @@ def drop_old(*, now: bool = False) -> int:
 
 
 def record(actor: Actor, action: str, **details: int) -> None:
-    """Write it into every organization's audit: their secrets are what it was done to."""
+    """Record the action in the audit log of every organization, as it affects their secrets."""
     for number in Organization.objects.values_list("pk", flat=True).iterator():
         with record_change(
             organization_id=number,
@@ -143,7 +144,7 @@ def _classify_token(token: str) -> str:
 
 
 def _iterate_batches(field: Any, size: int) -> Iterator[list[tuple[Any, str]]]:
-    """Yield the rows' keys and sealed texts, in the order of the keys, without opening them."""
+    """Yield batches of (primary key, encrypted text) in key order, without decrypting."""
     rows = field.model._base_manager.exclude(**{field.attname: ""}).order_by("pk")
     rows = rows.exclude(**{f"{field.attname}__isnull": True})
     last = None
@@ -169,7 +170,7 @@ def _rotate_field(field: Any, size: int, done: Callable[[int], object]) -> int:
 
 
 def _replace(field: Any, pk: Any, old: str, new: str) -> int:
-    """Write the new text unless somebody wrote another one meanwhile."""
+    """Write the new text unless the value changed meanwhile; return the row count."""
     meta, quote = field.model._meta, connection.ops.quote_name
     where = f"{quote(meta.pk.column)} = %s AND {quote(field.column)} = %s"
     statement = f"UPDATE {quote(meta.db_table)} SET {quote(field.column)} = %s WHERE {where}"  # noqa: S608

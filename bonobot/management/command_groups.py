@@ -1,13 +1,12 @@
-"""The command groups (`bonobot mcp`, `bonobot agents`, …): their help, and where their verbs are.
+"""The command groups (`bonobot mcp`, `bonobot agents`, …): their help and their verbs.
 
-A group's verbs are tuples of `CommandVerb`, named as `module:TUPLE` and imported when the group is
-used: `bonobot mcp list` imports what `mcp` needs, and an overview of all commands none of them. A
-group may take tuples of several packages.
+A group's verbs are tuples of `CommandVerb`, given as `module:TUPLE` and imported when the group is
+used, so that `bonobot mcp list` imports only what `mcp` needs. A group may use tuples of several
+packages.
 
-Django finds a command by the mapping that `get_commands()` keeps for the process, and loads it as
-the module `<app>.management.commands.<name>`. `register_command_groups` adds to both, so that
-`call_command`, `--help` and everything else that knows Django's commands know the groups too. Other
-commands of ours are files in `management/commands`.
+Django finds commands in the mapping of `get_commands()` and loads them as the module
+`<app>.management.commands.<name>`. `register_command_groups` adds the groups to both, so that
+`call_command` and `--help` work with them. Other commands are files in `management/commands`.
 """
 
 import sys
@@ -22,14 +21,14 @@ APP = "bonobot"
 
 @dataclass(frozen=True)
 class GroupEntry:
-    """A group in the table: its help, and its verbs as `module:TUPLE`, in their order."""
+    """A command group: its help, and its verbs as `module:TUPLE` in order."""
 
     help: str
     verbs: tuple[str, ...]
 
 
 class CommandModule(ModuleType):
-    """The module of a group's command, whose `Command` is made when somebody asks for it."""
+    """The module of a group's command; creates `Command` on first access."""
 
     def __init__(self, name: str, entry: GroupEntry) -> None:
         super().__init__(f"{APP}.management.commands.{name}", entry.help)
@@ -38,7 +37,7 @@ class CommandModule(ModuleType):
     def __getattr__(self, name: str) -> type[BaseCommand]:
         if name != "Command":
             raise AttributeError(name)
-        from bonobot.core.cli.command_group import CommandGroup  # not for web and workers
+        from bonobot.core.cli.command_group import CommandGroup  # web and workers don't need it
 
         attributes = {"help": self._entry.help, "verb_sources": self._entry.verbs}
         self.Command = type(name, (CommandGroup,), attributes)
@@ -163,7 +162,7 @@ COMMAND_GROUPS = {
 
 
 def register_command_groups() -> None:
-    """Add the groups to the commands that Django knows in this process."""
+    """Add the groups to Django's commands in this process."""
     commands = get_commands()
     for name, entry in COMMAND_GROUPS.items():
         module = CommandModule(name, entry)

@@ -1,16 +1,16 @@
 """`/healthz` and `/readyz`.
 
-Ready means: the database answers and has every migration. Afterwards nothing is asked any more: a
-database that is away for a minute must not make an orchestrator restart every process. The answer
-is given before Django's middleware, so it needs no host name, session or thread.
+`/healthz` returns 200 once the database was reachable with all migrations applied, and doesn't
+query it afterwards: a short outage must not make an orchestrator restart every process. It is
+handled before Django's middleware, so it needs no host name, session or thread.
 
-What a request can't do without (the database, its migrations, keys that open what is stored, a loop
-that isn't stuck) decides: without it the answer is 503. The broker, beat and workers are told as
-well, and only make it `degraded`: rows are the truth and wait for them, while taking every web
-process out of its balancer would end what still works. `/readyz?all` answers 503 for those too.
+`/readyz` returns 503 if a part that every request needs fails: the database, its migrations, the
+encryption keys, or the event loop. The broker, beat and workers only make it `degraded`, because
+their work waits in the database; removing every web process from the load balancer would stop what
+still works. `/readyz?all` returns 503 for those too.
 
-It is cheap: asked again within two seconds, it repeats itself; keys are tried once a minute; one
-question at a time is out, so that a database that hangs isn't asked by everybody.
+A report is cached for two seconds and keys are tried once a minute. Only one report is measured at
+a time, so that requests don't pile up on a hanging database.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ _ready = threading.Event()
 
 
 def find_readiness_problem() -> str:
-    """Return why this process isn't ready yet, blank when it is (asks the database until then)."""
+    """Return why this process isn't ready, blank if it is (queries the database until then)."""
     if not _ready.is_set():
         try:
             pending = count_unapplied_migrations()
@@ -56,14 +56,14 @@ def find_readiness_problem() -> str:
 
 
 def count_unapplied_migrations() -> int:
-    """Return how many migrations the database lacks; raises DatabaseError when it is away."""
+    """Return the number of unapplied migrations; raises `DatabaseError` if unreachable."""
     connection.ensure_connection()
     executor = MigrationExecutor(connection)
     return len(executor.migration_plan(executor.loader.graph.leaf_nodes()))
 
 
 def explain_database_error(error: DatabaseError) -> str:
-    """Return why the database is away; a pool only knows that it got no connection in time."""
+    """Return why the database is unreachable; the error of a pool only says that it timed out."""
     told: Exception = error
     if connection.vendor == "postgresql":
         backend: Any = connection.Database  # type: ignore[attr-defined]  # psycopg
@@ -76,7 +76,7 @@ def explain_database_error(error: DatabaseError) -> str:
 
 @login_not_required
 def answer_healthz(request: HttpRequest) -> JsonResponse:
-    """Answer under a server other than ours (`runserver`)."""
+    """Answer `/healthz` as a Django view, for servers like `runserver`."""
     status, body = _answer(find_readiness_problem())
     return JsonResponse(body, status=status, headers={"Cache-Control": "no-store"})
 
@@ -103,13 +103,13 @@ REPEATED_S = 2.0
 KEYS_TRIED_EVERY_S = 60.0
 ANSWER_S = 5.0
 STUCK_S = 5.0
-# Without these no request can be answered.
+# Parts that every request needs.
 NEEDED = frozenset({"database", "migrations", "keys", "loop"})
 
 
 @dataclass(frozen=True)
 class ReadinessReport:
-    """What was found, and when (monotonic seconds)."""
+    """The parts of a report and when it was measured (monotonic seconds)."""
 
     parts: tuple[ReadinessPart, ...]
     at: float
@@ -121,13 +121,13 @@ class ReadinessReport:
 
     @property
     def status(self) -> str:
-        """One word for it: `ready`, `degraded` (others are missing) or `unready`."""
+        """`ready`, `degraded` (an optional part failed) or `unready`."""
         if self.failed & NEEDED:
             return "unready"
         return "degraded" if self.failed else "ready"
 
     def answer(self, *, everything: bool = False) -> tuple[int, dict[str, Any]]:
-        """Return the HTTP status and body; with `everything`, what is degraded is a 503, too."""
+        """Return HTTP status and body; with `include_degraded`, `degraded` is a 503, too."""
         bad = self.failed if everything else self.failed & NEEDED
         checks = [
             {"name": one.name, "state": one.state, "detail": one.detail} for one in self.parts
@@ -136,10 +136,10 @@ class ReadinessReport:
 
 
 def measure() -> ReadinessReport:
-    """Look at everything, in a thread that may use the database."""
+    """Probe all parts; call in a thread that may use the database."""
     try:
         parts = [*_probe_database(), _probe_broker(), _probe_loop()]
-        if all(part.state == "ok" for part in parts[:2]):  # else the rows can't be read
+        if all(part.state == "ok" for part in parts[:2]):  # the others read rows
             parts[2:2] = [_probe_keys(), _probe_beat(), *probe_registered_parts()]
     except DatabaseError:
         parts = [
@@ -151,21 +151,21 @@ def measure() -> ReadinessReport:
 
 
 def compute_beat_age_s(row: PeriodicTask) -> float | None:
-    """Return how long ago beat wrote the heartbeat's row; None when it never did."""
+    """Return the seconds since beat last wrote the heartbeat row; None if never."""
     if row.last_run_at is None:
         return None
     return float((timezone.now() - row.last_run_at).total_seconds())
 
 
 def compute_beat_deadline_s(row: PeriodicTask) -> float:
-    """Return the age from which beat is missing: it writes each half minute, and may restart."""
+    """Return the age in seconds from which beat counts as missing, with time for a restart."""
     return float(schedules.compute_period_s(row) + 5 * WRITTEN_EVERY_S)
 
 
 def list_unreadable_fields() -> Iterator[str]:
-    """Yield the sealed fields of which a value opens with no key, and `tokens` without a pepper.
+    """Yield encrypted fields that no key can decrypt, and `tokens` if a pepper is missing.
 
-    One value of each is tried: keys are wrong for all of them, or for none.
+    Tries one value per field, as keys are usually wrong for all or none.
     """
     for field in list_sealed_fields():
         rows = field.model._base_manager.exclude(**{field.attname: ""})
@@ -186,7 +186,7 @@ def _probe_database() -> Iterator[ReadinessPart]:
 
 
 class _KeyProbeResult:
-    """What trying the keys found, and when."""
+    """The last result of the key probe and when it was measured."""
 
     at = 0.0
     found: tuple[str, ...] = ()
@@ -231,14 +231,14 @@ def _probe_loop() -> ReadinessPart:
 
 
 class ReadinessCache:
-    """The answers of one process."""
+    """The cached readiness report of one process."""
 
     def __init__(self) -> None:
         self._last: ReadinessReport | None = None
         self._looking: asyncio.Task[ReadinessReport] | None = None
 
     async def now(self) -> ReadinessReport:
-        """Return what is so, at most two seconds old; on the runtime's loop."""
+        """Return a report at most two seconds old; call on the runtime's loop."""
         if self._last and time.monotonic() - self._last.at < REPEATED_S:
             return self._last
         if self._looking is None or self._looking.done():
@@ -250,7 +250,7 @@ class ReadinessCache:
             late = ReadinessPart("database", "failed", f"no answer within {ANSWER_S:.0f} s")
             return ReadinessReport((late,), time.monotonic())
         except Exception:
-            # Whoever asks must be told in any case; the log has why.
+            # The probe needs a response in any case; the log has the reason.
             logger.exception("Looking at the readiness failed")
             broken = ReadinessPart("database", "failed", "looking at it failed: the log says why")
             return ReadinessReport((broken,), time.monotonic())
@@ -262,7 +262,7 @@ readiness = ReadinessCache()
 
 @login_not_required
 def serve_readyz(request: HttpRequest) -> JsonResponse:
-    """Answer under a server other than ours (`runserver`)."""
+    """Answer `/readyz` as a Django view, for servers like `runserver`."""
     status, body = measure().answer(everything="all" in request.GET)
     return JsonResponse(body, status=status, headers={"Cache-Control": "no-store"})
 

@@ -1,9 +1,9 @@
-"""`/metrics`: access, row gauges.
+"""`/metrics`: access control, and gauges read from rows.
 
-Each process counts for itself and is scraped by itself: web at its own address, worker and beat at
-`BONOBOT_PROBE_ADDRESS`. What is read from rows would be the same everywhere, so beat alone tells
-it, of which one leads: sums over all processes are right. A request is let in by
-`BONOBOT_METRICS_TOKEN` as its bearer, or by coming from one of `BONOBOT_METRICS_NETWORKS`.
+Each process is scraped separately: web at its own address, worker and beat at
+`BONOBOT_PROBE_ADDRESS`. Gauges read from rows would be the same in all processes, so only the
+leading beat exports them; sums over all processes are then right. Access needs the bearer token
+`BONOBOT_METRICS_TOKEN` or an address in `BONOBOT_METRICS_NETWORKS`.
 """
 
 import hmac
@@ -44,7 +44,7 @@ build.info({"version": __version__})
 
 
 def can_read_metrics(authorization: str, client: str) -> bool:
-    """Tell whether somebody may read them: by the token, or from one of the networks."""
+    """Return whether a client may read the metrics, by its token or network."""
     token, networks = settings.BONOBOT_METRICS_TOKEN, settings.BONOBOT_METRICS_NETWORKS
     given = authorization.removeprefix("Bearer ").strip().encode("utf-8", "replace")
     if token and hmac.compare_digest(given, token.encode("utf-8")):
@@ -53,12 +53,12 @@ def can_read_metrics(authorization: str, client: str) -> bool:
 
 
 def is_endpoint_closed() -> bool:
-    """Tell whether nobody is let in: then it looks as if there were nothing."""
+    """Return whether no access is configured; the endpoint is then a 404."""
     return not settings.BONOBOT_METRICS_TOKEN and not settings.BONOBOT_METRICS_NETWORKS
 
 
 def answer(authorization: str, client: str) -> tuple[int, str, bytes]:
-    """Return status, content type and body; in a thread that may use the database."""
+    """Return status, content type and body; call in a thread that may use the database."""
     if is_endpoint_closed():
         return 404, "text/plain", b"Not found\n"
     if not can_read_metrics(authorization, client):
@@ -78,7 +78,7 @@ async def respond(scope: dict[str, Any], send: Callable[[dict[str, Any]], Awaita
 
 
 class RowMetricsCollector(Collector):
-    """What the rows say, read at most every ten seconds; beat registers it."""
+    """Gauges read from rows at most every ten seconds; registered by beat."""
 
     def __init__(self, leads: Callable[[], bool] = lambda: True) -> None:
         self._leads = leads
@@ -87,13 +87,13 @@ class RowMetricsCollector(Collector):
         self._read: list[GaugeMetricFamily] = []
 
     def describe(self) -> Iterable[GaugeMetricFamily]:
-        """Return the names without asking the database."""
+        """Return the families without querying the database."""
         return [build_family(one) for one in list_families()]
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
-        """Return what is so; without a database that answers, nothing but that it doesn't.
+        """Return the gauges; without a database, only that the rows can't be read.
 
-        A beat that stands by tells nothing.
+        Returns nothing unless this beat leads.
         """
         if not self._leads():
             return []
@@ -120,7 +120,7 @@ QUEUE_MESSAGES = GaugeFamily(
 QUEUE_SECONDS = GaugeFamily(
     "bonobot_queue_seconds", "How long the oldest of them has waited.", ("queue",)
 )
-# Gauges that packages above add samples to, beside those of their own.
+# Gauges that other packages add samples to, in addition to their own.
 SHARED_FAMILIES = (
     GaugeFamily(WAITING, "What waits for its turn.", ("queue",)),
     GaugeFamily(WAITING_SECONDS, "How long the oldest of them waits beyond its time.", ("queue",)),
@@ -129,7 +129,7 @@ SHARED_FAMILIES = (
 
 
 def list_families() -> list[GaugeFamily]:
-    """Return all gauges that beat adds to the counters of its process."""
+    """Return all gauges that beat exports in addition to its process metrics."""
     return [ROWS_READABLE, *_list_row_families(), QUEUE_MESSAGES, QUEUE_SECONDS]
 
 
@@ -144,12 +144,12 @@ def build_family(family: GaugeFamily) -> GaugeMetricFamily:
 
 
 def begin_rows(leads: Callable[[], bool]) -> None:
-    """Have this process tell what the rows say while it leads; beat does."""
+    """Export gauges read from rows while this process leads; called by beat."""
     metrics.registry.register(RowMetricsCollector(leads))
 
 
 def collect_row_metrics() -> Iterator[GaugeMetricFamily]:
-    """Yield what the rows say; some ten queries, whatever their number."""
+    """Yield the gauges read from rows; about ten queries, independent of the number of rows."""
     families = {one.name: build_family(one) for one in _list_row_families()}
     for sample in _collect_samples():
         families[sample.name].add_metric(sample.labels, sample.value)
@@ -165,7 +165,7 @@ def _collect_samples() -> Iterator[GaugeSample]:
 
 
 def collect_queue_metrics() -> Iterator[GaugeMetricFamily]:
-    """Yield what waits in the broker's queues; nothing where it doesn't answer."""
+    """Yield the backlog of the broker's queues; nothing if it is unreachable."""
     many, long = build_family(QUEUE_MESSAGES), build_family(QUEUE_SECONDS)
     try:
         found = broker.list_queue_backlogs()

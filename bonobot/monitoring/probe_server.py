@@ -1,8 +1,8 @@
-"""Probes of worker and beat.
+"""The HTTP server for probes and metrics of worker and beat.
 
-`BONOBOT_PROBE_ADDRESS` says where; blank means nowhere. Programs that share the setting on one host
-(`bonobot up`, several workers) take the next ports, ten at most; the log says which. It is a thread
-beside the loop, so that a loop which is stuck is told, not waited for.
+It listens at `BONOBOT_PROBE_ADDRESS`, if set. Processes that share the setting on one host
+(`bonobot up`, several workers) use the next free port, of ten at most; the log says which. It runs
+in a thread, so that it can report an event loop that is stuck.
 """
 
 import errno
@@ -25,21 +25,21 @@ logger = logging.getLogger(__name__)
 
 PORTS = 10
 STUCK_S = 30.0
-# Seconds that a client may take to say what it wants.
+# Seconds that a client may take to send its request.
 PATIENCE_S = 5.0
 
 Answer = tuple[int, str, bytes]
-# A sign of life: how many seconds ago the program last moved.
+# Returns the seconds since the process last made progress.
 Age = Callable[[], float]
 
 
 def measure_loop_age_s() -> float:
-    """Return how long ago this process's loop ticked."""
+    """Return the seconds since this process's event loop last ticked."""
     return time.monotonic() - get_runtime().ticked_at
 
 
 class ProbeServer:
-    """The listener of one process."""
+    """The probe server of one process."""
 
     def __init__(self, age_s: Age) -> None:
         self._age_s = age_s
@@ -51,7 +51,7 @@ class ProbeServer:
         }
 
     def begin(self, host: str, port: int) -> int:
-        """Listen at the first free port from `port` on, and return it; raises OSError."""
+        """Listen on the first free port from `port` on and return it; raises `OSError`."""
         server = _build_http_server(host, port, self.answer)
         self._server = server
         threading.Thread(target=server.serve_forever, name="probes", daemon=True).start()
@@ -65,7 +65,7 @@ class ProbeServer:
             self._server.server_close()
 
     def answer(self, target: str, headers: Mapping[str, str], client: str = "") -> Answer:
-        """Return status, content type and body of a GET by a client at an address."""
+        """Return status, content type and body of a GET request."""
         parts = urlsplit(target)
         way = self._ways.get(parts.path)
         if way is None:
@@ -96,7 +96,7 @@ class ProbeServer:
 
 
 def begin(age_s: Age) -> None:
-    """Listen where the settings say, if they do."""
+    """Start a probe server if `BONOBOT_PROBE_ADDRESS` is set."""
     if address := settings.BONOBOT_PROBE_ADDRESS:
         ProbeServer(age_s).begin(*address)
 
@@ -118,7 +118,7 @@ def _build_http_server(
                     self.path, dict(self.headers.items()), self.client_address[0]
                 )
             except Exception:
-                # The door of this thread: whoever asks gets an answer, the log gets why.
+                # Respond in any case; the log has the reason.
                 logger.exception("A probe failed")
                 status, kind, body = 500, "text/plain", b"The log says why.\n"
             self.send_response(status)
@@ -129,7 +129,7 @@ def _build_http_server(
             self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
-            """Say nothing: probes come each few seconds."""
+            """Do nothing: probes come every few seconds."""
 
     for number in range(port, port + PORTS):
         try:

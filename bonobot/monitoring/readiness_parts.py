@@ -1,4 +1,4 @@
-"""Parts of the readiness report that packages above add: `/readyz` asks for them."""
+"""Extension point for parts of the readiness report."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ State = Literal["ok", "failed"]
 
 @dataclass(frozen=True)
 class ReadinessPart:
-    """One part and its verdict."""
+    """A part of the report and its state."""
 
     name: str
     state: State
@@ -22,11 +22,11 @@ _probes: ExtensionList[Callable[[], ReadinessPart]] = ExtensionList()
 
 
 def register_readiness_part(probe: Callable[[], ReadinessPart]) -> None:
-    """Add a part; it may use the database, and is asked only while that answers."""
+    """Register a probe; it may use the database and is called only if that is reachable."""
     _probes.register(probe)
 
 
 def probe_registered_parts() -> Iterator[ReadinessPart]:
-    """Yield the parts that packages above have."""
+    """Yield the results of the registered probes."""
     for probe in _probes:
         yield probe()

@@ -1,4 +1,4 @@
-"""Gauges that are read from rows: what packages above add to `/metrics` of beat."""
+"""Extension point for gauges read from rows, exported by beat."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ LEASES = "bonobot_leases"
 
 @dataclass(frozen=True, slots=True)
 class GaugeFamily:
-    """A gauge: its name, what it says, and the names of its labels."""
+    """A gauge: its name, help text and label names."""
 
     name: str
     text: str
@@ -23,7 +23,7 @@ class GaugeFamily:
 
 @dataclass(frozen=True, slots=True)
 class GaugeSample:
-    """A value of the gauge with that name, and its labels' values."""
+    """A value of a gauge with its label values."""
 
     name: str
     labels: tuple[str, ...]
@@ -32,7 +32,7 @@ class GaugeSample:
 
 @dataclass(frozen=True, slots=True)
 class RowGauges:
-    """What one package adds: gauges of its own, and what reads all its samples from rows."""
+    """The gauges of a package and the function that reads their samples from rows."""
 
     families: tuple[GaugeFamily, ...]
     collect: Callable[[], Iterable[GaugeSample]]
@@ -42,19 +42,19 @@ _builders: ExtensionList[Callable[[], RowGauges]] = ExtensionList()
 
 
 def register_row_gauges(build: Callable[[], RowGauges]) -> None:
-    """Add the gauges of a package."""
+    """Register the gauges of a package."""
     _builders.register(build)
 
 
 def load_registered_gauges() -> list[RowGauges]:
-    """Return the gauges of packages above."""
+    """Return the registered gauges."""
     return [build() for build in _builders]
 
 
 def build_backlog_samples(
     queue: str, number: int, oldest_at: datetime | None
 ) -> Iterator[GaugeSample]:
-    """Yield how many wait in a queue, and how many seconds the oldest has waited."""
+    """Yield the number of waiting items of a queue and the age of the oldest in seconds."""
     now = timezone.now()
     yield GaugeSample(WAITING, (queue,), number)
     waited = max((now - (oldest_at or now)).total_seconds(), 0)
@@ -62,6 +62,6 @@ def build_backlog_samples(
 
 
 def build_lease_samples(kind: str, number: int, lapsed: int) -> Iterator[GaugeSample]:
-    """Yield how many leases of a kind are held, and how many of all of them have lapsed."""
+    """Yield how many leases of a kind are held and how many have expired."""
     yield GaugeSample(LEASES, (kind, "held"), number - lapsed)
     yield GaugeSample(LEASES, (kind, "lapsed"), lapsed)

@@ -1,1 +1,1 @@
-"""Notices: what people elsewhere are told of by e-mail or webhook, written where it happens."""
+"""Notifications by email or webhook, created in the transaction of their event."""

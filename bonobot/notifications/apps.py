@@ -1,11 +1,11 @@
-"""App configuration, label `notices`."""
+"""App configuration; the label is `notices`."""
 
 from django.apps import AppConfig
 from django.utils.translation import gettext_lazy as _
 
 
 class NotificationsConfig(AppConfig):
-    """Channels, and the outbox of what goes through them."""
+    """Notification channels and the outbox."""
 
     name = "bonobot.notifications"
     label = "notices"

@@ -1,4 +1,4 @@
-"""`notices`, with channels."""
+"""The command group `notices` for notifications and channels."""
 
 import argparse
 from typing import Any
@@ -21,7 +21,7 @@ KEPT = ("name", "kind", "addresses", "allow_private", "events", "minimum", "enab
 
 
 def get_channel(cli: CommandContext, name: str) -> Channel:
-    """Return a channel by its name; raises `NotFound`."""
+    """Return a channel by name; raises `NotFound`."""
     found: Channel = Channel.objects.get_or_404(cli.principal.organization_id, name=name)
     return found
 
@@ -56,7 +56,7 @@ def _save(cli: CommandContext, spec: dict[str, Any], channel: Channel | None = N
 
 
 def _collect_channel_options(options: argparse.Namespace) -> dict[str, Any]:
-    """Return what the options say, without those that say nothing."""
+    """Return the given options."""
     said = {
         "addresses": options.email,
         "url": expand(options.url, "--url") if options.url else None,
@@ -126,7 +126,7 @@ LISTED = 100
 
 
 def as_json(notice: Notice) -> dict[str, Any]:
-    """Return a notice as programs read it."""
+    """Return a notification for JSON output."""
     return {
         "id": str(notice.pk),
         "channel": notice.channel.name,

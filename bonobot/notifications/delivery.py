@@ -1,7 +1,7 @@
-"""Claim, deliver, retry, give up.
+"""Deliver notifications: claim, send, retry and give up.
 
-A claim moves `next_attempt_at` on by a conditional UPDATE, so that one process delivers; when it
-dies, the notice is due again after the lease, under the same id.
+A claim advances `next_attempt_at` by a conditional UPDATE, so that one process delivers. If it
+dies, the notification is due again after the lease, with the same id.
 """
 
 from collections.abc import Sequence
@@ -31,18 +31,18 @@ KEPT = timedelta(days=30)
 
 
 def pause(attempts: int) -> timedelta | None:
-    """Return how long to wait after this many failed attempts; None when it is given up."""
+    """Return the delay after this many failed attempts; None to give up."""
     return timedelta(minutes=PAUSES[attempts - 1]) if attempts <= len(PAUSES) else None
 
 
 def claim_due(limit: int = AT_ONCE) -> list[Notice]:
-    """Return due notices that are now ours to deliver, with their channels."""
+    """Claim due notifications; return them with their channels."""
     rows = Notice.objects.due().select_related("channel", "organization")
     return [notice for notice in rows.order_by("next_attempt_at")[:limit] if claim(notice)]
 
 
 def claim(notice: Notice) -> bool:
-    """Take a waiting notice; tell whether it is ours."""
+    """Claim a waiting notification; return whether this process got it."""
     mine = Notice.objects.filter(
         pk=notice.pk, state=Notice.State.WAITING, next_attempt_at=notice.next_attempt_at
     )
@@ -54,7 +54,7 @@ def claim(notice: Notice) -> bool:
 
 
 def settle(notice: Notice, error: str) -> None:
-    """Write what came of an attempt (blank: delivered), unless somebody else has it by now."""
+    """Save the result of an attempt (`error` blank: delivered) if the claim is still valid."""
     held = Notice.objects.filter(
         pk=notice.pk, state=Notice.State.WAITING, next_attempt_at=notice.next_attempt_at
     )
@@ -70,7 +70,7 @@ def settle(notice: Notice, error: str) -> None:
 
 
 def retry(principal: Principal, notice: Notice) -> None:
-    """Have a notice that was given up, or waits for its next attempt, tried at once."""
+    """Retry a failed or waiting notification immediately; raises `Conflict` for others."""
     principal.require(Action.MANAGE_NOTICES)
     with record_change(
         organization_id=notice.organization_id,
@@ -93,19 +93,19 @@ def retry(principal: Principal, notice: Notice) -> None:
 
 
 def cancel_waiting_notifications(channel: Channel) -> None:
-    """Forget what waits for a channel that was switched off."""
+    """Withdraw the waiting notifications of a disabled channel."""
     waiting = channel.notices.filter(state=Notice.State.WAITING)
     waiting.update(state=Notice.State.WITHDRAWN, next_attempt_at=None)
 
 
 def prune() -> int:
-    """Delete what ended more than thirty days ago; return how many rows."""
+    """Delete finished notifications older than 30 days; return how many."""
     old = Notice.objects.exclude(state=Notice.State.WAITING)
     return int(old.filter(created_at__lt=timezone.now() - KEPT).delete()[0])
 
 
 def send_due_notifications() -> int:
-    """Deliver what is due and nobody else delivers; return how many were tried."""
+    """Claim and send due notifications; return how many."""
     mine = claim_due()
     if mine:
         send_notifications(mine)
@@ -113,7 +113,7 @@ def send_due_notifications() -> int:
 
 
 def send_notifications(notices: Sequence[Notice]) -> None:
-    """Try each of these claimed notices once; webhooks first, since they wait for each other."""
+    """Send claimed notifications once; webhooks first, because they are sent concurrently."""
     by_mail = [one for one in notices if one.channel.kind == Channel.Kind.EMAIL]
     _send_webhooks([one for one in notices if one.channel.kind == Channel.Kind.WEBHOOK])
     if by_mail:
@@ -135,7 +135,7 @@ def _send_webhooks(notices: Sequence[Notice]) -> None:
 
 
 def send_test(principal: Principal, channel: Channel) -> Notice:
-    """Send a test notice through a channel now, even one that is off; return what became of it."""
+    """Send a test notification through a channel, even a disabled one; return it."""
     principal.require(Action.MANAGE_NOTICES)
     subject = NotificationSubject("notice_channel", str(channel.pk), channel.name)
     text = format_message(

@@ -1,11 +1,11 @@
-"""Notifications as plain text e-mail.
+"""Send notifications as plain text email.
 
-Each address is written to in the language that its account asks for, in English where nobody said
-so; addresses of one language get one message. Where one of several isn't taken all are sent again
-later, under the same id, so that what comes twice shows once.
+Each address gets the language of its account, English by default; addresses of one language share
+a message. If one message fails, all are sent again later with the same Message-ID, so that mail
+programs show duplicates once.
 
-Header values are single lines of visible characters, so nothing that a server calls itself can
-add a header; the text is plain, so nothing in it is rendered.
+Header values are single lines of visible characters, which prevents header injection through names
+of servers.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,7 +25,7 @@ LONGEST_SUBJECT = 150
 
 
 def send_all(notices: Sequence[Notice]) -> Iterator[tuple[Notice, str]]:
-    """Send the notices; yield each with what went wrong, blank if nothing, as it is known."""
+    """Send notifications; yield each with its error, blank if it was sent."""
     if not settings.BONOBOT_EMAIL_URL:
         for notice in notices:
             yield notice, "This installation sends no e-mail: `BONOBOT_EMAIL_URL` is not set."
@@ -51,7 +51,7 @@ def send_all(notices: Sequence[Notice]) -> Iterator[tuple[Notice, str]]:
 
 
 def build_messages(notice: Notice, connection: object = None) -> Iterator[EmailMessage]:
-    """Yield the messages of a notice, one for each language of its readers (a query)."""
+    """Yield the messages of a notification, one for each language (a query)."""
     for language, addresses in _group_by_language(notice.channel.addresses).items():
         with translation.override(language):
             yield _message(notice, addresses, connection)
@@ -78,7 +78,7 @@ def _message(notice: Notice, addresses: Sequence[str], connection: object) -> Em
         from_email=settings.BONOBOT_EMAIL_FROM,
         to=list(addresses),
         headers={
-            # The same at each attempt, so that a message sent twice shows once.
+            # The same for each attempt, so that duplicates are shown once.
             "Message-ID": f"<{notice.pk}@bonobot>",
             "Auto-Submitted": "auto-generated",
         },
@@ -91,7 +91,7 @@ def _to_single_line(text: str) -> str:
 
 
 def _describe_smtp_error(error: OSError) -> str:  # smtplib's errors are among them
-    """Say what the mail server refused, without what it may quote of the login."""
+    """Describe a mail error without the server's reply, which may quote the credentials."""
     if isinstance(error, SMTPException):
         code = getattr(error, "smtp_code", None)
         return f"The mail server refused ({type(error).__name__}{f' {code}' if code else ''})."

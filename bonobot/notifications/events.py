@@ -1,4 +1,4 @@
-"""Kinds of events, severity, interval; pure."""
+"""Notification events and their severities."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -8,13 +8,13 @@ from enum import IntEnum
 from bonobot.core.i18n.messages import format_message
 
 NONE = timedelta(0)
-# A server that comes and goes is told of once in this time: the next outage waits, and is
-# forgotten when it ends before its turn.
+# For a server that goes down repeatedly, the next notification is delayed by this time, and
+# withdrawn if the outage ends before.
 HOLD = timedelta(minutes=15)
 
 
 class Severity(IntEnum):
-    """How grave something is; channels may ask for the grave alone."""
+    """The severity of an event; channels have a minimum severity."""
 
     INFO = 1
     WARNING = 2
@@ -22,13 +22,13 @@ class Severity(IntEnum):
 
     @property
     def word(self) -> str:
-        """Return the name that people and programs read."""
+        """The lowercase name, as shown and stored."""
         return self.name.lower()
 
 
 @dataclass(frozen=True, slots=True)
 class NotificationEvent:
-    """Something that people can be told of. `hold` is the least time between two of a subject."""
+    """An event to notify of; `min_interval` is the time between two of the same subject."""
 
     code: str
     title: str
@@ -72,11 +72,11 @@ EVENTS: dict[str, NotificationEvent] = {
         NotificationEvent("test", format_message("A test notice"), Severity.INFO),
     )
 }
-# What a channel can choose from; a test goes to whichever channel is tested.
+# The events that a channel can select; a test is sent to the tested channel only.
 CHOSEN = tuple(code for code in EVENTS if code != "test")
 
 
 def is_event_wanted(event: NotificationEvent, *, events: Collection[str], minimum: str) -> bool:
-    """Tell whether a channel for `events` (empty: all) from severity `minimum` on takes it."""
+    """Return whether a channel with these `events` (empty: all) and minimum severity wants it."""
     grave = event.severity >= Severity[minimum.upper()]
     return grave and (not events or event.code in events)

@@ -1,4 +1,4 @@
-"""Channel, Notice."""
+"""Models of notification channels and the outbox."""
 
 from datetime import timedelta
 from typing import ClassVar
@@ -20,14 +20,14 @@ SEVERITIES = [(severity.word, SEVERITY_NAMES[severity.word]) for severity in Sev
 
 
 class Channel(SavesChangedFields, OrganizationModel):
-    """A way to tell people of an organization: e-mail addresses, or a webhook.
+    """A notification channel of an organization: email addresses or a webhook.
 
-    A webhook's address is sealed like its signing secret, because many carry a key in their path;
-    `origin` is what may be shown of it.
+    A webhook's URL is encrypted like its signing secret, because many URLs contain a key; `origin`
+    is the part that may be shown.
     """
 
     class Kind(models.TextChoices):
-        """How it is told."""
+        """The kind of channel."""
 
         EMAIL = "email", _("e-mail")
         WEBHOOK = "webhook", _("webhook")
@@ -61,21 +61,21 @@ class Channel(SavesChangedFields, OrganizationModel):
 
     @property
     def goes_to(self) -> str:
-        """Say where it leads, without what is secret."""
+        """The destination without secret parts."""
         if self.kind == self.Kind.EMAIL:
             return ", ".join(self.addresses)
         return f"{self.origin}/…"
 
     def wants(self, event: str) -> bool:
-        """Tell whether it is told of an event."""
+        """Return whether the channel wants an event."""
         return is_event_wanted(EVENTS[event], events=self.events, minimum=self.minimum)
 
 
 class NoticeQuerySet(ScopedQuerySet):
-    """Notices by what becomes of them."""
+    """Notifications by state."""
 
     def due(self) -> "NoticeQuerySet":
-        """Keep those that wait and whose time has come, of channels that are on."""
+        """Filter waiting notifications of enabled channels whose next attempt is due."""
         return self.filter(
             state=Notice.State.WAITING,
             next_attempt_at__lte=timezone.now(),
@@ -83,26 +83,26 @@ class NoticeQuerySet(ScopedQuerySet):
         )
 
     def given_up(self) -> "NoticeQuerySet":
-        """Keep those of the last day that nobody tries to deliver any more; tests don't count."""
+        """Filter notifications of the last day that finally failed, except tests."""
         since = timezone.now() - timedelta(days=1)
         rows = self.filter(state=Notice.State.FAILED, created_at__gte=since)
         return rows.exclude(event="test")
 
     def untold(self) -> "NoticeQuerySet":
-        """Keep those that nobody has tried to deliver yet."""
+        """Filter waiting notifications without an attempt."""
         return self.filter(state=Notice.State.WAITING, attempts=0)
 
 
 class Notice(OrganizationModel):
-    """One thing that one channel is told: a row of the outbox.
+    """A notification of one channel: a row of the outbox.
 
-    It is written in the transaction of its cause, so that both are kept or lost together. `topic`
-    names the occasion (an outage, a period of a budget): what is told of its end goes to those
-    who were told of its beginning.
+    It is created in the transaction of its event. `topic` identifies the occasion (an outage, a
+    budget period): the notification of its end goes to the channels that were notified of its
+    beginning.
     """
 
     class State(models.TextChoices):
-        """What became of it."""
+        """The state of the delivery."""
 
         WAITING = "waiting", _("waits")
         SENT = "sent", _("sent")
@@ -133,7 +133,7 @@ class Notice(OrganizationModel):
         verbose_name = _("notice")
         verbose_name_plural = _("notices")
         constraints = (
-            # The same thing is told once, however often it is noticed.
+            # One notification per channel, event and topic.
             models.UniqueConstraint(fields=["channel", "event", "topic"], name="notice_once"),
         )
         indexes = (
@@ -149,6 +149,6 @@ class Notice(OrganizationModel):
 
     @property
     def about(self) -> str:
-        """What it is about: the organization by our word for it, all else by its name."""
+        """The subject's name; localized for an organization."""
         named = self.subject_type != "organization"
         return str(self.subject_name) if named else localize_text(self.subject_name)

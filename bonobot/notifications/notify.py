@@ -1,6 +1,6 @@
 """Create notifications in the event's transaction.
 
-Where no channel wants an event that costs one query. Delivery is another process's work.
+Costs one query if no channel wants the event. Another process delivers them.
 """
 
 from collections.abc import Collection
@@ -24,7 +24,7 @@ LONGEST_TOPIC = 200
 
 @dataclass(frozen=True, slots=True)
 class NotificationSubject:
-    """What a notice is about: its type as the audit names it, id, name and page in the admin."""
+    """The subject of a notification: its type in the audit log, id, name and admin page."""
 
     type: str
     id: str
@@ -41,10 +41,10 @@ def notify(
     topic: str,
     among: Collection[UUID] | None = None,
 ) -> int:
-    """Tell every channel that wants the event, once for each topic; return how many rows it made.
+    """Notify every channel that wants the event, once per topic; return the number of rows.
 
-    `among` narrows to these channels. Text of strangers is made visible here. A channel that was
-    told the same of the subject a moment ago is told when the event's hold is over.
+    `only_channels` limits the channels. Hidden characters are made visible. If a channel was
+    recently notified of the same subject, the notification is delayed by the event's interval.
     """
     kind = EVENTS[event]
     channels = [
@@ -63,13 +63,13 @@ def notify(
 
 
 def list_listening_organizations(*events: str) -> set[UUID]:
-    """Return the organizations in which some channel wants one of the events."""
+    """Return the organizations with a channel that wants one of the events."""
     channels = Channel.objects.filter(enabled=True)
     return {one.organization_id for one in channels if any(map(one.wants, events))}
 
 
 def recover(organization_id: UUID, subject: NotificationSubject, text: str, *, topic: str) -> None:
-    """Tell that what `topic` names is over: those who were told of it; others needn't know."""
+    """Notify the channels that were notified of `topic` that it is over; withdraw unsent ones."""
     mine = Notice.objects.for_organization(organization_id).filter(topic=cut(topic))
     mine.untold().update(state=Notice.State.WITHDRAWN, next_attempt_at=None)
     told = set(mine.exclude(state=Notice.State.WITHDRAWN).values_list("channel_id", flat=True))
@@ -86,7 +86,7 @@ def build_notification(
     topic: str,
     at: datetime | None = None,
 ) -> Notice:
-    """Return an unsaved notice of one channel, due `at` (default: now)."""
+    """Return an unsaved notification of one channel, due `due_at` (default: now)."""
     return Notice(
         organization_id=channel.organization_id,
         channel=channel,
@@ -105,7 +105,7 @@ def build_notification(
 
 
 def cut(topic: str) -> str:
-    """Return a topic that fits its column and stays what it names."""
+    """Return a topic that fits its column; a digest keeps long ones unique."""
     if len(topic) <= LONGEST_TOPIC:
         return topic
     return f"{topic[: LONGEST_TOPIC - 65]}:{sha256(topic.encode()).hexdigest()}"
@@ -114,7 +114,7 @@ def cut(topic: str) -> str:
 def _load_next_allowed_times(
     channels: Collection[Channel], kind: NotificationEvent, subject: NotificationSubject
 ) -> dict[UUID, datetime]:
-    """Return when each channel may be told of this subject again; absent means now."""
+    """Return when each channel may be notified of this subject again; absent means now."""
     if not kind.hold:
         return {}
     recent = Notice.objects.filter(

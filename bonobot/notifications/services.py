@@ -1,4 +1,4 @@
-"""Create, change, delete channels."""
+"""Create, update and delete notification channels."""
 
 import secrets
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ SHORTEST_SECRET = 16
 
 @dataclass(frozen=True)
 class NotificationChannelSpec:
-    """A channel as it is written. `url` and `secret` blank or masked keep what is stored."""
+    """The input of a channel. A blank or masked `url` or `secret` keeps the stored value."""
 
     name: str
     kind: str
@@ -45,9 +45,9 @@ class NotificationChannelSpec:
 def save_channel(
     principal: Principal, spec: NotificationChannelSpec, channel: Channel | None = None
 ) -> tuple[Channel, str]:
-    """Make or change a channel; return it, and the signing secret if one was made up for it.
+    """Create or update a channel; return it and the signing secret if one was generated.
 
-    Raises `Forbidden`, `Invalid` and `EgressDenied` naming the field, `Conflict` (`name_taken`).
+    Raises `Forbidden`, `InvalidInput` and `EgressDenied` with the field, `Conflict` (`name_taken`).
     """
     principal.require(Action.MANAGE_NOTICES)
     adding = channel is None
@@ -71,7 +71,7 @@ def save_channel(
 
 
 def remove_channel(principal: Principal, channel: Channel) -> None:
-    """Delete a channel with what it was told; the audit keeps its name."""
+    """Delete a channel with its notifications; the audit log keeps its name."""
     principal.require(Action.MANAGE_NOTICES)
     with record_change(
         organization_id=channel.organization_id,
@@ -148,7 +148,7 @@ def _check_webhook(principal: Principal, spec: NotificationChannelSpec, row: Cha
 
 
 def _fill(row: Channel, spec: NotificationChannelSpec) -> str:
-    """Put the specification into the row; return the secret that was made up, if one was."""
+    """Apply the spec to the row; return the generated secret, if any."""
     row.name, row.kind = spec.name.strip(), spec.kind
     row.events = [event for event in CHOSEN if event in spec.events]
     row.minimum, row.enabled = spec.minimum, spec.enabled

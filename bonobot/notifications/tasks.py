@@ -1,4 +1,4 @@
-"""Celery: deliver, prune."""
+"""Celery tasks of notifications."""
 
 from celery import shared_task
 

@@ -1,8 +1,8 @@
-"""Signed POST of a notification.
+"""Send notifications as signed webhook requests.
 
-A receiver checks `Bonobot-Signature`: `v1=` and the hexadecimal HMAC-SHA256, by the channel's
-secret, of the header `Bonobot-Timestamp` (seconds since 1970), a dot, and the body as it came. The
-id in `Idempotency-Key` stays the same when a notice is sent again.
+A receiver checks `Bonobot-Signature`: `v1=` and the hexadecimal HMAC-SHA256, with the channel's
+secret, of the header `Bonobot-Timestamp` (seconds since 1970), a dot, and the raw body. The id in
+`Idempotency-Key` stays the same for repeated attempts.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ BESIDE_EACH_OTHER = 16
 
 
 def build_body(notice: Notice) -> bytes:
-    """Return what a webhook gets: JSON in UTF-8."""
+    """Return the JSON body of a notification in UTF-8."""
     organization = notice.organization
     link = f"{settings.BONOBOT_URL}{notice.link}" if notice.link else ""
     return json.dumps(
@@ -54,7 +54,7 @@ def build_body(notice: Notice) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class WebhookRequest:
-    """One notice, ready to be sent: no row is read after this."""
+    """The request of a notification; sending it needs no database access."""
 
     where: str
     allow_private: bool
@@ -64,7 +64,7 @@ class WebhookRequest:
 
 
 def post_of(notice: Notice) -> WebhookRequest:
-    """Return what is sent for a notice, signed now; raises `UnreadableSecret`."""
+    """Return the signed request of a notification; raises `UnreadableSecret`."""
     channel, body = notice.channel, build_body(notice)
     timestamp = int(timezone.now().timestamp())
     headers = {
@@ -78,7 +78,7 @@ def post_of(notice: Notice) -> WebhookRequest:
 
 
 async def send_all(posts: Sequence[WebhookRequest]) -> list[str]:
-    """Send beside each other; return what went wrong with each, blank if nothing."""
+    """Send requests concurrently; return the error of each, blank for success."""
     gate = asyncio.Semaphore(BESIDE_EACH_OTHER)
 
     async def one(post: WebhookRequest) -> str:
@@ -89,7 +89,7 @@ async def send_all(posts: Sequence[WebhookRequest]) -> list[str]:
 
 
 async def send(post: WebhookRequest) -> str:
-    """Send one; return what went wrong, blank when the receiver took it."""
+    """Send one request; return the error, blank for success."""
     client = build_guarded_client(
         allow_private=post.allow_private,
         connect_s=CONNECT_S,

@@ -1,8 +1,7 @@
-"""Bonobot as an authorization server: programs are let in by people, without a pasted token.
+"""The OAuth authorization server: people authorize clients instead of pasting tokens.
 
-Optional (the extra `oauth`, `BONOBOT_OAUTH`): a program at one of our addresses is told to come
-here (RFC 9728), reads how (RFC 8414), says who it is (a client id metadata document, or RFC 7591),
-sends its person to a page that asks, and gets tokens of a grant
-(`bonobot.accounts.tokens.services`), which it renews by itself. The protocol's machinery is Django
-OAuth Toolkit's; it is bound here.
+Optional (the extra `oauth`, `BONOBOT_OAUTH`). A client finds the server through resource metadata
+(RFC 9728) and server metadata (RFC 8414), identifies itself (client id metadata document or RFC
+7591), sends its user to the consent page, and gets access and refresh tokens of a grant
+(`bonobot.accounts.tokens.services`). Based on Django OAuth Toolkit.
 """

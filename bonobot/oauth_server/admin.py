@@ -1,4 +1,4 @@
-"""Pages of authorized clients."""
+"""Admin pages of authorized clients."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ ROLES = dict(ROLE_CHOICES)
 
 @require_http_methods(["GET", "POST"])
 def show_own_grants(request: HttpRequest) -> HttpResponseBase:
-    """Show what the person lets programs do, everywhere, and end one."""
+    """Show the user's grants in all organizations, or revoke one."""
     user: Any = request.user
     if request.method == "POST":
         ended = consents.end_own(
@@ -44,7 +44,7 @@ def show_own_grants(request: HttpRequest) -> HttpResponseBase:
 
 @require_http_methods(["GET", "POST"])
 def show_organization_clients(request: HttpRequest) -> HttpResponseBase:
-    """Show the programs that people of the organization let in, and remove one."""
+    """Show the clients authorized by members of the organization, or remove one."""
     principal = resolve_principal(request)
     if request.method == "POST":
         ended = consents.remove(principal, request.POST.get("program", ""))

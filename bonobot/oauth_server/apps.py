@@ -1,10 +1,10 @@
-"""App configuration, only while switched on."""
+"""App configuration; installed only if the authorization server is enabled."""
 
 from django.apps import AppConfig
 
 
 class OAuthServerConfig(AppConfig):
-    """Bonobot as an authorization server."""
+    """The authorization server."""
 
     name = "bonobot.oauth_server"
     label = "authority"

@@ -1,8 +1,8 @@
-"""Read and check an authorization request; resource indicators.
+"""Parse and check authorization requests and resource indicators.
 
-Faults come in two kinds: those of which only the person may learn, since nobody knows where the
-program is, and those that the program may be told, if the person sends them there. Nothing sends a
-browser anywhere by itself: whoever registers a program could have it sent to any site.
+Some errors are shown to the user only, because the redirect URI isn't trusted; others may be sent
+to the client if the user confirms. There are no automatic error redirects: otherwise anyone could
+register a client to redirect browsers to any site.
 """
 
 import re
@@ -32,7 +32,7 @@ from bonobot.oauth_server.protected_resources import ResourceAddress, parse_reso
 
 
 def parse_resource_address(resource: str) -> ResourceAddress | None:
-    """Return the gateway's address that a resource is; None for another resource."""
+    """Return the gateway address of a resource URL, or None for other URLs."""
     begin = settings.BONOBOT_URL
     if not resource.startswith(f"{begin}/"):
         return None
@@ -40,7 +40,7 @@ def parse_resource_address(resource: str) -> ResourceAddress | None:
 
 
 def normalize_resource(resource: str) -> str:
-    """Return a resource as its grants have it; blank for one that isn't ours."""
+    """Return a resource URL as stored in grants; blank if it isn't ours."""
     address = parse_resource_address(resource)
     return f"{settings.BONOBOT_URL}{address.path}" if address else ""
 
@@ -55,7 +55,7 @@ SHOWN = 200
 
 
 class AuthorizationRefused(Problem):
-    """A request that nobody is asked about; `back` is where the program may be told, or blank."""
+    """The request is invalid; `back` is the redirect that reports it to the client, or blank."""
 
     code = "bad_request"
     status = 400
@@ -69,7 +69,7 @@ class AuthorizationRefused(Problem):
 
 @dataclass(frozen=True, slots=True)
 class AuthorizationRequest:
-    """What is asked for, by whom, and where the answer goes."""
+    """A valid authorization request of a client."""
 
     program: Application
     redirect_uri: str
@@ -81,29 +81,29 @@ class AuthorizationRequest:
 
     @property
     def name(self) -> str:
-        """What the program calls itself: a stranger's word."""
+        """The client's name for itself; untrusted text."""
         said = self.program.name or self.host or self.program.client_id
         return " ".join(make_visible(said, SHOWN).split())
 
     @property
     def host(self) -> str:
-        """Whose program it is, as far as that is known; blank for one that registered itself."""
+        """The host of the client's metadata document; blank after dynamic registration."""
         by_document = self.program.registration_source == Application.RegistrationSource.CIMD
         return urlsplit(self.program.client_id).netloc if by_document else ""
 
     @property
     def resource(self) -> str:
-        """The address, as grants have it."""
+        """The resource URL as stored in grants."""
         return f"{settings.BONOBOT_URL}{self.address.path}"
 
     def denied(self) -> str:
-        """Return where the program learns that the person said no."""
+        """Return the redirect URL for a denied request."""
         return build_error_redirect(
             self.redirect_uri, errors.AccessDeniedError(state=self.state or None)
         )
 
     def granted(self, request: HttpRequest, grant: Token, scopes: tuple[str, ...]) -> str:
-        """Return where the program gets its code; raises `Refused`."""
+        """Create a code; return the redirect URL with it. Raises `AuthorizationRefused`."""
         more = {"grant": grant, "resource": [grant.resource], "nonce": None, "claims": None}
         try:
             found, _headers, _body, _status = get_oauthlib_core().create_authorization_response(
@@ -119,7 +119,7 @@ class AuthorizationRequest:
 
 
 def read_authorization_request(request: HttpRequest) -> AuthorizationRequest:
-    """Return what the address of the page asks for; raises `Refused`."""
+    """Parse the authorization request of the consent page; raises `AuthorizationRefused`."""
     try:
         scopes, credentials = get_oauthlib_core().validate_authorization_request(request)
     except OAuthToolkitError as fault:
@@ -164,7 +164,7 @@ def _is_s256(credentials: Mapping[str, Any]) -> bool:
 
 
 def build_error_redirect(redirect_uri: str, fault: errors.OAuth2Error) -> str:
-    """Return a program's address with an error in it, and with who says so (RFC 9207)."""
+    """Return the redirect URL with an error and the issuer (RFC 9207)."""
     members = [(name, value) for name, value in fault.twotuples if value]
     found: str = add_params_to_uri(redirect_uri, [*members, ("iss", settings.BONOBOT_URL)])
     return found
@@ -173,7 +173,7 @@ def build_error_redirect(redirect_uri: str, fault: errors.OAuth2Error) -> str:
 def _find_document_error(
     request: HttpRequest, fault: OAuthToolkitError
 ) -> AuthorizationRefused | None:
-    """Return what a person is told of a program whose document can't be read, if that is it."""
+    """Return the error for an unreadable client metadata document, if that is the cause."""
     client_id = request.GET.get("client_id", "")
     unknown = isinstance(fault.oauthlib_error, errors.InvalidClientIdError)
     if not (unknown and client_id.startswith("https://")):

@@ -1,14 +1,15 @@
-"""Dynamic registration, metadata documents, redirect URIs, throttle.
+"""Client registration: dynamic registration, metadata documents, redirect URIs, rate limit.
 
-Anybody may do so, so it gives nothing: what a program may is said by a person, on a page that shows
-where it would send them. There are bounds to how many register, and those that nobody let in go.
+Anyone may register a client, so registration grants nothing: a user decides on the consent page,
+which shows the redirect destination. Registrations are rate limited, and clients that nobody
+authorized are deleted.
 
-To a site over TLS, to this computer, or to a program that has a scheme of its own. Which of a
-program's own addresses it is, and that it is that very one, is the toolkit's to look at; the port
-of the loopback may be any.
+A redirect URI is https, loopback, or a custom scheme. The toolkit checks that it is one of the
+client's; the port of a loopback URI is arbitrary.
 
-The address is a stranger's, so it is read through egress: https, to a public address that was
-judged, no redirect, little and soon. And only while a person is there who was sent by the program.
+Metadata documents are untrusted, so they are fetched through the egress guard: https, public
+addresses, no redirects, small, with a short timeout, and only for the consent page of a signed-in
+user.
 """
 
 import asyncio
@@ -48,33 +49,32 @@ Kind = Literal["site", "computer", "app"]
 
 @dataclass(frozen=True, slots=True)
 class RedirectDestination:
-    """Where a person would be sent: a site's host, this computer, or a scheme."""
+    """The destination of a redirect: a site's host, this computer, or a custom scheme."""
 
     kind: Kind
     name: str
 
     @property
     def sources(self) -> str:
-        """What a page that leads there allows its forms (Content-Security-Policy).
+        """The `form-action` sources of a page that redirects there (Content-Security-Policy).
 
-        Browsers look at each address on the way, and a site may send people on.
+        Browsers check each redirect, and a site may redirect further.
         """
         kinds = {"site": "https:", "computer": "http: https:", "app": f"{self.name}:"}
         return f"'self' {kinds[self.kind]}"
 
 
 def is_named(uri: str, named: Collection[str]) -> bool:
-    """Tell whether a redirect URI is one of these letter by letter, but for a loopback's port."""
+    """Return whether a redirect URI equals a registered one, ignoring a loopback's port."""
     return uri in named or _PORT.sub(r"\1", uri) in {
         _PORT.sub(r"\1", one) for one in named if _PORT.match(one)
     }
 
 
 def parse_redirect_uri(uri: str, schemes: Collection[str]) -> RedirectDestination | None:
-    """Return where a redirect URI leads; None for one that nobody is sent to.
+    """Return the destination of a redirect URI, or None if it isn't allowed.
 
-    `schemes` are those of programs that are known; names of domains turned around, as RFC 8252
-    asks for, need not be known.
+    `schemes` are the allowed custom schemes; reverse domain names (RFC 8252) are always allowed.
     """
     if not 0 < len(uri) <= LONGEST or not uri.isascii() or not uri.isprintable():
         return None
@@ -97,14 +97,14 @@ def parse_redirect_uri(uri: str, schemes: Collection[str]) -> RedirectDestinatio
 
 LONGEST_NAME = 100
 MOST_REDIRECTS = 10
-# How many are kept that nobody has let in yet, and for how long.
+# How many clients without a grant are kept, and for how long.
 MOST_UNUSED = 1_000
 UNUSED = timedelta(days=1)
 CODE_GRANT = "authorization_code"
 
 
 class InvalidClientMetadata(Problem):
-    """What a program says of itself can't be taken (RFC 7591 section 3.2.2)."""
+    """The client metadata isn't valid (RFC 7591 section 3.2.2)."""
 
     code = "invalid_client_metadata"
     status = 400
@@ -112,14 +112,14 @@ class InvalidClientMetadata(Problem):
 
 @dataclass(frozen=True, slots=True)
 class ClientMetadata:
-    """What a program says of itself: a stranger's words."""
+    """The metadata of a client; untrusted text."""
 
     name: str
     redirect_uris: tuple[str, ...]
 
 
 def read(said: Mapping[str, Any]) -> ClientMetadata:
-    """Return what a program says of itself; raises `BadMetadata`."""
+    """Parse client metadata; raises `InvalidClientMetadata`."""
     name = said.get("client_name", "")
     uris = said.get("redirect_uris")
     if not isinstance(name, str):
@@ -150,7 +150,7 @@ def read(said: Mapping[str, Any]) -> ClientMetadata:
 
 
 def register(program: ClientMetadata) -> Application:
-    """Keep a program and return it; what was there longest and unused makes room."""
+    """Create a client and return it; delete the oldest unused clients beyond the maximum."""
     made = Application.objects.create(
         name=program.name,
         redirect_uris=" ".join(program.redirect_uris),
@@ -166,7 +166,7 @@ def register(program: ClientMetadata) -> Application:
 
 
 def filter_unused_clients(since: datetime | None = None) -> "QuerySet[Application]":
-    """Return the programs that came by themselves and that nobody ever let in."""
+    """Return the self-registered clients that were never authorized."""
     let_in = Token.objects.filter(client_id=OuterRef("client_id"))
     found = Application.objects.filter(~Exists(let_in)).exclude(
         registration_source=Application.RegistrationSource.MANUAL
@@ -175,15 +175,15 @@ def filter_unused_clients(since: datetime | None = None) -> "QuerySet[Applicatio
 
 
 def prune() -> int:
-    """Remove the programs that nobody has let in for a day; return how many."""
+    """Delete clients that nobody authorized within a day; return how many."""
     removed, _each = filter_unused_clients(timezone.now() - UNUSED).delete()
     return int(removed)
 
 
 def build_registration_response(application: Application) -> dict[str, Any]:
-    """Return what a program is told when it has registered: also what it got in place of its wish.
+    """Return the response to a registration, with the values that were actually registered.
 
-    There are public programs only, so a secret that was asked for isn't given.
+    Clients are always public, so there is no secret.
     """
     return {
         "client_id": application.client_id,
@@ -205,21 +205,21 @@ _MAX_AGE = re.compile(r"max-age\s*=\s*([0-9]{1,9})", re.ASCII)
 
 
 class ConsentPagePermission:
-    """Lets documents be read on the page that asks a person, and nowhere else.
+    """Allows fetching metadata documents on the consent page only.
 
-    Programs come to the other addresses without anybody: there a name that isn't known stays so.
+    Other endpoints are called without a signed-in user, so unknown clients stay unknown there.
     """
 
     def has_permission(self, request: Any, client_id: str) -> bool:
-        """Tell whether a document may be read for this request."""
+        """Return whether a document may be fetched for this request."""
         return urlsplit(str(request.uri)).path == "/oauth/authorize"
 
 
 class ClientMetadataFetcher:
-    """What the toolkit reads documents with."""
+    """Fetches client metadata documents for the toolkit."""
 
     def fetch(self, client_id: str) -> tuple[dict[str, Any], int]:
-        """Return a document and for how many seconds it is believed; raises `CIMDError`."""
+        """Return a document and its lifetime in seconds; raises `CIMDError`."""
         _check(client_id)
         try:
             return get_runtime().call(_fetch, client_id)
@@ -228,7 +228,7 @@ class ClientMetadataFetcher:
 
 
 def _check(client_id: str) -> None:
-    """Raise `CIMDError` for what can't be the address of such a document (section 3)."""
+    """Raise `CIMDError` if a client id isn't a valid document URL (section 3)."""
     try:
         parts = urlsplit(client_id)
         _port = parts.port
@@ -260,7 +260,7 @@ async def _fetch(client_id: str) -> tuple[dict[str, Any], int]:
     if not isinstance(document, dict):
         raise InvalidClientMetadata("It is no object.")
     program = read(document)
-    # Only what was looked at goes on: the toolkit stores it.
+    # Return checked fields only, because the toolkit stores them.
     known = {
         "client_id": document.get("client_id"),
         "client_name": program.name,
@@ -288,14 +288,14 @@ _lock = Lock()
 
 
 class TooManyRegistrations(Problem):
-    """So many programs registered from there that no other may for a while."""
+    """Too many registrations from the same address."""
 
     code = "too_many_registrations"
     status = 429
 
 
 def check(address: str) -> None:
-    """Count a registration; raises `TooMany`."""
+    """Count a registration; raises `TooManyRegistrations`."""
     place = extract_address_prefix(address)
     with _lock:
         verdict = admit(

@@ -1,6 +1,6 @@
-"""What people may grant a client, granted, and ended.
+"""Consents: what a user can grant a client, and existing grants.
 
-Programs register with the installation; an organization knows those that one of its people let in.
+Clients register with the installation; an organization sees those that a member authorized.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ from bonobot.oauth_server.protected_resources import ResourceAddress, find_resou
 
 @dataclass(frozen=True, slots=True)
 class ClientGrant:
-    """A grant, with the names of the agents that it is for; none: all that its role reaches."""
+    """A grant with the names of its agents; empty means all that its role can access."""
 
     grant: Token
     agents: tuple[str, ...]
@@ -33,7 +33,7 @@ class ClientGrant:
 
 @dataclass(frozen=True, slots=True)
 class AuthorizedClient:
-    """A program that people of an organization let in, and since when it is registered here."""
+    """A client that members of an organization authorized, and when it was registered."""
 
     client_id: str
     registered_at: datetime | None
@@ -41,23 +41,23 @@ class AuthorizedClient:
 
     @property
     def name(self) -> str:
-        """What it calls itself: a stranger's word."""
+        """The client's name for itself; untrusted text."""
         return self.let_in[0].grant.client or self.client_id
 
     @property
     def last_used_at(self) -> datetime | None:
-        """When one of its grants was used last."""
+        """When one of its grants was last used."""
         used = [one.grant.last_used_at for one in self.let_in if one.grant.last_used_at]
         return max(used, default=None)
 
 
 def list_own_grants(user: User, reached: QuerySet[Organization]) -> list[ClientGrant]:
-    """Return what a person lets programs do by now, in the organizations that are reached."""
+    """Return a user's active grants in these organizations."""
     return _add_agent_names(_list_user_grants(user, reached))
 
 
 def end_own(user: User, reached: QuerySet[Organization], grant_id: object) -> Token:
-    """End what a person gave to a program; raises `NotFound` for what isn't theirs, or over."""
+    """Revoke a user's own grant and return it; raises `NotFound` if there is no active one."""
     found = next(
         (one for one in _list_user_grants(user, reached) if str(one.pk) == str(grant_id)), None
     )
@@ -70,9 +70,9 @@ def end_own(user: User, reached: QuerySet[Organization], grant_id: object) -> To
 
 
 def list_authorized_clients(principal: Principal) -> list[AuthorizedClient]:
-    """Return the programs that people of the organization let in, the latest first (3 queries).
+    """Return the clients that members of the organization authorized, newest first (3 queries).
 
-    Raises `Forbidden` for those who may not end them.
+    Raises `Forbidden` without the permission to revoke them.
     """
     principal.require(Action.MANAGE_TOKENS)
     by_program: dict[str, list[ClientGrant]] = {}
@@ -88,11 +88,10 @@ def list_authorized_clients(principal: Principal) -> list[AuthorizedClient]:
 
 
 def remove(principal: Principal, client_id: str) -> int:
-    """End all that people of the organization gave to a program; return how much that was.
+    """Revoke all grants of a client in the organization; return how many.
 
-    A program that nobody else lets in, in no organization, is no longer registered.
-
-    Raises `Forbidden`, and `NotFound` for one that nobody here let in.
+    Deletes the client if no grants in other organizations remain. Raises `Forbidden`, and
+    `NotFound` if the client has no grants here.
     """
     principal.require(Action.MANAGE_TOKENS)
     mine = [one for one in _list_active_grants(principal) if one.client_id == client_id]
@@ -137,9 +136,9 @@ def _add_agent_names(grants: Sequence[Token]) -> list[ClientGrant]:
 
 MOST_ORGANIZATIONS = 50
 MOST_AGENTS = 100
-# What somebody without a word for it usually means by an address.
+# The scope that is preselected for a kind of resource.
 USUAL = {"organization": TokenScope.AGENTS, "agent": TokenScope.TOOLS, "server": TokenScope.TOOLS}
-# Of a role that may do none of these, a program has no use at the address.
+# A role is offered only if it allows one of these actions on the kind of resource.
 USES: dict[str, tuple[Action, ...]] = {
     "organization": (Action.RUN_AGENTS, Action.VIEW),
     "agent": (Action.USE_TOOLS,),
@@ -149,7 +148,7 @@ USES: dict[str, tuple[Action, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class ConsentOption:
-    """What can be given in one organization: one of `roles`, the least first, and agents."""
+    """What a user can grant in one organization: one of `roles`, lowest first, and agents."""
 
     organization: Organization
     place: str
@@ -160,7 +159,7 @@ class ConsentOption:
 
 @dataclass(frozen=True, slots=True)
 class ConsentChoice:
-    """What a person chose."""
+    """The user's choice."""
 
     role: str
     scopes: Sequence[str]
@@ -170,9 +169,9 @@ class ConsentChoice:
 def list_consent_options(
     user: User, reached: QuerySet[Organization], address: ResourceAddress
 ) -> list[ConsentOption]:
-    """Return what a person can give at an address; nothing where they have no business there.
+    """Return what a user can grant for a resource; empty without access to it.
 
-    `reached` are the organizations that their session opens.
+    `organizations` are those that the session can access.
     """
     theirs = reached.filter(halted_at=None)[:MOST_ORGANIZATIONS]
     found = (_build_consent_option(user, one, address) for one in theirs)
@@ -180,7 +179,7 @@ def list_consent_options(
 
 
 def get_default_scopes(asked: AuthorizationRequest) -> tuple[str, ...]:
-    """Return the scopes that are ticked before the person says anything: not to manage."""
+    """Return the preselected scopes, without managing if possible."""
     plain = tuple(scope for scope in asked.scopes if scope != TokenScope.MANAGE)
     fitting = tuple(scope for scope in plain if scope == USUAL[asked.address.kind])
     return fitting or plain or asked.scopes
@@ -189,7 +188,7 @@ def get_default_scopes(asked: AuthorizationRequest) -> tuple[str, ...]:
 def grant_consent(
     user: User, asked: AuthorizationRequest, offer: ConsentOption, choice: ConsentChoice
 ) -> Token:
-    """Let the program in as the person chose; raises `Invalid`, `Forbidden`."""
+    """Create the grant that the user chose; raises `InvalidInput` and `Forbidden`."""
     if choice.role not in offer.roles:
         raise InvalidInput("Choose one of the roles.", field="role")
     if not choice.scopes or not set(choice.scopes) <= set(asked.scopes):
@@ -228,7 +227,7 @@ def _build_consent_option(
         for role in list_roles_within(principal.role)
         if any(may(role, action) for action in uses)
     )
-    # Of roles that may as much, the one that reads nothing comes first.
+    # Roles without view permission come first.
     roles = tuple(sorted(roles, key=lambda role: may(role, Action.VIEW)))
     directory = get_agent_directory()
     if address.kind == "agent":

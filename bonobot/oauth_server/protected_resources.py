@@ -1,6 +1,6 @@
-"""The resources that grants are for (RFC 8707): addresses that a package above serves.
+"""The protected resources that grants are for (RFC 8707).
 
-The gateway, which lies above, registers how its addresses are read and what they stand for.
+The gateway, an upper package, registers how its addresses are parsed and resolved.
 """
 
 from collections.abc import Callable
@@ -15,21 +15,21 @@ ResourceKind = Literal["organization", "agent", "server"]
 
 
 class ResourceAddress(Protocol):
-    """The path of a resource, as it was read."""
+    """The parsed path of a resource."""
 
     @property
     def kind(self) -> ResourceKind:
-        """What it is the address of."""
+        """The kind of resource."""
         ...
 
     @property
     def path(self) -> str:
-        """The path, without a slash at its end."""
+        """The path without a trailing slash."""
         ...
 
 
 class ResourceTarget(Protocol):
-    """What an address stands for, for one principal."""
+    """The object at an address."""
 
     @property
     def id(self) -> UUID:
@@ -38,16 +38,15 @@ class ResourceTarget(Protocol):
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """The name of the object."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ProtectedResources:
-    """How addresses are read and found.
+    """The functions that parse and resolve addresses.
 
-    `parse` returns None for a path that isn't one; `find` raises `Problem` for what the principal
-    has no business at.
+    `parse` returns None for other paths; `find` raises `Problem` if the principal has no access.
     """
 
     parse: Callable[[str], ResourceAddress | None]
@@ -60,15 +59,15 @@ _resources: ExtensionPoint[ProtectedResources] = ExtensionPoint(
 
 
 def register_protected_resources(resources: ProtectedResources) -> None:
-    """Set the resources that grants are for."""
+    """Register the functions for the protected resources."""
     _resources.register(resources)
 
 
 def parse_resource_path(path: str) -> ResourceAddress | None:
-    """Return the address that a path is; None for one that isn't a resource's."""
+    """Return the address of a path, or None if it isn't a resource."""
     return _resources.get().parse(path)
 
 
 def find_resource_target(address: ResourceAddress, principal: Principal) -> ResourceTarget:
-    """Return what an address stands for; raises `Problem` for what this principal can't use."""
+    """Return the object at an address; raises `Problem` if the principal has no access."""
     return _resources.get().find(address, principal)

@@ -1,8 +1,8 @@
-"""Oauthlib's validator: codes and refresh tokens.
+"""The oauthlib validator for authorization codes and refresh tokens.
 
-Each text names its grant by the token's public key: `bnc_<key>_…` is a code, `bnr_<key>_…` a
-refresh token, `bno_<key>_…` an access token. Rows hold digests of them, nothing else. What is used
-twice was stolen from somebody, and ends the grant (RFC 6749 section 4.1.2, RFC 9700 section 4.14).
+Each token contains the public key of its grant: `bnc_<key>_…` is a code, `bnr_<key>_…` a refresh
+token, `bno_<key>_…` an access token. The database has digests only. Reusing a code or refresh token
+revokes the grant (RFC 6749 section 4.1.2, RFC 9700 section 4.14).
 """
 
 import secrets
@@ -23,10 +23,10 @@ CODE, REFRESH = "bnc", "bnr"
 
 
 class OAuthRequestValidator(OAuth2Validator):
-    """Binds the toolkit's codes and tokens to grants."""
+    """Connects the toolkit's codes and tokens with grants."""
 
     def _load_application(self, client_id: str, request: Any) -> Any:
-        """Return the program of a name; PostgreSQL can't even look for one with a NUL in it."""
+        """Return a client by id; None for an id with NUL, which PostgreSQL refuses to query."""
         if "\x00" in (client_id or ""):
             return None
         return super()._load_application(client_id, request)
@@ -36,7 +36,7 @@ class OAuthRequestValidator(OAuth2Validator):
     def save_authorization_code(
         self, client_id: str, code: dict[str, str], request: Any, *args: Any, **kwargs: Any
     ) -> None:
-        """Keep the digest of a code for the grant that was just given."""
+        """Create a code for the new grant and store its digest."""
         text = generate_token(CODE, request.grant)
         self._create_authorization_code(request, {"code": hash_token(text)})
         code["code"] = text
@@ -44,7 +44,7 @@ class OAuthRequestValidator(OAuth2Validator):
     def validate_code(
         self, client_id: str, code: str, client: Any, request: Any, *args: Any, **kwargs: Any
     ) -> bool:
-        """Tell whether a code is one that was given to this program and not used yet."""
+        """Return whether a code belongs to this client and is unused; reuse revokes its grant."""
         row = Grant.objects.filter(code=hash_token(code), application=client).first()
         grant = grant_of(code, CODE)
         if row is None or grant is None:
@@ -59,7 +59,7 @@ class OAuthRequestValidator(OAuth2Validator):
     def invalidate_authorization_code(
         self, client_id: str, code: str, request: Any, *args: Any, **kwargs: Any
     ) -> None:
-        """Let a code be used once; its row stays for a while, to know it again."""
+        """Mark a code as used; its row is kept for a while to detect reuse."""
         now = timezone.now()
         mine = Grant.objects.filter(code=hash_token(code), expires__gt=now)
         if not mine.update(expires=now):
@@ -68,17 +68,17 @@ class OAuthRequestValidator(OAuth2Validator):
     def confirm_redirect_uri(
         self, client_id: str, code: str, redirect_uri: str, client: Any, *args: Any, **kwargs: Any
     ) -> bool:
-        """Tell whether the code was sent to this very address."""
+        """Return whether the code was sent to this redirect URI."""
         found = super().confirm_redirect_uri(client_id, hash_token(code), redirect_uri, client)
         return bool(found)
 
     def get_code_challenge(self, code: str, request: Any) -> str | None:
-        """Return the challenge that the code's program has to answer."""
+        """Return the PKCE challenge of a code."""
         found: str | None = super().get_code_challenge(hash_token(code), request)
         return found
 
     def get_code_challenge_method(self, code: str, request: Any) -> str | None:
-        """Return how it is answered."""
+        """Return the PKCE method of a code."""
         found: str | None = super().get_code_challenge_method(hash_token(code), request)
         return found
 
@@ -87,7 +87,7 @@ class OAuthRequestValidator(OAuth2Validator):
     def validate_refresh_token(
         self, refresh_token: str, client: Any, request: Any, *args: Any, **kwargs: Any
     ) -> bool:
-        """Tell whether a refresh token is this program's; one that was used ends its grant."""
+        """Return whether a refresh token belongs to this client; reuse revokes its grant."""
         grant = grant_of(refresh_token, REFRESH)
         good = grant is not None and super().validate_refresh_token(refresh_token, client, request)
         if good:
@@ -99,7 +99,7 @@ class OAuthRequestValidator(OAuth2Validator):
     def _save_bearer_token(
         self, token: dict[str, Any], request: Any, *args: Any, **kwargs: Any
     ) -> None:
-        """Give the grant its next text; of several who ask at once, one gets it."""
+        """Rotate the grant's token; of concurrent requests only one succeeds."""
         grant: Token = request.grant
         _check_resource(request, grant)
         spent = getattr(request, "refresh_token_instance", None)
@@ -121,7 +121,7 @@ class OAuthRequestValidator(OAuth2Validator):
     def revoke_token(
         self, token: str, token_type_hint: str, request: Any, *args: Any, **kwargs: Any
     ) -> None:
-        """End the grant of one of its texts (RFC 7009); another program's answer alike."""
+        """Revoke the grant of a token (RFC 7009); tokens of other clients are ignored."""
         mine = {"token_checksum": hash_token(token), "application": request.client}
         known = any(kind.objects.filter(**mine).exists() for kind in (AccessToken, RefreshToken))
         super().revoke_token(token, token_type_hint, request)
@@ -131,17 +131,17 @@ class OAuthRequestValidator(OAuth2Validator):
 
 
 def hash_token(text: str) -> str:
-    """Return what is kept of a code; the texts are too long to be guessed from it."""
+    """Return the stored digest of a token; tokens have enough entropy for a plain hash."""
     return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def generate_token(prefix: str, grant: Token) -> str:
-    """Return a text that nobody has seen, for a grant."""
+    """Return a new random token of a grant."""
     return f"{prefix}_{grant.key}_{secrets.token_urlsafe(32)}"
 
 
 def grant_of(text: str, *prefixes: str) -> Token | None:
-    """Return the grant that a text says it is of; what the text is worth isn't known by that."""
+    """Return the grant that a token names, or None; doesn't validate the token."""
     prefix, _, rest = text.partition("_")
     key = rest.partition("_")[0]
     if (prefixes and prefix not in prefixes) or not key.isalnum():
@@ -156,7 +156,7 @@ def _is_used_token(refresh_token: str) -> bool:
 
 
 def _revoke_refresh_token(refresh_token: Any) -> bool:
-    """Use a refresh token up, with the access token that came with it; False if it was before."""
+    """Revoke a refresh token and its access token; return False if it was already revoked."""
     live = RefreshToken.objects.filter(pk=refresh_token.pk, revoked=None)
     if not live.update(revoked=timezone.now(), access_token=None):
         return False
@@ -165,7 +165,7 @@ def _revoke_refresh_token(refresh_token: Any) -> bool:
 
 
 def _check_resource(request: Any, grant: Token) -> None:
-    """Raise where a program asks for another address than its person gave it (RFC 8707)."""
+    """Raise if a request names another resource than the grant's (RFC 8707)."""
     asked = [value for name, value in request.decoded_body or () if name == "resource"]
     if any(normalize_resource(one) != grant.resource for one in asked):
         raise errors.CustomOAuth2Error(

@@ -1,4 +1,4 @@
-"""Celery: prune unused clients."""
+"""Celery tasks of the authorization server."""
 
 from celery import shared_task
 from django.utils import timezone

@@ -1,4 +1,4 @@
-"""Addresses, only while switched on."""
+"""URLs of the authorization server; included only if it is enabled."""
 
 from django.urls import path
 

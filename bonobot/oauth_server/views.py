@@ -1,4 +1,4 @@
-"""Metadata, consent page, token, revoke, register."""
+"""Views of the authorization server: metadata, consent page, tokens, revocation, registration."""
 
 import json
 from typing import Any
@@ -49,7 +49,7 @@ ROLE_MEANS = {
 @login_not_required
 @require_GET
 def serve_metadata(request: HttpRequest) -> HttpResponse:
-    """Say where things are and what is taken (RFC 8414)."""
+    """Return the authorization server metadata (RFC 8414)."""
     found = {
         "issuer": settings.BONOBOT_URL,
         "authorization_endpoint": _build_url("authority:authorize"),
@@ -73,7 +73,7 @@ def serve_metadata(request: HttpRequest) -> HttpResponse:
 @never_cache
 @require_http_methods(["GET", "POST"])
 def authorize(request: HttpRequest) -> HttpResponse:
-    """Ask the person who is signed in whether the program may be let in, and send it the answer."""
+    """Show the consent page to the signed-in user and redirect with the answer."""
     user: Any = request.user
     try:
         wanted = authorization_requests.read_authorization_request(request)
@@ -101,7 +101,7 @@ def authorize(request: HttpRequest) -> HttpResponse:
 @never_cache
 @require_POST
 def issue_tokens(request: HttpRequest) -> HttpResponse:
-    """Give a program its tokens, for a code or a refresh token (RFC 6749)."""
+    """Issue tokens for a code or a refresh token (RFC 6749)."""
     _to, headers, body, status = get_oauthlib_core().create_token_response(request)
     return HttpResponse(body, status=status, headers=JSON | headers)
 
@@ -112,7 +112,7 @@ def issue_tokens(request: HttpRequest) -> HttpResponse:
 @never_cache
 @require_POST
 def revoke(request: HttpRequest) -> HttpResponse:
-    """End what a program was given, because it says so (RFC 7009)."""
+    """Revoke a token at the client's request (RFC 7009)."""
     _to, headers, body, status = get_oauthlib_core().create_revocation_response(request)
     return HttpResponse(body or "", status=status, headers=JSON | headers)
 
@@ -122,7 +122,7 @@ def revoke(request: HttpRequest) -> HttpResponse:
 @never_cache
 @require_POST
 def register(request: HttpRequest) -> HttpResponse:
-    """Take up a program that nobody knows (RFC 7591)."""
+    """Register a client (RFC 7591)."""
     if not settings.BONOBOT_OAUTH_REGISTRATION:
         return JsonResponse({"error": "not_found"}, status=404)
     try:
@@ -150,7 +150,7 @@ def _read_json_body(request: HttpRequest) -> dict[str, Any]:
 
 
 class _ClientRedirect(HttpResponseRedirect):
-    """A redirect to a program; where it leads was looked at, and a person has sent it."""
+    """A redirect to a client's checked redirect URI, which may have a custom scheme."""
 
     status_code = 303
 
@@ -165,7 +165,7 @@ def _build_url(name: str) -> str:
 
 
 def _choose_option(request: HttpRequest, offered: list[ConsentOption]) -> ConsentOption:
-    """Return the offer of the organization that is named, else worked in, else the first."""
+    """Return the option of the requested organization, the session's, or the first one."""
     named = request.POST.get("organization") or request.GET.get("organization")
     slug = named or request.session.get(SESSION_KEY)
     return next((one for one in offered if one.organization.slug == slug), offered[0])
@@ -228,7 +228,7 @@ def _build_empty_consent_error(wanted: AuthorizationRequest) -> AuthorizationRef
 
 
 def _query(request: HttpRequest) -> str:
-    """Return the query without the organization, for choosing another one."""
+    """Return the query string without the organization, for links to other organizations."""
     rest = request.GET.copy()
     rest.pop("organization", None)
     return rest.urlencode()
@@ -237,7 +237,7 @@ def _query(request: HttpRequest) -> str:
 def _render_page(
     request: HttpRequest, template: str, sources: str, *, status: int, **context: Any
 ) -> HttpResponse:
-    """Render a page of the admin's look that leads to nothing but the program."""
+    """Render a page in the admin's style whose forms may only lead to the client."""
     found = render(request, template, admin.site.each_context(request) | context, status=status)
     found[HEADER] = build_content_security_policy(STRICT | {"form-action": sources})
     return found

@@ -1,8 +1,8 @@
-"""HTTP of the web process: uvicorn's, which also closes connections of slow senders.
+"""uvicorn's HTTP protocol, with deadlines for slow senders.
 
-uvicorn waits for ever for the rest of a request's head or body, so that a few hundred connections
-that send a byte now and then would keep everybody else out. Here a head has a deadline, and a body
-has one that grows with what has come of it. Whoever only reads, however slowly, is left alone.
+uvicorn waits forever for the rest of a request's head or body, so that a few hundred slow
+connections could block all others. Here a head has a deadline, and a body has one that grows with
+the bytes received. Slow readers of responses aren't affected.
 """
 
 import asyncio
@@ -14,12 +14,12 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from bonobot.core.http.response_headers import raw_headers
 
-SLOWEST_BYTES_S = 1024  # what a body must come at on average, after its first seconds
+SLOWEST_BYTES_S = 1024  # minimum average rate of a body, after its first seconds
 TEXT = ((b"content-type", b"text/plain; charset=utf-8"), (b"connection", b"close"))
 
 
 class Protocol(H11Protocol):
-    """One connection, with a deadline while a request is on its way."""
+    """One connection, with a deadline while a request is being received."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -29,22 +29,22 @@ class Protocol(H11Protocol):
         self._began = 0.0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin to wait for the first head (called by the loop)."""
+        """Start the deadline of the first head (called by the loop)."""
         super().connection_made(transport)
         self._wait_for(h11.IDLE)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Wait no longer (called by the loop)."""
+        """Cancel the deadline (called by the loop)."""
         self._wait_for(None)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Take what came (called by the loop)."""
+        """Count received bytes (called by the loop)."""
         self._received += len(data)
         super().data_received(data)
 
     def handle_events(self) -> None:
-        """Handle what is complete, then see what of a request is still to come."""
+        """Handle complete events, then update the deadline for the missing part."""
         super().handle_events()
         self._wait_for(self._missing())
 
@@ -56,7 +56,7 @@ class Protocol(H11Protocol):
         return state if state is h11.IDLE and self.conn.trailing_data[0] else None
 
     def _wait_for(self, part: Any) -> None:
-        """Begin the deadline of a part of a request; one that is running goes on."""
+        """Start the deadline of a part of a request, unless it is already running."""
         if part is self._waits_for:
             return
         if self._deadline is not None:
@@ -74,7 +74,7 @@ class Protocol(H11Protocol):
 
     def _on_deadline(self) -> None:
         if self._waits_for is h11.SEND_BODY:
-            if self.flow.read_paused:  # it is us who take no more for now
+            if self.flow.read_paused:  # we paused reading, not the client
                 self._began, self._received = self.loop.time(), 0
                 self._wait(settings.BONOBOT_REQUEST_BODY_S)
                 return
@@ -86,7 +86,7 @@ class Protocol(H11Protocol):
         self._close()
 
     def _close(self) -> None:
-        """Say that it took too long, where something came and nothing was said yet, and close."""
+        """Close the connection, with a 408 if a request was begun but not answered."""
         if self.cycle is not None:
             self.cycle.disconnected = True
             self.cycle.message_event.set()
@@ -103,7 +103,7 @@ class Protocol(H11Protocol):
             self.transport.write(self.conn.send(event) or b"")
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is no HTTP, with the usual headers."""
+        """Answer invalid HTTP with the usual security headers."""
         headers = [*TEXT, *raw_headers()]
         self._say(
             h11.Response(status_code=400, headers=headers, reason=b"Bad Request"),

@@ -1,7 +1,7 @@
-"""The three programs of an installation, web, worker and beat: one place says how each is started.
+"""The commands and environments of the processes web, worker and beat.
 
 `bonobot up` starts all of them in one terminal; `bonobot web`, `bonobot worker` and `bonobot beat`
-each become one of them, for a service manager or a container.
+each exec one of them, for a service manager or a container.
 """
 
 import os
@@ -17,11 +17,11 @@ from bonobot.core.crypto import key_files
 from bonobot.jobs.queues import NAMES
 from bonobot.processes.supervisor import ProcessSpec, build_python_command
 
-# Celery says it in seven lines at every start; `bonobot check --deploy` says it in one.
+# Celery warns in seven lines at every start; `bonobot check --deploy` reports it in one.
 ROOT_WARNING = "ignore:You're running the worker with superuser privileges"
-# Addresses that mean "all of them": to look from here, use the loopback.
+# Loopback addresses by wildcard address, to connect from this machine.
 ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared, not listened on
-# `bonobot check` is a step of its own: Celery's would load all addresses and pages in each worker.
+# Checks run separately (`bonobot check`): Celery's would load all URLs and pages in each worker.
 CELERY = ("celery", "--quiet", "--skip-checks", "--app", "bonobot")
 
 
@@ -29,21 +29,21 @@ PROTOCOL = "bonobot.processes.http_protocol:Protocol"
 
 
 def build_web_process(host: str, port: int) -> ProcessSpec:
-    """Return the program that answers HTTP."""
+    """Return the web process, which serves HTTP."""
     return ProcessSpec(
         "web",
         build_python_command(
             *("uvicorn", "bonobot.asgi:application", "--host", host, "--port", str(port)),
             *("--lifespan", "on", "--no-access-log", "--no-server-header"),
-            # h11, whatever else is installed: httptools reads heads of any size
-            # (docs/performance.md). Ours closes slow senders, too.
+            # Always h11: httptools accepts heads of any size (docs/performance.md). Our protocol
+            # also closes slow senders.
             *("--http", PROTOCOL, "--timeout-graceful-shutdown", "5"),
         ),
     )
 
 
 def build_worker_process(queues: tuple[str, ...] = NAMES, name: str = "") -> ProcessSpec:
-    """Return the program that takes work from the queues; `name` tells two on one host apart."""
+    """Return a worker process for these queues; `name` distinguishes workers of one host."""
     return ProcessSpec(
         "worker",
         build_python_command(
@@ -56,12 +56,12 @@ def build_worker_process(queues: tuple[str, ...] = NAMES, name: str = "") -> Pro
 
 
 def build_beat_process() -> ProcessSpec:
-    """Return the program that sends what is due; of several one leads, the others stand by."""
+    """Return the beat process, which schedules jobs; of several, one leads."""
     return ProcessSpec("beat", build_python_command(*CELERY, "beat", "--pidfile="))
 
 
 def list_processes(host: str, port: int, *, work: bool) -> tuple[ProcessSpec, ...]:
-    """Return what `bonobot up` starts, in order; it is stopped in the opposite order."""
+    """Return the processes of `bonobot up` in start order; they stop in reverse."""
     return (
         (build_web_process(host, port), build_worker_process(), build_beat_process())
         if work
@@ -70,7 +70,7 @@ def list_processes(host: str, port: int, *, work: bool) -> tuple[ProcessSpec, ..
 
 
 def replace_current_process(program: ProcessSpec) -> NoReturn:
-    """Replace this process by the program, which gets its signals from then on."""
+    """Replace this process with the program (exec), so that it receives its signals."""
     given = build_process_environment(os.environ)
     sys.stdout.flush()
     sys.stderr.flush()
@@ -78,7 +78,7 @@ def replace_current_process(program: ProcessSpec) -> NoReturn:
 
 
 def build_local_environment(host: str, port: int) -> dict[str, str]:
-    """Return the environment of the programs: ours, with what a terminal and a laptop need."""
+    """Return the environment for `bonobot up`: ours, with text logs and a local URL."""
     given = dict(os.environ)
     given.setdefault("BONOBOT_LOG_FORMAT", "text")
     if "BONOBOT_URL_FILE" not in given:
@@ -87,11 +87,11 @@ def build_local_environment(host: str, port: int) -> dict[str, str]:
 
 
 def build_process_environment(given: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment with what every program needs, wherever it is started."""
+    """Return the environment that every process needs, based on `base`."""
     found = {"PYTHONWARNINGS": ROOT_WARNING} | dict(given)
     found |= {"BONOBOT_VAR": str(settings.BONOBOT_VAR), "PYTHONUNBUFFERED": "1"}
     if not settings.REDIS_URL:
-        # Celery's filesystem broker moves messages through the folder for temporary files.
+        # Celery's filesystem broker moves messages through the temporary folder.
         found["TMPDIR"] = str(key_files.ensure_private_folder(Path(settings.BONOBOT_VAR) / "tmp"))
     return found
 
@@ -103,7 +103,7 @@ def build_browser_url(host: str, port: int) -> str:
 
 
 def parse_port(text: str) -> int:
-    """Return a port that exists; raises ArgumentTypeError."""
+    """Return a valid port number; raises `ArgumentTypeError`."""
     if text.isascii() and text.isdecimal() and 1 <= int(text) <= 65_535:
         return int(text)
     raise ArgumentTypeError(f"{text!r} is no port: choose one from 1 to 65535")

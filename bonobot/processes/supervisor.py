@@ -1,7 +1,7 @@
 """Run several programs in one terminal.
 
-Each program runs in its own process group, so that Ctrl-C reaches only us and we stop them in
-order. On Linux the kernel ends them too when we are killed; elsewhere nothing can promise that.
+Each program runs in its own process group, so that Ctrl-C reaches only the supervisor, which stops
+them in order. On Linux the kernel kills them if the supervisor is killed; elsewhere they survive.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ PR_SET_PDEATHSIG = 1
 
 @dataclass(frozen=True)
 class ProcessSpec:
-    """What to start, under which name, and how long it may take to end (seconds)."""
+    """A program to start, its name, and how long it may take to end (seconds)."""
 
     name: str
     command: tuple[str, ...]
@@ -35,7 +35,7 @@ class ProcessSpec:
 
 @dataclass
 class SupervisedProcess:
-    """A started program and the beginning of the line that it is writing."""
+    """A started program and the incomplete last line of its output."""
 
     program: ProcessSpec
     popen: subprocess.Popen[bytes]
@@ -47,7 +47,7 @@ class SupervisedProcess:
 
 
 class ProcessSupervisor:
-    """Programs that live and end together."""
+    """Starts programs together, prints their output, and stops them together."""
 
     def __init__(
         self,
@@ -93,18 +93,18 @@ class ProcessSupervisor:
 
     @property
     def asked_to_stop(self) -> bool:
-        """Say whether Ctrl-C or a signal came, or nobody reads what we write."""
+        """Whether a stop signal came or the output was closed."""
         return self._signals > 0 or self._unheard
 
     def died(self) -> str:
-        """Return how the first program that ended by itself ended, blank while all run."""
+        """Return how the first ended program ended, blank while all run."""
         for child in self._children:
             if (status := child.popen.poll()) is not None:
                 return f"`{child.program.name}` ended ({format_exit_status(status)})"
         return ""
 
     def pump(self, timeout_s: float) -> None:
-        """Copy what the programs wrote to the terminal; return after the timeout or a signal."""
+        """Copy the programs' output to the terminal; return after the timeout or a signal."""
         for key, _ in self._selector.select(timeout_s):
             if key.data is None:
                 self._drain_wakeups()
@@ -112,7 +112,7 @@ class ProcessSupervisor:
                 self._copy(key.data)
 
     def stop(self) -> None:
-        """End the programs in the opposite order of their start; a second signal ends them now."""
+        """Stop the programs in reverse order; another signal kills them at once."""
         asked = self._signals
         for child in reversed(self._children):
             deadline = time.monotonic() + child.program.grace_s
@@ -122,13 +122,13 @@ class ProcessSupervisor:
                     self.say(f"{child.program.name} doesn't end: killing it")
                     break
                 self.pump(0.1)
-            send(child, signal.SIGKILL)  # whatever it left behind in its group, too
+            send(child, signal.SIGKILL)  # also for what is left in its process group
             child.popen.wait()
             self._copy_rest(child)
         self._children.clear()
 
     def say(self, text: str) -> None:
-        """Write a line of our own among the logs."""
+        """Print a line of the supervisor itself."""
         self._write("bonobot", 1, text)
 
     def _start(self, program: ProcessSpec) -> SupervisedProcess:
@@ -177,7 +177,7 @@ class ProcessSupervisor:
             prefix = f"\x1b[{colour}m{prefix}\x1b[0m"
         try:
             self._write_out(f"{prefix} {text}")
-        except OSError:  # the terminal or the pipe behind us is gone
+        except OSError:  # the terminal or pipe was closed
             self._unheard = True
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
@@ -190,36 +190,36 @@ class ProcessSupervisor:
 
 
 def build_parent_death_hook(parent: int) -> Callable[[], None] | None:
-    """Return what a child must do first so that it is killed when `parent` ends; None elsewhere."""
+    """Return a `preexec_fn` that has the child killed when `parent` ends; None except on Linux."""
     if not sys.platform.startswith("linux"):
         return None
     prctl = ctypes.CDLL(None, use_errno=True).prctl
 
     def bind() -> None:
-        # Killed, not asked: nobody is left who could insist.
+        # SIGKILL, as no supervisor is left to follow a SIGTERM.
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:  # it died before the line above
+        if os.getppid() != parent:  # the parent died before the call above
             os._exit(1)
 
     return bind
 
 
 def send(child: SupervisedProcess, number: signal.Signals) -> None:
-    """Send a signal to a child's group, if there still is one."""
-    # macOS says EPERM for a group of zombies.
+    """Send a signal to a child's process group, if it still exists."""
+    # macOS returns EPERM for a group of zombies.
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(child.popen.pid, number)
 
 
 def format_exit_status(status: int) -> str:
-    """Say in words how a process ended."""
+    """Return a description of an exit status."""
     if status >= 0:
         return f"exit status {status}"
     return f"killed by {signal.Signals(-status).name}"
 
 
 def build_python_command(*arguments: str) -> tuple[str, ...]:
-    """Return the command that runs a module of this environment."""
+    """Return the command that runs a Python module of this environment."""
     return (sys.executable, "-m", *arguments)
 
 

@@ -1,10 +1,8 @@
-"""Settings: all of them come from the environment, and each has a default that runs on a laptop.
+"""Django settings, read from environment variables with defaults for a single machine.
 
-Nothing set: SQLite, Celery's filesystem broker and generated keys in `var/`, loopback only.
-`DATABASE_URL` and `REDIS_URL` set: PostgreSQL and Redis, as many hosts as wanted. Every variable
-may be given as `NAME_FILE`. `.env.example` lists them.
-
-The Python that runs this, by each name that it has in its own folder.
+By default: SQLite, Celery's filesystem broker and generated keys in `var/`, loopback only. With
+`DATABASE_URL` and `REDIS_URL`: PostgreSQL and Redis, any number of hosts. Every variable can be
+given as `NAME_FILE`. `.env.example` lists them.
 """
 
 import sys
@@ -28,10 +26,9 @@ from bonobot.settings.accounts import *  # noqa: F403  # this module is full
 
 
 def list_interpreter_paths() -> tuple[str, ...]:
-    """Return the paths of the running interpreter: as it was started, then its other names.
+    """Return the paths of the running interpreter: as started, then its other names.
 
-    An environment has it as `python`, `python3` and `python3.x`; which of them a program was
-    started with says nothing about which of them a person writes.
+    A virtual environment has `python`, `python3` and `python3.x`, and a launcher may use any.
     """
     here = Path(sys.executable)
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
@@ -45,9 +42,9 @@ MIB = 1024 * KIB
 
 BASE_DIR = Path(__file__).resolve().parents[2]
 
-# --- Where it lives -----------------------------------------------------------------------------
+# --- Locations and addresses --------------------------------------------------------------------
 
-# Beside manage.py in a checkout; installed from a wheel, in the folder it is started in.
+# Next to manage.py in a checkout; in the current folder if installed from a wheel.
 _checkout = (BASE_DIR / "manage.py").is_file()
 _home = BASE_DIR if _checkout else Path.cwd()
 BONOBOT_VAR = key_files.ensure_private_folder(
@@ -61,18 +58,18 @@ BONOBOT_OAUTH, BONOBOT_OAUTH_DOCUMENTS, BONOBOT_OAUTH_REGISTRATION, BONOBOT_OAUT
 OAUTH2_PROVIDER = authority.build_toolkit_settings(
     BONOBOT_URL, BONOBOT_OAUTH_SCHEMES, BONOBOT_OAUTH_DOCUMENTS
 )
-# bonobot.W101 tells what `BONOBOT_URL` decides; the rest is the matter of balancer and domain.
+# bonobot.W101 covers what follows from `BONOBOT_URL`; the load balancer handles the rest.
 SILENCED_SYSTEM_CHECKS = [
     *authority.SILENCED,
     *(f"security.W0{number}" for number in ("04", "05", "08", "12", "16", "21")),
 ]
 
-# Who may read /metrics: nobody, unless one of them is set.
+# Access to /metrics: none unless one of these is set.
 BONOBOT_METRICS_TOKEN = environment.read_secret("BONOBOT_METRICS_TOKEN")
 BONOBOT_METRICS_NETWORKS = environment.read_networks("BONOBOT_METRICS_NETWORKS")
-# Where traces are sent, over OTLP/HTTP.
+# The OTLP/HTTP collector of traces.
 BONOBOT_TRACES = environment.read_text("BONOBOT_TRACES")
-# Where worker and beat answer probes; web answers them at its own address.
+# The address of the worker's and scheduler's health probes; the web process uses its own.
 BONOBOT_PROBE_ADDRESS = environment.read_address("BONOBOT_PROBE_ADDRESS")
 
 _url = urlsplit(BONOBOT_URL)
@@ -98,7 +95,7 @@ FIELD_ENCRYPTION_KEY = key_files.field_keys(
     _read_or_create_key("BONOBOT_FIELD_KEYS", "field_keys", key_files.make_field_key),
     name="BONOBOT_FIELD_KEYS",
 )
-# The file that they are in, if they are in one: processes follow it.
+# The file of the keys, if any: processes reload it when it changes.
 BONOBOT_FIELD_KEYS_PATH = environment.find_value_file(
     "BONOBOT_FIELD_KEYS", BONOBOT_VAR / "keys" / "field_keys"
 )
@@ -112,12 +109,12 @@ BONOBOT_AUDIT_KEYS = key_files.parse_signing_keys(
     name="BONOBOT_AUDIT_KEYS",
 )
 
-# Nobody else's name: a page elsewhere that points its own name at us gets no answer.
+# Other Host headers are refused, which prevents DNS rebinding.
 _hosts = environment.read_names("BONOBOT_ALLOWED_HOSTS", ("localhost", "127.0.0.1", "[::1]"))
 ALLOWED_HOSTS = list(dict.fromkeys((*_hosts, _host)))
 BONOBOT_CORS_ORIGINS = environment.read_origins("BONOBOT_CORS_ORIGINS")
 CSRF_TRUSTED_ORIGINS = [BONOBOT_URL]
-# The `__Host-` prefix makes browsers refuse the cookie from anyone but this very host over TLS.
+# Browsers accept a cookie with the `__Host-` prefix only from this exact host over TLS.
 _cookie = "__Host-bonobot_{}" if _https else "bonobot_{}"
 SESSION_COOKIE_NAME = _cookie.format("session")
 CSRF_COOKIE_NAME = _cookie.format("csrf")
@@ -179,7 +176,7 @@ APPEND_SLASH = False
 TEMPLATES = [
     {
         "BACKEND": "django.template.backends.django.DjangoTemplates",
-        # Named, not found by its app: ours replace others' templates.
+        # In `DIRS`, so that our templates override those of other apps.
         "DIRS": [(BASE_DIR if _checkout else BASE_DIR / "bonobot") / "templates"],
         "APP_DIRS": True,
         "OPTIONS": {
@@ -194,7 +191,7 @@ TEMPLATES = [
 ]
 
 LANGUAGE_CODE = "en"
-LANGUAGES = [("en", "English"), ("de", "Deutsch")]  # each by its own name
+LANGUAGES = [("en", "English"), ("de", "Deutsch")]  # in their own language
 LOCALE_PATHS = [BASE_DIR / "bonobot" / "locale"]
 USE_I18N = True
 TIME_ZONE = "UTC"
@@ -202,7 +199,7 @@ USE_TZ = True
 
 STATIC_URL = "/static/"
 STATIC_ROOT = BONOBOT_VAR / "static"
-SERVESTATIC_USE_FINDERS = True  # straight from the packages: nothing to collect, nothing stale
+SERVESTATIC_USE_FINDERS = True  # directly from the packages, without collectstatic
 SERVESTATIC_MAX_AGE = 600
 SERVESTATIC_ALLOW_ALL_ORIGINS = False
 
@@ -220,7 +217,7 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 REDIS_URL = environment.read_secret("REDIS_URL")
 if REDIS_URL and urlsplit(REDIS_URL).scheme not in {"redis", "rediss", "unix"}:
     raise ImproperlyConfigured("`REDIS_URL` must be like `redis://:password@host:6379/0`.")
-# Installations that share a Redis are told apart by the beginning of their keys and channels.
+# The prefix of keys and channels, for installations that share a Redis.
 BONOBOT_REDIS_PREFIX = environment.read_text("BONOBOT_REDIS_PREFIX", "bonobot")
 CACHES: dict[str, dict[str, Any]] = {
     "default": {
@@ -255,11 +252,11 @@ CELERY_ACCEPT_CONTENT = ["json"]
 CELERY_TIMEZONE = "UTC"
 CELERY_WORKER_POOL = "threads"
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
-# Messages are nudges: rows are the truth, and a sweep finds what a lost message forgot.
+# Messages are only triggers: the database is authoritative, and a sweep recovers lost messages.
 CELERY_TASK_ACKS_LATE = False
 CELERY_TASK_IGNORE_RESULT = True
 CELERY_TASK_DEFAULT_QUEUE = queues.OTHERS
-# Each with a key of its own: queues that share one would all get a copy of each message.
+# Queues with the same routing key would all get a copy of each message.
 CELERY_TASK_QUEUES = [Queue(name, routing_key=name) for name in queues.NAMES]
 CELERY_TASK_DEFAULT_ROUTING_KEY = queues.OTHERS
 CELERY_TASK_ROUTES = queues.build_task_routes()
@@ -267,12 +264,12 @@ CELERY_BEAT_SCHEDULER = "bonobot.jobs.celery_beat:BonobotScheduler"
 
 
 def _build_schedule_entry(task: str, seconds: int) -> dict[str, Any]:
-    """Return an entry that expires before its successor: a heap of old ones is of no use."""
+    """Return an entry whose message expires before the next one is sent."""
     expires = min(seconds - 1, 3_600)
     return {"task": task, "schedule": float(seconds), "options": {"expires": expires}}
 
 
-# The entries and their usual periods; `schedules` keeps them in rows that people may edit.
+# The entries and their default periods; `jobs.schedules` stores them in editable rows.
 CELERY_BEAT_SCHEDULE = {
     name: _build_schedule_entry(task, seconds)
     for name, task, seconds in (
@@ -293,11 +290,11 @@ CELERY_BEAT_SCHEDULE = {
     )
 }
 
-# Of each entry one runs at a time in a worker (`lib.alone`): all of them at once leave these.
+# Threads besides those of scheduled tasks, each of which uses at most one (`ExclusiveTask`).
 _threads = environment.read_number("BONOBOT_WORKER_THREADS", 16, minimum=1, maximum=1_000)
 CELERY_WORKER_CONCURRENCY = len(CELERY_BEAT_SCHEDULE) + _threads
 
-# --- E-mail ---------------------------------------------------------------------------------------
+# --- Email ----------------------------------------------------------------------------------------
 
 BONOBOT_EMAIL_URL = environment.read_secret("BONOBOT_EMAIL_URL")
 BONOBOT_EMAIL_FROM = setting_email.read_sender_address("BONOBOT_EMAIL_FROM", "bonobot@localhost")
@@ -332,7 +329,7 @@ SPECTACULAR_SETTINGS = {
     "OAS_VERSION": "3.1.0",
     "SCHEMA_PATH_PREFIX": "/api",
     "SERVE_INCLUDE_SCHEMA": False,
-    # Names for clients, where several things have a member of the same name.
+    # Names of enums for generated clients, where several fields have the same name.
     "ENUM_NAME_OVERRIDES": {
         "AuditOutcome": "bonobot.ledger.models.AuditRow.Outcome",
         "InstallationState": ["needed", "installing", "installed", "failed"],
@@ -361,7 +358,7 @@ SPECTACULAR_SETTINGS = {
     },
     "COMPONENT_SPLIT_REQUEST": True,
     "SWAGGER_UI_DIST": "SIDECAR",
-    # Some hundred operations: opened all at once, they keep a browser busy for many seconds.
+    # Expanding several hundred operations at once takes a browser many seconds.
     "SWAGGER_UI_SETTINGS": {"docExpansion": "none", "filter": True, "deepLinking": True},
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
     "REDOC_DIST": "SIDECAR",
@@ -387,7 +384,7 @@ LOGGING = logging.build_logging_config(
     style=environment.read_text("BONOBOT_LOG_FORMAT", "auto", choices=logging.STYLES),
 )
 
-# --- Bounds -------------------------------------------------------------------------------------
+# --- Limits -------------------------------------------------------------------------------------
 
 BONOBOT_TOOL_NAME_STYLE = environment.read_text(
     "BONOBOT_TOOL_NAME_STYLE", "single", choices=("single", "double")
@@ -396,7 +393,7 @@ BONOBOT_LAUNCHERS = (
     *environment.read_names(
         "BONOBOT_LAUNCHERS", ("npx", "uvx", "node", "python", "python3", "docker")
     ),
-    *list_interpreter_paths(),  # its packages are what an administrator installed beside us
+    *list_interpreter_paths(),  # for packages installed in the same environment
 )
 BONOBOT_PRESET_FOLDERS = environment.read_folders("BONOBOT_PRESET_FOLDERS")
 BONOBOT_CALLS_PER_MINUTE = environment.read_number("BONOBOT_CALLS_PER_MINUTE", 60, minimum=1)

@@ -1,12 +1,12 @@
-"""Invitations, passwords, login, passkeys."""
+"""Settings of invitations, passwords, sign-in and passkeys."""
 
 from bonobot.core import environment
 
-# Days after which an invitation's link is of no use.
+# Days after which an invitation expires.
 BONOBOT_INVITATION_DAYS = environment.read_number(
     "BONOBOT_INVITATION_DAYS", 7, minimum=1, maximum=90
 )
-# Hours after which a link for a new password is of no use.
+# Hours after which a password reset link expires.
 BONOBOT_PASSWORD_RESET_H = environment.read_number(
     "BONOBOT_PASSWORD_RESET_H", 4, minimum=1, maximum=72
 )
@@ -24,9 +24,9 @@ AUTH_PASSWORD_VALIDATORS = [
     )
 ]
 
-# --- Signing in: django-allauth walks through the stages; our adapters answer its questions -------
+# --- Sign-in through django-allauth and our adapters ----------------------------------------------
 
-# humanize: what allauth's pages of passkeys ask for.
+# allauth's passkey pages need humanize.
 PEOPLE_APPS = (
     "allauth",
     "allauth.account",
@@ -36,13 +36,13 @@ PEOPLE_APPS = (
 )
 ACCOUNT_ADAPTER = "bonobot.accounts.views.login.AccountAdapter"
 ACCOUNT_LOGIN_METHODS = {"username"}
-ACCOUNT_EMAIL_VERIFICATION = "none"  # an address is proved by an invitation's link
+ACCOUNT_EMAIL_VERIFICATION = "none"  # the invitation's link verifies an address
 ACCOUNT_REAUTHENTICATION_TIMEOUT = 300  # seconds
 MFA_ADAPTER = "bonobot.accounts.second_factor.SecondFactorAdapter"
 MFA_SUPPORTED_TYPES = ["totp", "webauthn", "recovery_codes"]
 MFA_TOTP_ISSUER = "Bonobot"
-MFA_TOTP_TOLERANCE = 1  # a step of 30 seconds before and after: clocks differ
-# Browsers give passkeys to https alone, and to localhost; there the library's own check is off.
+MFA_TOTP_TOLERANCE = 1  # one step of 30 s before and after, for clock skew
+# Browsers allow passkeys on https and localhost only; turn the library's check off for the latter.
 MFA_WEBAUTHN_ALLOW_INSECURE_ORIGIN = environment.read_text("BONOBOT_URL", "http://").startswith(
     "http://"
 )

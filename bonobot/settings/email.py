@@ -1,4 +1,4 @@
-"""Mail server from one variable."""
+"""Parse the mail server's URL."""
 
 from dataclasses import dataclass, field
 from urllib.parse import unquote, urlsplit
@@ -13,7 +13,7 @@ PORTS = {"smtp": 25, "smtp+tls": 587, "smtps": 465}
 
 @dataclass(frozen=True)
 class MailServer:
-    """Where messages are handed in; a blank host means that none are sent."""
+    """An SMTP server; a blank host means that no email is sent."""
 
     host: str = ""
     port: int = 0
@@ -24,7 +24,7 @@ class MailServer:
 
 
 def parse_mail_server(name: str, url: str) -> MailServer:
-    """Return the server that a URL names; raise ImproperlyConfigured naming the variable."""
+    """Return the server of a URL; raises ImproperlyConfigured with the variable's name."""
     if not url:
         return MailServer()
     try:
@@ -46,7 +46,7 @@ def parse_mail_server(name: str, url: str) -> MailServer:
 
 
 def read_sender_address(name: str, default: str) -> str:
-    """Return a variable as an e-mail address; raise ImproperlyConfigured for anything else."""
+    """Return a variable as an email address; raises ImproperlyConfigured if it isn't one."""
     value = environment.read_text(name, default)
     try:
         validate_email(value)
@@ -58,7 +58,7 @@ def read_sender_address(name: str, default: str) -> str:
 
 
 def _build_url_error(name: str) -> ImproperlyConfigured:
-    # The value holds a password, so it isn't shown.
+    # The value contains a password, so it isn't shown.
     return ImproperlyConfigured(
         f"`{name}` must be like `smtp+tls://user:password@host:587`, `smtps://…` or `smtp://…`."
     )

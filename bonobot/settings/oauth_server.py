@@ -1,7 +1,4 @@
-"""Authorization server settings.
-
-`bonobot.settings` has the names; what the toolkit behind it is told is here.
-"""
+"""Settings of the authorization server and Django OAuth Toolkit."""
 
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -13,17 +10,17 @@ from bonobot.core import environment
 
 LIBRARY = "oauth2_provider"
 HOUR, DAY = 3_600, 86_400
-# That `http` may be redirected to: by the loopback only, which `redirects` sees to.
+# Warns of `http` redirect URIs, which `client_registration` allows on loopback only.
 SILENCED = ["oauth2_provider.W008"]
 SCHEMES = ("cursor", "vscode", "vscode-insiders")
 
 
 def read() -> tuple[bool, bool, bool, tuple[str, ...]]:
-    """Return whether it is on, whether programs may say who they are by a document, whether they
-    may register themselves, and their own schemes.
+    """Return whether the server is enabled, accepts client id metadata documents and dynamic
+    registration, and the custom redirect schemes.
 
-    Raises `ImproperlyConfigured` where it is on, but the extra isn't installed, or nobody could
-    be let in.
+    Raises `ImproperlyConfigured` if it is enabled without the extra or without any way to
+    identify clients.
     """
     on = environment.read_flag("BONOBOT_OAUTH", False)
     if on and find_spec(LIBRARY) is None:
@@ -41,21 +38,21 @@ def read() -> tuple[bool, bool, bool, tuple[str, ...]]:
 
 
 def build_installed_apps(on: bool) -> list[str]:
-    """Return what belongs to the installed applications."""
+    """Return the apps to install."""
     return [LIBRARY, "bonobot.oauth_server"] if on else []
 
 
 def build_scheduled_tasks(on: bool) -> tuple[tuple[str, str, int], ...]:
-    """Return what beat starts, and how often."""
+    """Return scheduled tasks as (name, task, period in seconds)."""
     return (("prune programs", "bonobot.oauth_server.tasks.prune_programs", HOUR),) if on else ()
 
 
 def build_toolkit_settings(issuer: str, schemes: Sequence[str], documents: bool) -> dict[str, Any]:
-    """Return what the toolkit is told: the strict side of each choice that it leaves open."""
+    """Return the strictest settings of the toolkit."""
     return {
         "OIDC_ISS_ENDPOINT": issuer,
         "OAUTH2_VALIDATOR_CLASS": "bonobot.oauth_server.request_validator.OAuthRequestValidator",
-        # Codes and refreshing, and no other grant.
+        # Authorization codes and refresh tokens only.
         "OAUTH2_SERVER_CLASS": "oauthlib.oauth2.WebApplicationServer",
         "SCOPES": dict.fromkeys(("mcp:tools", "mcp:agents", "mcp:manage"), ""),
         "AUTHORIZATION_CODE_EXPIRE_SECONDS": 60,
@@ -73,7 +70,7 @@ def build_toolkit_settings(issuer: str, schemes: Sequence[str], documents: bool)
         "CIMD_REGISTRATION_PERMISSION_CLASSES": (
             "bonobot.oauth_server.client_registration.ConsentPagePermission",
         ),
-        "DCR_ENABLED": False,  # registration is ours: bounded, public clients only
+        "DCR_ENABLED": False,  # we have our own registration: rate limited, public clients only
         **{
             f"COMPLIANT_BCP_RFC9700_{rule}": True
             for rule in (

@@ -1,4 +1,4 @@
-"""The admin of servers: importing registers models, pages and deeds."""
+"""The admin of servers; importing it registers models, pages and actions."""
 
 from mcp_servers.admin import (
     data_labels,

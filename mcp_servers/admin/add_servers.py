@@ -1,7 +1,4 @@
-"""Add by form or preset, any destination.
-
-The pool is the destination here; the room of agents, which lies above, has one for each agent.
-"""
+"""Pages that add a server by form or preset, to the pool or to an agent."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -36,11 +33,11 @@ from mcp_servers.server_config import USUAL_NETWORKS, ServerSpec, list_allowed_l
 
 @dataclass(frozen=True, kw_only=True)
 class ServerDestination:
-    """Where a new server goes: the pool, or another scope, and what is done with it there.
+    """The scope that a new server is created in, with its URLs and follow-up.
 
-    `url` returns the address of a way to add (`form`, `presets`, `preset` with a slug,
-    `paste`, `openapi`, `operations`);
-    `after` returns where to go once a server is there, `onward` once several are.
+    `url` returns the URL of a page (`form`, `presets`, `preset` with a slug, `paste`,
+    `openapi`, `operations`);
+    `build_next_url` returns the redirect after one server, `onward` is the link after several.
     """
 
     title: Any
@@ -52,7 +49,7 @@ class ServerDestination:
     then: Callable[[Principal, Server], object] = lambda principal, server: None
 
     def add(self, principal: Principal, spec: ServerSpec, preset: Preset | None = None) -> Server:
-        """Add a server here; nothing half written."""
+        """Create a server here and run `on_created`, in one transaction."""
         principal.require(self.needs)
         with transaction.atomic():
             server = services.add(principal, spec, scope_id=self.scope_id, preset=preset)
@@ -60,7 +57,7 @@ class ServerDestination:
         return server
 
     def ways(self, active: str) -> list[dict[str, Any]]:
-        """Return the ways to add, as tabs."""
+        """Return the tabs of the pages that add a server."""
         titles = {
             "presets": _("Preset"),
             "paste": _("Paste JSON"),
@@ -76,7 +73,7 @@ class ServerDestination:
     def screen(
         self, request: HttpRequest, way: str, template: str, *, status: int = 200, **context: Any
     ) -> HttpResponseBase:
-        """Return a page of adding."""
+        """Render a page that adds a server."""
         return render_screen(
             request,
             template,
@@ -92,7 +89,7 @@ class ServerDestination:
 def add_by_form(
     request: HttpRequest, principal: Principal, destination: ServerDestination
 ) -> HttpResponseBase:
-    """Show the form, or add what it says."""
+    """Show the form, or create the server."""
     principal.require(destination.needs)
     form = ServerForm(principal, request.POST if request.method == "POST" else None)
     if form.is_bound and form.is_valid():
@@ -108,7 +105,7 @@ def add_by_form(
 def choose_preset(
     request: HttpRequest, principal: Principal, destination: ServerDestination
 ) -> HttpResponseBase:
-    """Show the gallery; search and categories narrow it."""
+    """Show the preset gallery, filtered by category."""
     principal.require(destination.needs)
     offered = list(Preset.objects.offered_to(principal.organization_id))
     there = {preset.category or preset_catalog.OTHER for preset in offered}
@@ -140,9 +137,9 @@ def choose_preset(
 
 @dataclass(frozen=True)
 class PresetCard:
-    """A preset in the gallery: where it is filled in, and whether its program may be started.
+    """A preset in the gallery, with its form URL and whether its launcher is allowed.
 
-    `enabled` is the organization's state, `may_use` that of the person who looks.
+    `enabled` is the organization's state, `may_use` the current user's.
     """
 
     preset: Preset
@@ -153,29 +150,29 @@ class PresetCard:
 
     @property
     def secrets(self) -> list[str]:
-        """Return the labels of the secrets that it needs."""
+        """Return the labels of the required secrets."""
         parameters = preset_catalog.localize_parameters(self.preset)
         wanted = (p for p in parameters if p.get("secret") and p.get("required", True))
         return [make_visible(str(p.get("label") or p["name"]), 60) for p in wanted]
 
     @property
     def description(self) -> str:
-        """Return what it is."""
+        """Return the localized description."""
         return preset_catalog.localize_description(self.preset)
 
     @property
     def category(self) -> str:
-        """Return what its category is called, or nothing."""
+        """Return the category label, or an empty string."""
         return self.preset.category and preset_catalog.format_category(self.preset.category)
 
     @property
     def command(self) -> str:
-        """Return the launcher that it needs, or nothing."""
+        """Return the launcher, or an empty string."""
         return make_visible(str(self.preset.endpoint_config.get("command", "")), 60)
 
     @property
     def words(self) -> str:
-        """Return everything that the search looks in, also the catalogue's English."""
+        """Return the text that the search matches, localized and English."""
         one = self.preset
         parts = (one.name, one.slug, one.description, one.category, *one.replaces, *one.labels)
         return make_visible(" ".join((*parts, self.description, self.category)), 2_000)
@@ -191,7 +188,7 @@ class AddPresetForm(forms.Form):
     name = forms.CharField(label=_("Name"), widget=TextInput(attrs={"autocomplete": "off"}))
 
     def __init__(self, principal: Principal, preset: Preset, *args: Any, **kwargs: Any) -> None:
-        """Make a field for each parameter."""
+        """Add a field for each parameter."""
         kwargs["initial"] = {"name": preset.slug}
         super().__init__(*args, **kwargs)
         for parameter in preset_catalog.localize_parameters(preset):
@@ -206,7 +203,7 @@ class AddPresetForm(forms.Form):
             )
 
     def values(self, preset: Preset) -> dict[str, str]:
-        """Return what was filled in, by the parameters' names; blanks are left out."""
+        """Return the non-blank values by parameter name."""
         said = {p["name"]: self.cleaned_data[_field(p["name"])] for p in preset.parameters}
         return {name: value for name, value in said.items() if value}
 
@@ -214,7 +211,7 @@ class AddPresetForm(forms.Form):
 def fill_preset(
     request: HttpRequest, principal: Principal, destination: ServerDestination, slug: str
 ) -> HttpResponseBase:
-    """Show a preset's parameters, or add the server."""
+    """Show a preset's parameters, or create the server."""
     principal.require(destination.needs)
     preset = get_preset(principal, slug)
     form = AddPresetForm(principal, preset, request.POST if request.method == "POST" else None)
@@ -246,7 +243,7 @@ def fill_preset(
 
 
 def _describe_sandbox(preset: Preset) -> str:
-    """Return in words what its program may reach."""
+    """Describe the sandbox that the program runs in."""
     usual = usual_box()
     kind = Server.Confinement(preset.confinement or usual.confinement or "")
     if kind == Server.Confinement.NONE:
@@ -256,7 +253,7 @@ def _describe_sandbox(preset: Preset) -> str:
 
 
 def _list_allowed_folders(principal: Principal, preset: Preset) -> list[str]:
-    """Return where folders and files of a program's preset may lie."""
+    """Return the folders that a stdio preset's file parameters may point into."""
     program = preset.transport_type == Server.Transport.STDIO
     if not program or not any(p.get("kind") in KINDS for p in preset.parameters):
         return []
@@ -294,6 +291,6 @@ def _redirect_after_add(
     request: HttpRequest, destination: ServerDestination, server: Server
 ) -> HttpResponseRedirect:
     messages.success(request, _t("%(server)s was added.") % {"server": server})
-    if server.interactive:  # nothing can be asked of it before a person has signed in
+    if server.interactive:  # discovery needs a person to sign in first
         return HttpResponseRedirect(reverse("oauth:start", args=[server.pk]))
     return HttpResponseRedirect(destination.after(server))

@@ -1,4 +1,4 @@
-"""List actions, delete confirmation, bulk job progress."""
+"""Bulk actions on servers, their confirmation pages and the progress of bulk jobs."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ from mcp_servers.bulk_jobs import NEEDS, OPEN, begin, begin_again, count_items, 
 from mcp_servers.definition_reviews import approve
 from mcp_servers.models import Round, Server, Stop
 
-# So many are done while the page is waited for; a worker takes more.
+# Up to this many servers are handled within the request; a worker handles more.
 AT_ONCE = 3
 STOPS_SHOWN = 200
 UNDER_WAY_SHOWN = 5
@@ -35,20 +35,20 @@ UNDER_WAY_SHOWN = 5
 def set_out(
     request: HttpRequest, kind: str, servers: Sequence[Server], said: Any = None
 ) -> HttpResponseRedirect:
-    """Begin a round and show how far it is."""
+    """Start a bulk job and redirect to its progress page."""
     made = begin(resolve_principal(request), kind, servers, said)
     return HttpResponseRedirect(reverse("admin:mcp_servers_server_round", args=[made.pk]))
 
 
 def list_running_jobs(request: HttpRequest) -> list[tuple[Round, dict[str, int]]]:
-    """Return the organization's rounds that aren't at their end, the newest first."""
+    """Return the organization's unfinished bulk jobs with their counts, newest first."""
     mine = Round.objects.for_organization(resolve_principal(request).organization_id)
     found = count_items(mine.filter(finished_at=None).order_by("-created_at"))
     return [(one, counts) for one, counts in found if counts["total"]][:UNDER_WAY_SHOWN]
 
 
 def show(request: HttpRequest, round_id: Any) -> HttpResponseBase:
-    """Show how far a round is, or begin what failed again; as a piece, only what changes."""
+    """Show a bulk job's progress (as a fragment: only the body), or retry what failed."""
     principal = resolve_principal(request)
     principal.require(Action.VIEW)
     going: Round = Round.objects.get_or_404(principal.organization_id, pk=round_id)
@@ -56,7 +56,7 @@ def show(request: HttpRequest, round_id: Any) -> HttpResponseBase:
         made = begin_again(principal, going)
         return HttpResponseRedirect(reverse("admin:mcp_servers_server_round", args=[made.pk]))
     ((_same, counts),) = count_items(Round.objects.filter(pk=going.pk))
-    # What failed first, then what is being done: the rest is as it should be.
+    # Failed items first, then running ones: they need attention.
     order = [Stop.State.FAILED, Stop.State.RUNNING, Stop.State.WAITING, Stop.State.DONE]
     stops = sorted(going.stops.all(), key=lambda stop: order.index(Stop.State(stop.state)))
     shown: dict[str, Any] = {
@@ -76,20 +76,20 @@ def show(request: HttpRequest, round_id: Any) -> HttpResponseBase:
 
 
 NAMED_AT_MOST = 10
-# Names of tools at agents are as much a part of the server as its own rows: a number is enough.
+# Models outside this app whose rows are counted, not named, like the server's own rows.
 PARTS = frozenset({"toolname"})
 
 
 @dataclass(frozen=True)
 class ServerImpact:
-    """A server, and what is deleted with it: (what, how many, the first names)."""
+    """A server and the rows affected with it: (title, count, first names)."""
 
     server: Server
     rows: tuple[tuple[str, int, tuple[str, ...]], ...]
 
 
 def collect_impact(server: Server) -> ServerImpact:
-    """Return what removing the server takes along, whichever room it lives in."""
+    """Return the rows of all apps that are deleted with the server."""
     collector = Collector(using=router.db_for_write(Server), origin=server)
     collector.collect([server])
     found: list[tuple[str, int, tuple[str, ...]]] = []
@@ -107,7 +107,7 @@ def collect_impact(server: Server) -> ServerImpact:
 def confirm_removal(
     admin: Any, request: HttpRequest, affected: Sequence[ServerImpact]
 ) -> HttpResponseBase:
-    """Ask whether to remove these servers."""
+    """Render the confirmation page for deleting these servers."""
     return render_screen(
         request,
         "servers/remove.html",
@@ -128,7 +128,7 @@ def _describe_rows(model: Any, rows: list[Any], count: int | None = None) -> tup
 
 
 def disable_servers(admin: Any, request: HttpRequest, servers: Sequence[Server]) -> Any:
-    """Ask with who loses what; then switch off."""
+    """Confirm with the affected rows, then disable the servers."""
     if "confirmed" not in request.POST:
         return _ask(
             admin,
@@ -150,7 +150,7 @@ def disable_servers(admin: Any, request: HttpRequest, servers: Sequence[Server])
 def approve_what_waits(
     admin: Any, request: HttpRequest, servers: Sequence[Server]
 ) -> HttpResponseBase | None:
-    """Ask with what would be approved; then approve just that: what changed meanwhile is asked."""
+    """Confirm the pending definitions, then approve those; confirm again if they changed."""
     waiting = {server.pk: _list_pending_digests(server) for server in servers}
     if request.POST.get("confirmed") != mark(waiting.values()):
         return _ask(
@@ -178,7 +178,7 @@ def approve_what_waits(
 
 
 def mark(waiting: Iterable[dict[UUID, str]]) -> str:
-    """Return a mark of exactly these definitions as they stand."""
+    """Return a hash of these definitions and their digests."""
     said = sorted(f"{pk}:{digest}" for one in waiting for pk, digest in one.items())
     return sha256("\n".join(said).encode()).hexdigest()
 

@@ -1,4 +1,4 @@
-"""A server's data labels: what callers left there, which calls did, and clearing it."""
+"""The page that shows and clears the labels of a server's data."""
 
 from django.contrib import messages
 from django.http.response import HttpResponseBase
@@ -19,7 +19,7 @@ from mcp_servers.models import Server
 
 @ServerAdmin.add_page("data_labels", _("Data labels"), order=25)
 def data_labels(visit: ObjectRequest) -> HttpResponseBase:
-    """Show the labels that the server's data carries, and the calls that left them."""
+    """Show the labels of the server's data and the calls that added them."""
     server: Server = visit.object
     written = [(one, [WORDS[label] for label in one.labels]) for one in list_written_labels(server)]
     return visit.show(

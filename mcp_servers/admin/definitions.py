@@ -1,6 +1,6 @@
-"""A server's definitions: read them, see what changed, approve exactly what is shown, switch them.
+"""Pages to review, label, enable and disable a server's definitions.
 
-Each approval carries the digests that the page showed; what changed in between is skipped and said.
+An approval carries the digests that the page showed; definitions that changed since are skipped.
 """
 
 from collections.abc import Iterator
@@ -39,7 +39,7 @@ from mcp_servers.models import Definition, Server
 SHOWN_AT_ONCE = 50
 RESOURCES = (Definition.Kind.RESOURCE, Definition.Kind.RESOURCE_TEMPLATE)
 PROMPTS = (Definition.Kind.PROMPT, Definition.Kind.INSTRUCTIONS)
-# What a tab can be narrowed to, beside all of it: (in the address, words, kinds).
+# Kind filters of each tab: (query value, title, kinds).
 PARTS = {
     "resources": (
         ("fixed", _("Resources"), RESOURCES[:1]),
@@ -65,7 +65,7 @@ STATES = (
     ("gone", _("no longer offered")),
 )
 TOOLS_FIRST = Case(When(kind=Definition.Kind.TOOL, then=0), default=1)
-# What a tool says about itself; hints of the server, which nothing relies upon.
+# The tool's own annotations. They are shown only; no decision uses them.
 HINTS = (
     ("readOnlyHint", _("says: reads only"), "plain"),
     ("destructiveHint", _("says: may destroy"), "warn"),
@@ -85,9 +85,9 @@ FACTS = (
 
 @dataclass(frozen=True)
 class DefinitionRow:
-    """One definition as the page shows it.
+    """One definition, prepared for the page.
 
-    `labels` are those that count, `wider` what is suggested beyond those that a person set.
+    `labels` are the effective labels, `wider` are suggestions missing from the labels set by hand.
     """
 
     row: Definition
@@ -102,32 +102,32 @@ class DefinitionRow:
 
     @property
     def legs(self) -> list[tuple[FlowLabel, Any, bool]]:
-        """The labels, their words, and whether they count."""
+        """All labels with their titles and whether they are effective."""
         return [(label, words, label in self.labels) for label, words in WORDS.items()]
 
     @property
     def labelled(self) -> bool:
-        """Tell whether it is called, and so does something with what it touches."""
+        """Whether flow labels apply; instructions are never called."""
         return self.row.kind != Definition.Kind.INSTRUCTIONS
 
     @property
     def seen(self) -> str:
-        """What an approval of this definition is bound to."""
+        """The id and digest that an approval is bound to."""
         return f"{self.row.pk}:{self.row.digest}"
 
     @property
     def waits(self) -> bool:
-        """Tell whether it can be approved."""
+        """Whether it is pending review."""
         return self.row.state in (Definition.State.PENDING, Definition.State.CHANGED)
 
     @property
     def held(self) -> bool:
-        """Tell whether it waits and was found to read like orders: approved by itself only."""
+        """Whether it is pending review with findings, so it must be approved individually."""
         return self.waits and bool(self.row.findings)
 
 
 def build_definition_row(row: Definition, known: LabelContext) -> DefinitionRow:
-    """Return a definition ready for the page."""
+    """Return a definition prepared for the page."""
     suggests = suggest_labels(row, known)
     payload = row.payload if isinstance(row.payload, dict) else {}
     said = payload.get("annotations")
@@ -148,7 +148,7 @@ def build_definition_row(row: Definition, known: LabelContext) -> DefinitionRow:
 
 
 def _list_facts(payload: dict[str, Any], hints: dict[str, Any]) -> Iterator[tuple[Any, str]]:
-    """Yield what a server says of it in single words: where it is, its type, whom it is for."""
+    """Yield the title and text of the URI, type, size and annotations."""
     said = {name: payload.get(name) for name in ("uri", "uriTemplate", "mimeType", "size")}
     said |= {name: hints.get(name) for name in ("audience", "priority", "lastModified")}
     for name, title in FACTS:
@@ -160,7 +160,7 @@ def _list_facts(payload: dict[str, Any], hints: dict[str, Any]) -> Iterator[tupl
 
 
 def _split_by_findings(row: Definition) -> list[tuple[str, bool]]:
-    """Return the description in pieces, and of each whether something was found in it."""
+    """Split the description into (text, has finding) pieces."""
     spans = sorted(
         (one.get("start", 0), one.get("end", 0))
         for one in row.findings
@@ -185,24 +185,24 @@ def show_tools(visit: ObjectRequest) -> HttpResponseBase:
 
 @ServerAdmin.add_page("resources", _("Resources"), order=21)
 def show_resources(visit: ObjectRequest) -> HttpResponseBase:
-    """Show the resources, and the templates of them."""
+    """Show the resources and resource templates."""
     return _render_definitions(visit, RESOURCES)
 
 
 @ServerAdmin.add_page("prompts", _("Prompts"), order=22)
 def show_prompts(visit: ObjectRequest) -> HttpResponseBase:
-    """Show the prompts, and the instructions that the server gives beside them."""
+    """Show the prompts and the server's instructions."""
     return _render_definitions(visit, PROMPTS)
 
 
 @ServerAdmin.add_page("definitions", under="change")
 def show_definitions(visit: ObjectRequest) -> HttpResponseBase:
-    """Show definitions of every kind, such as those that wait."""
+    """Show definitions of all kinds."""
     return _render_definitions(visit, tuple(Definition.Kind))
 
 
 def _render_definitions(visit: ObjectRequest, kinds: tuple[str, ...]) -> HttpResponseBase:
-    """Show a server's definitions of these kinds, or do what was asked about them."""
+    """Show a server's definitions of these kinds, or apply the posted action."""
     if visit.request.method == "POST":
         _apply_action(visit)
         return redirect_back(visit.request, visit.url(visit.page))
@@ -281,7 +281,7 @@ def _apply_action(visit: ObjectRequest) -> None:
 
 
 def _approve(visit: ObjectRequest, chosen: list[str]) -> None:
-    """Approve what the page showed, by id and digest."""
+    """Approve the chosen definitions with the digests that the page showed."""
     if not chosen:
         raise InvalidInput(
             "Nothing is ticked.", field="seen", remedy="Tick what you have read and approve it."
@@ -302,7 +302,7 @@ def _approve(visit: ObjectRequest, chosen: list[str]) -> None:
 
 
 def _label(visit: ObjectRequest, chosen: list[str], labels: list[str] | None) -> None:
-    """Set what the chosen definitions do with what they touch; None: as suggested."""
+    """Set the flow labels of the chosen definitions; None resets to the suggested ones."""
     if not chosen:
         raise InvalidInput(
             "Nothing is ticked.", field="labelled", remedy="Tick the tools that it is said of."
@@ -333,7 +333,7 @@ def _parse_uuid(text: str) -> UUID:
 
 
 def _build_argument_rows(arguments: Any) -> list[SchemaRow]:
-    """Return a prompt's arguments like a schema's members."""
+    """Return a prompt's arguments as schema rows."""
     found = (
         [one for one in arguments if isinstance(one, dict)] if isinstance(arguments, list) else []
     )
@@ -357,7 +357,7 @@ def _add_success_message(request: HttpRequest, text: str, **values: Any) -> None
 
 @ServerAdmin.add_page("arguments")
 def show_arguments(visit: ObjectRequest) -> HttpResponseBase:
-    """Return the arguments of one definition, as a piece of a page."""
+    """Render the arguments of one definition as a fragment."""
     if not (wanted := visit.request.GET.get("of")):
         return redirect_to_page(visit, "definitions")
     row = visit.object.definitions.get_or_404(visit.principal.organization_id, pk=wanted)

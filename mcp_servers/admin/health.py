@@ -1,4 +1,4 @@
-"""Health over time; calls of a server."""
+"""The pages with a server's health history and its calls."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -30,13 +30,13 @@ CHECKS_SHOWN = 100
 CALLS_SHOWN = 50
 HALF_HOURS = 48
 DAYS = 30
-# The picture of latencies, in its own units: it is stretched to the width of the page.
+# Size of the latency chart in SVG units; the page stretches it.
 WIDE, HIGH = 600, 80
 
 
 @ServerAdmin.add_page("health", _("History"), order=40)
 def show_health(visit: ObjectRequest) -> HttpResponseBase:
-    """Show when the server was there, how fast it answered, and each outage with its cause."""
+    """Show the server's uptime, latency and outages with their causes."""
     server: Server = visit.object
     now = timezone.now()
     checks = list(server.checks.all()[:CHECKS_SHOWN])
@@ -64,7 +64,7 @@ def show_health(visit: ObjectRequest) -> HttpResponseBase:
 
 
 def build_latency_curve(checks: Sequence[Check]) -> dict[str, Any] | None:
-    """Return the latencies of contacts as points of a line, oldest first; failures as marks."""
+    """Return the latencies of checks (oldest first) as line points and failures as marks."""
     good = [check.latency_ms for check in checks if check.ok and check.latency_ms is not None]
     if len(good) < 2:
         return None
@@ -80,14 +80,14 @@ def build_latency_curve(checks: Sequence[Check]) -> dict[str, Any] | None:
 
 
 def _may_read(visit: ObjectRequest) -> bool:
-    """Tell who sees what programs complained of: it may name what is private to the machine."""
+    """Return whether the user may read stderr, which can contain details of the host."""
     stdio = visit.object.transport_type == Server.Transport.STDIO
     return stdio and visit.principal.may(Action.MANAGE_SERVERS)
 
 
 @ServerAdmin.add_page("calls", _("Calls"), order=50, needs=Action.VIEW_AUDIT)
 def show_calls(visit: ObjectRequest) -> HttpResponseBase:
-    """Show the audit of this server's latest calls."""
+    """Show the audit entries of this server's latest calls."""
     server: Server = visit.object
     rows = AuditRow.objects.of(server.organization_id).filter(server_id=server.pk)
     return visit.show("servers/calls.html", server=server, rows=rows[:CALLS_SHOWN])

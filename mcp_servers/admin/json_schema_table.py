@@ -1,4 +1,4 @@
-"""JSON Schema as rows."""
+"""JSON Schema rendered as table rows, and example arguments."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -30,7 +30,7 @@ _BOUNDS = (
 
 @dataclass(frozen=True)
 class SchemaRow:
-    """One member of a schema; all texts are a stranger's, made visible."""
+    """One property of a schema; texts are untrusted and have been made visible."""
 
     depth: int
     name: str
@@ -41,10 +41,10 @@ class SchemaRow:
 
 
 def build_schema_rows(schema: Any) -> list[SchemaRow]:
-    """Return the members of an object schema, nested ones below, at most 300.
+    """Return the properties of an object schema, nested ones below their parent, at most 300.
 
-    Local references are followed, once on each way down; members of alternatives and of
-    combinations stand below like the schema's own.
+    Follows each local reference once per path. Properties of `allOf`, `anyOf` and `oneOf` are
+    listed like the schema's own.
     """
     return list(islice(_iterate_rows(schema, schema, 0, frozenset()), MOST_ROWS))
 
@@ -82,7 +82,7 @@ def _iterate_rows(schema: Any, root: Any, depth: int, came: frozenset[str]) -> I
 
 
 def _resolve_reference(root: Any, ref: str) -> Any:
-    """Return what a local reference names; None if it names nothing here."""
+    """Return the target of a local reference, or None."""
     found = root
     for part in ref[2:].split("/") if ref.startswith("#/") else ():
         name = part.replace("~1", "/").replace("~0", "~")
@@ -91,7 +91,7 @@ def _resolve_reference(root: Any, ref: str) -> Any:
 
 
 def _merge_reference(schema: Mapping[str, Any], root: Any) -> Mapping[str, Any]:
-    """Return a member with what its reference says; what stands beside the reference wins."""
+    """Return a schema merged with the target of its reference; its own keywords win."""
     ref = schema.get("$ref")
     found = _resolve_reference(root, ref) if isinstance(ref, str) else None
     return {**found, **schema} if isinstance(found, Mapping) else schema
@@ -132,7 +132,7 @@ def _format_value(value: Any) -> str:
 
 
 def build_example(schema: Any) -> dict[str, Any]:
-    """Return arguments to start from: defaults where there are some, else fitting blanks."""
+    """Return example arguments: defaults, or blank values of the right type."""
     if not isinstance(schema, Mapping) or not isinstance(schema.get("properties"), Mapping):
         return {}
     required = schema.get("required")

@@ -1,4 +1,4 @@
-"""Launchers: the programs that stdio servers may be started with, for platform administrators."""
+"""The admin of launchers: programs that may start stdio servers."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from mcp_servers.services import add_launcher, remove_launcher
 
 @register(Launcher)
 class LauncherAdmin(ScopedAdmin):
-    """The allow-list, beside the names of `BONOBOT_LAUNCHERS`."""
+    """The launcher allowlist, in addition to `BONOBOT_LAUNCHERS`."""
 
     platform_only = True
     needs_to_view = (Action.MANAGE_LAUNCHERS,)
@@ -26,18 +26,18 @@ class LauncherAdmin(ScopedAdmin):
     fields = ("command", "note")
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Allow the list's actions; an entry is added or removed, never changed."""
+        """Allow list actions only; launchers are added or deleted, never changed."""
         return obj is None and super().has_change_permission(request, obj)
 
     def save_model(self, request: HttpRequest, obj: Launcher, form: Any, change: bool) -> None:
-        """Add by the operation."""
+        """Create the launcher through the service."""
         add_launcher(self.principal(request), obj)
 
     def delete_model(self, request: HttpRequest, obj: Launcher) -> None:
-        """Remove by the operation."""
+        """Delete the launcher through the service."""
         remove_launcher(self.principal(request), obj)
 
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Launcher]) -> None:
-        """Remove each by the operation."""
+        """Delete each launcher through the service."""
         for launcher in queryset:
             remove_launcher(self.principal(request), launcher)

@@ -1,4 +1,4 @@
-"""Add APIs, choose or declare operations: forms, views."""
+"""Forms and views that add REST APIs and choose or declare their operations."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -52,7 +52,7 @@ KEY_PLACES = (
 
 
 class ApiServerForm(ServerForm):
-    """Everything about an API that people set, beside its operations."""
+    """The settings of an API server, without its operations."""
 
     document_url = forms.CharField(
         label=_("Address of the document"),
@@ -66,7 +66,7 @@ class ApiServerForm(ServerForm):
     SIGN_IN = {**ServerForm.SIGN_IN, "api_key": ("in", "header", "key")}
 
     def __init__(self, principal: Principal, *args: Any, **kwargs: Any) -> None:
-        """Ask for an API's members instead of a server's."""
+        """Replace the fields of an MCP server with those of an API."""
         super().__init__(principal, *args, **kwargs)
         self.fields["transport_type"] = forms.CharField(required=False)
         del self.fields["only_tools"]  # an API's operations are chosen one by one
@@ -78,13 +78,13 @@ class ApiServerForm(ServerForm):
 
     @property
     def address_fields(self) -> list[forms.BoundField]:
-        """Return what says where the API and its document are."""
+        """Return the fields with the addresses of the API and its document."""
         return [self[name] for name in ("url", "document_url", "headers", "allow_private")]
 
     def api_spec(
         self, offer: DocumentOutline, operations: list[str], document: str | None
     ) -> ServerSpec:
-        """Return what was said; raises what `chosen` does."""
+        """Return the server specification; raises what `select_operations` raises."""
         self.cleaned_data["transport_type"] = Server.Transport.OPENAPI
         said, spec = self.cleaned_data, self.spec()
         config = {**spec.endpoint_config, "operations": select_operations(offer, operations)}
@@ -100,7 +100,7 @@ class ApiServerForm(ServerForm):
 def add_api(
     request: HttpRequest, principal: Principal, destination: ServerDestination
 ) -> HttpResponseBase:
-    """Ask for the document, show what it offers, or add what is ticked."""
+    """Ask for the document, show its operations, or create the server."""
     principal.require(destination.needs)
     if request.method != "POST":
         return _render_document_page(request, destination)
@@ -139,7 +139,7 @@ def add_api(
 
 
 def build_operation_picker(offer: DocumentOutline, ticked: Collection[str]) -> dict[str, Any]:
-    """Return what the template of the picker shows."""
+    """Return the template context of the operation picker."""
     told, wanted = offer.as_dict(), frozenset(ticked)
     rows = [(one, one["key"] in wanted) for one in told["operations"]]
     tags = sorted({tag for one in told["operations"] for tag in one["tags"] if " " not in tag})
@@ -147,7 +147,7 @@ def build_operation_picker(offer: DocumentOutline, ticked: Collection[str]) -> d
 
 
 def show_api_configuration(visit: ObjectRequest) -> HttpResponseBase:
-    """Show an API's form with the operations of its document, or change it."""
+    """Show an API's form with the operations of its document, or update the server."""
     server: Server = visit.object
     request, posted = visit.request, visit.request.method == "POST"
     form = ApiServerForm(
@@ -198,7 +198,7 @@ def _render_document_page(
 
 
 def _read_document(request: HttpRequest) -> str:
-    """Return the document that came with the request: a file, or text."""
+    """Return the uploaded or pasted document."""
     file: Any = request.FILES.get("file")
     if file is None:
         return request.POST.get("document", "")
@@ -220,7 +220,7 @@ def _is_private_allowed(request: HttpRequest, principal: Principal) -> bool:
 
 
 def _build_initial(request: HttpRequest, offer: DocumentOutline) -> dict[str, Any]:
-    """Return what the document says for the form, as far as it does."""
+    """Return initial form values taken from the document."""
     told = offer.told
     found: dict[str, Any] = {
         "name": slugify(told["title"])[:40],
@@ -274,12 +274,12 @@ COLUMNS = ("name", "in", "type", "required", "description", "default", "enum")
 
 
 class OperationParametersWidget(forms.Widget):
-    """Rows of inputs, one for each parameter; a script adds and removes rows."""
+    """One row of inputs per parameter; a script adds and removes rows."""
 
     def render(
         self, name: str, value: Any, attrs: dict[str, Any] | None = None, renderer: Any = None
     ) -> SafeString:
-        """Return the rows, from the project's own templates."""
+        """Render the rows with the project's templates."""
         context = {
             "rows": list(value or ()),
             "spare": [{"in": "query"}],
@@ -289,25 +289,25 @@ class OperationParametersWidget(forms.Widget):
         return render_to_string("admin/servers/inputs.html", context)
 
     def value_from_datadict(self, data: Any, files: Any, name: str) -> list[dict[str, str]]:
-        """Return the rows in which something stands."""
+        """Return the rows that aren't blank."""
         columns = [data.getlist(f"p-{column}") for column in COLUMNS]
         rows = [dict(zip(COLUMNS, row, strict=True)) for row in zip(*columns, strict=False)]
         texts = ("name", "description", "default", "enum")
         return [row for row in rows if any(row[text].strip() for text in texts)]
 
     def id_for_label(self, id_: str) -> str:
-        """Return nothing: there is no single input that the label could name."""
+        """Return an empty string, since there is no single input for the label."""
         return ""
 
 
 class OperationParametersField(forms.Field):
-    """A list of parameters, as `declared_operations` checks them."""
+    """A list of parameters, checked by `declared_operations`."""
 
     widget: Any = OperationParametersWidget
 
 
 class OperationForm(forms.Form):
-    """One operation; its fields are called `op-…`, so that it can stand beside a server's."""
+    """One operation; the prefix lets it share a page with the server form."""
 
     prefix = "op"
 
@@ -367,7 +367,7 @@ class OperationForm(forms.Form):
     )
 
     def said(self) -> dict[str, Any]:
-        """Return what was filled in, as `declared_operations` takes it; raises `Invalid`."""
+        """Return the operation in the format of `declared_operations`; raises `InvalidInput`."""
         given = self.cleaned_data
         texts = ("name", "description", "method", "path", "body", "result")
         found: dict[str, Any] = {name: given[name] for name in texts}
@@ -378,14 +378,14 @@ class OperationForm(forms.Form):
         return found
 
     def refuse(self, problem: Problem) -> None:
-        """Show a problem at its field; what is wrong in a row is said at the rows."""
+        """Add a problem to its field; problems of a parameter go to `parameters`."""
         name = problem.field.removeprefix("endpoint_config.declared[0].")
         spot = "parameters" if name.startswith("parameters") else name.partition("[")[0]
         add_problem_to_form(self, problem, {problem.field: spot})
 
 
 def build_operation_initial(declared: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the form shows of a declared operation."""
+    """Return a declared operation as initial form values."""
     labels = declared.get("labels")
     return {
         **declared,
@@ -420,10 +420,10 @@ def _parse_parameter(row: Mapping[str, str], field: str) -> dict[str, Any]:
 
 
 class DeclaredApiForm(ApiServerForm):
-    """Everything about an API whose operations are declared by hand, beside those."""
+    """The settings of an API whose operations are declared by hand."""
 
     def __init__(self, principal: Principal, *args: Any, **kwargs: Any) -> None:
-        """Ask for no document."""
+        """Remove the document field."""
         super().__init__(principal, *args, **kwargs)
         del self.fields["document_url"]
         self.fields["url"].widget.attrs["placeholder"] = "https://api.example.com/v1"
@@ -431,11 +431,11 @@ class DeclaredApiForm(ApiServerForm):
 
     @property
     def address_fields(self) -> list[forms.BoundField]:
-        """Return what says where the API is."""
+        """Return the fields with the address of the API."""
         return [self[name] for name in ("url", "headers", "allow_private")]
 
     def declared_spec(self, declared: Sequence[Any]) -> ServerSpec:
-        """Return what was said, with these operations."""
+        """Return the server specification with these operations."""
         said = self.cleaned_data
         said["transport_type"] = Server.Transport.OPENAPI
         spec = self.spec()
@@ -446,7 +446,7 @@ class DeclaredApiForm(ApiServerForm):
 def add_declared(
     request: HttpRequest, principal: Principal, destination: ServerDestination
 ) -> HttpResponseBase:
-    """Ask for a server and its first operation, or add them."""
+    """Ask for a server and its first operation, or create them."""
     principal.require(destination.needs)
     posted = request.POST if request.method == "POST" else None
     form, operation = DeclaredApiForm(principal, posted), OperationForm(posted)
@@ -469,7 +469,7 @@ def add_declared(
 
 
 def add_problem_to_forms(form: DeclaredApiForm, operation: OperationForm, problem: Problem) -> None:
-    """Show a problem where it belongs: at the operation, or at the server."""
+    """Add a problem to the operation form or the server form."""
     if problem.field.startswith((FIELD, "parameters[")):
         operation.refuse(problem)
     else:
@@ -477,7 +477,7 @@ def add_problem_to_forms(form: DeclaredApiForm, operation: OperationForm, proble
 
 
 def render_operation_preview(request: HttpRequest, principal: Principal) -> HttpResponse:
-    """Return what an operation would send as it stands in the form; nothing is sent or written."""
+    """Render the request that the operation in the form would send, without sending it."""
     principal.require(Action.MANAGE_SERVERS)
     return render_fragment(
         request, "servers/operation_sent.html", sent=build_example_request(request)
@@ -485,13 +485,13 @@ def render_operation_preview(request: HttpRequest, principal: Principal) -> Http
 
 
 def build_example_request(request: HttpRequest) -> dict[str, Any]:
-    """Return the request of an example as the form would send it, or what is still missing."""
+    """Return an example request of the posted operation, a problem, or nothing if incomplete."""
     url, form = request.POST.get("url", "").strip(), OperationForm(request.POST)
     if not (url and request.POST.get("op-path", "").strip()) or not form.is_valid():
         return {}
     try:
         said = form.said()
-        # Its name and description don't matter to what is sent.
+        # The name and description don't affect the request.
         found = build_operation_preview(said | {"name": "x", "description": "x"}, url)
     except Problem as problem:
         return {"problem": problem}

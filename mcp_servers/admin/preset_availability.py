@@ -1,4 +1,4 @@
-"""Enable and disable stdio presets in the admin: a button for platform administrators."""
+"""Views and button with which platform administrators enable and disable stdio presets."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ View = Callable[..., HttpResponseBase]
 
 @dataclass(frozen=True)
 class PresetSwitch:
-    """What the button shows: the organization, and whether the preset is enabled there."""
+    """The state and URL of the button that enables or disables a preset."""
 
     organization: Organization
     enabled: bool
@@ -34,7 +34,7 @@ class PresetSwitch:
 
 
 def switch_of(principal: Principal, preset: Preset) -> PresetSwitch | None:
-    """Return the button for a preset (2 queries); None where nothing can be switched."""
+    """Return the button for a preset (2 queries), or None if it can't be switched."""
     if not principal.platform_admin or not preset.needs_enabling:
         return None
     organization = Organization.objects.get(pk=principal.organization_id)

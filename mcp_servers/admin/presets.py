@@ -1,4 +1,4 @@
-"""Presets: list, forms, save as preset."""
+"""The admin of presets, and saving a server as a preset."""
 
 from typing import Any
 
@@ -56,11 +56,11 @@ ICONS = (
     *("book", "box", "branch", "bug", "chart", "chat", "checklist", "clock", "cloud", "code"),
     *("coins", "database", "flask", "folder", "function", "globe", "graph", "terminal"),
 )
-# What kinds of values are called.
+# Labels of the parameter kinds.
 KIND_NAMES = {"": _("text"), "folder": _("folder"), "file": _("file"), "url": _("address")}
 TEXTS = ("name", "label", "default", "help", "pattern")
 FLAGS = ("secret", "required")
-# The form's fields for those that the operations name.
+# Form fields by the field name of a problem.
 PLACES = {
     "endpoint_config.url": "url",
     "endpoint_config.command": "command",
@@ -71,18 +71,18 @@ PLACES = {
 
 
 def map_problem_fields(problem: Problem) -> dict[str, str]:
-    """Return the form's fields by the problem's: what is wrong in a row is said at the rows."""
+    """Map problem fields to form fields; problems of a parameter go to `parameters`."""
     row = {problem.field: "parameters"} if problem.field.startswith("parameters") else {}
     return PLACES | row
 
 
 class PresetParametersWidget(forms.Widget):
-    """Rows of inputs, one for each parameter; a script adds and removes rows."""
+    """One row of inputs per parameter; a script adds and removes rows."""
 
     def render(
         self, name: str, value: Any, attrs: dict[str, Any] | None = None, renderer: Any = None
     ) -> SafeString:
-        """Return the rows, from the project's own templates."""
+        """Render the rows with the project's templates."""
         rows = list(value or ())
         context = {
             "rows": rows,
@@ -103,7 +103,7 @@ class PresetParametersWidget(forms.Widget):
         ]
 
     def id_for_label(self, id_: str) -> str:
-        """Return nothing: there is no single input that the label could name."""
+        """Return an empty string, since there is no single input for the label."""
         return ""
 
 
@@ -113,20 +113,20 @@ def _parse_parameter(row: dict[str, str]) -> dict[str, Any]:
 
 
 class PresetParametersField(forms.Field):
-    """A list of parameters, as `validation` checks them."""
+    """A list of parameters, checked by `presets.validation`."""
 
     widget: Any = PresetParametersWidget
 
 
 class KeyValueLinesField(forms.CharField):
-    """`NAME=value` on each line, as a mapping."""
+    """A mapping, written as one `NAME=value` per line."""
 
     def __init__(self, label: Any, help_text: Any, hint: str) -> None:
         area = Textarea(attrs={"rows": 2, "placeholder": hint, "spellcheck": "false"})
         super().__init__(label=label, help_text=help_text, required=False, widget=area)
 
     def clean(self, value: Any) -> dict[str, str]:
-        """Return the mapping; raises ValidationError for a line that is none."""
+        """Return the mapping; raises ValidationError for a line without a name or `=`."""
         found = {}
         for line in str(super().clean(value) or "").splitlines():
             name, equals, text = line.partition("=")
@@ -146,7 +146,7 @@ def _build_text_field(
 
 
 class PresetDetailsForm(forms.Form):
-    """What anybody who manages servers may change of a preset."""
+    """The preset fields that every server manager may change."""
 
     name = _build_text_field(_("Name"), required=True)
     description = _build_text_field(_("Description"))
@@ -159,12 +159,12 @@ class PresetDetailsForm(forms.Form):
     )
 
     def said(self) -> dict[str, Any]:
-        """Return what was filled in, as the operations take it."""
+        """Return the values in the format of the preset services."""
         return {name: self.cleaned_data[name] for name in PLAIN}
 
 
 class PresetEditForm(PresetDetailsForm):
-    """Everything about a preset; `${NAME}` in a value stands for a parameter."""
+    """All fields of a preset; `${NAME}` in a value stands for a parameter."""
 
     transport_type = forms.ChoiceField(
         label=_("Transport"), choices=[("http", "HTTP"), ("stdio", "stdio")], widget=Select
@@ -192,14 +192,14 @@ class PresetEditForm(PresetDetailsForm):
     parameters = PresetParametersField(label=_("Parameters"), required=False)
 
     def __init__(self, principal: Principal, *args: Any, **kwargs: Any) -> None:
-        """Offer programs to platform administrators alone."""
+        """Offer stdio to platform administrators only."""
         super().__init__(*args, **kwargs)
         if not principal.platform_admin:
             choices: Any = self.fields["transport_type"]
             choices.choices = [("http", "HTTP")]
 
     def said(self) -> dict[str, Any]:
-        """Return what was filled in, as the operations take it."""
+        """Return the values in the format of the preset services."""
         given = self.cleaned_data
         if given["transport_type"] == Server.Transport.HTTP:
             endpoint = {"url": given["url"], "headers": given["headers"]}
@@ -215,7 +215,7 @@ class PresetEditForm(PresetDetailsForm):
 
 
 def build_initial(preset: Preset) -> dict[str, Any]:
-    """Return a preset as the form shows it."""
+    """Return a preset as initial form values."""
     config = preset.endpoint_config
     return {
         **{name: getattr(preset, name) for name in PLAIN},
@@ -237,13 +237,13 @@ def _format_pairs(pairs: dict[str, str]) -> str:
 
 
 class PresetCategoryFilter(DropdownFilter):
-    """Presets of one category, by what it is called."""
+    """Filter presets by category."""
 
     title = _("category")
     parameter_name = "category"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        """Return the categories of what is offered there (a query)."""
+        """Return the categories of the listed presets (1 query)."""
         offered = model_admin.get_queryset(request).exclude(category="").order_by()
         found = offered.values_list("category", flat=True).distinct()
         return sorted(
@@ -251,7 +251,7 @@ class PresetCategoryFilter(DropdownFilter):
         )
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Model]) -> QuerySet[Model]:
-        """Keep the presets of the one that was chosen."""
+        """Filter by the chosen category."""
         return queryset.filter(category=self.value()) if self.value() else queryset
 
 
@@ -260,7 +260,7 @@ NOT_ENABLED = _("A platform administrator has to enable it for this organization
 
 @register(Preset)
 class PresetAdmin(ScopedAdmin):
-    """What is offered to the active organization: its own can be changed, the catalogue's read."""
+    """The presets of the active organization; those of the catalog are read-only."""
 
     list_display = ("preset", "kind", "transport", "signs_in", "whose", "enabled", "proven")
     list_filter = (
@@ -280,7 +280,7 @@ class PresetAdmin(ScopedAdmin):
     removing = _("Servers that were made from it stay.")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Preset]:
-        """Return the platform's presets and the organization's own, each with its state there."""
+        """Return the catalog's and the organization's presets, annotated with `enabled_here`."""
         here = self.principal(request).organization_id
         enabled = Preset.objects.enabled_for(here).filter(pk=OuterRef("pk"))
         rows: Any = Preset.objects.offered_to(here)
@@ -288,14 +288,14 @@ class PresetAdmin(ScopedAdmin):
         return found
 
     def get_object(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
-        """Return a preset with what a platform administrator switches there, if anything."""
+        """Return a preset with its enable button, if the user may use it."""
         found: Any = super().get_object(request, *args, **kwargs)
         if found is not None:
             found.switch = switch_of(self.principal(request), found)
         return found
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
-        """Add the button to whoever may press it."""
+        """Add the enable button if the user may use it."""
         found = super().get_fieldsets(request, obj)
         if getattr(obj, "switch", None) is None:
             return found
@@ -303,7 +303,7 @@ class PresetAdmin(ScopedAdmin):
         return [(title, {**first, "fields": (*first["fields"], "enabling")}), *others]
 
     def get_urls(self) -> list[URLPattern]:
-        """Add what platform administrators switch."""
+        """Add the URLs that enable and disable a preset."""
         own = [
             path(
                 f"<uuid:object_id>/{slug}/",
@@ -315,25 +315,25 @@ class PresetAdmin(ScopedAdmin):
         return [*own, *super().get_urls()]
 
     def get_actions(self, request: HttpRequest) -> dict[str, Any]:
-        """Offer none: presets are changed one by one."""
+        """Offer no bulk actions."""
         return {}
 
     def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        """Keep the catalogue's presets as the release has them."""
+        """Make presets of the catalog read-only."""
         return _is_own(obj) and super().has_change_permission(request, obj)
 
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        """Let go of the organization's own alone."""
+        """Allow deleting the organization's own presets only."""
         return _is_own(obj) and super().has_delete_permission(request, obj)
 
     def delete_model(self, request: HttpRequest, obj: Preset) -> None:
-        """Remove by the operation."""
+        """Delete the preset through the service."""
         remove_preset(self.principal(request), obj)
 
     def add_view(
         self, request: HttpRequest, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponseBase:
-        """Show our own form, or make the preset."""
+        """Show the form, or create the preset."""
         principal = self.principal(request)
         principal.require(Action.MANAGE_SERVERS)
         form = PresetEditForm(principal, request.POST if request.method == "POST" else None)
@@ -353,7 +353,7 @@ class PresetAdmin(ScopedAdmin):
         form_url: str = "",
         extra_context: dict[str, Any] | None = None,
     ) -> Any:
-        """Show the form of the organization's own; one of the catalogue is read."""
+        """Show the form of an own preset; presets of the catalog are read-only."""
         preset: Any = self.get_object(request, object_id)
         if preset is None or not self.has_change_permission(request, preset):
             return super().change_view(request, object_id, form_url, extra_context)
@@ -390,29 +390,29 @@ class PresetAdmin(ScopedAdmin):
 
     @display(description=_("stands in for"))
     def stands_in(self, preset: Preset) -> str:
-        """Return the names in use elsewhere that don't exist."""
+        """Return the names, used elsewhere, of packages that don't exist."""
         return ", ".join(map(make_visible, preset.replaces)) or "–"
 
     @display(description=_("preset"), ordering="name", header=True)
     def preset(self, preset: Preset) -> tuple[str, str]:
-        """Return the name and what it is."""
+        """Return the name and description."""
         return make_visible(preset.name), make_visible(
             preset_catalog.localize_description(preset), 100
         )
 
     @display(description=_("category"), ordering="category")
     def kind(self, preset: Preset) -> str:
-        """Return what its category is called."""
+        """Return the category label."""
         return make_visible(preset_catalog.format_category(preset.category), 64)
 
     @display(description=_("description"))
     def about(self, preset: Preset) -> str:
-        """Return what it is."""
+        """Return the localized description."""
         return make_visible(preset_catalog.localize_description(preset), 1_000)
 
     @display(description=_("whose"))
     def whose(self, preset: Preset) -> str:
-        """Return who made it."""
+        """Return who owns the preset."""
         return _t("the organization's") if preset.organization_id else _t("Bonobot's catalogue")
 
     @display(description=_("enabled"), ordering="enabled_here")
@@ -432,13 +432,13 @@ class PresetAdmin(ScopedAdmin):
             else _t("Enable for %(organization)s")
         )
         said = text % {"organization": make_visible(switch.organization.name, 80)}
-        # The page is a form already, which sends its token along.
+        # The button submits the surrounding form, which carries the CSRF token.
         button = '<button class="bb-button bb-slim" formaction="{}">{}</button>'
         return format_html(button, switch.url, said)
 
     @display(description=_("checked"))
     def proven(self, preset: Preset) -> SafeString | str:
-        """Return what its registry said last, or when its proof was looked up."""
+        """Return the last registry check, or when the proof was checked."""
         if preset.gone:
             return badge_html("error", _t("no longer resolves"), preset.resolution.get("detail"))
         if preset.resolution:
@@ -448,22 +448,22 @@ class PresetAdmin(ScopedAdmin):
 
     @display(description=_("transport"), ordering="transport_type")
     def transport(self, preset: Preset) -> str:
-        """Return the transport as people say it."""
+        """Return the transport label."""
         return str(dict(Server.Transport.choices).get(preset.transport_type, preset.transport_type))
 
     @display(description=_("sign-in"), ordering="auth_type")
     def signs_in(self, preset: Preset) -> str:
-        """Return how it signs in, in words."""
+        """Return the sign-in label."""
         return str(dict(Server.Auth.choices).get(preset.auth_type, preset.auth_type))
 
     @display(description=_("endpoint"))
     def endpoint(self, preset: Preset) -> SafeString:
-        """Return the endpoint with its parameters."""
+        """Return the endpoint configuration with unfilled parameters."""
         return _render_code(preset.endpoint_config)
 
     @display(description=_("sign-in details"))
     def auth(self, preset: Preset) -> SafeString:
-        """Return how it signs in."""
+        """Return the sign-in configuration."""
         return _render_code(preset.auth_config)
 
     @display(description=_("parameters"))
@@ -473,7 +473,7 @@ class PresetAdmin(ScopedAdmin):
 
     @display(description=_("proof"))
     def evidence(self, preset: Preset) -> SafeString:
-        """Return where it was found."""
+        """Return the proof that the server exists."""
         return _render_code(preset.proof)
 
 
@@ -500,14 +500,14 @@ def _redirect_after_save(request: HttpRequest, preset: Preset) -> HttpResponseRe
 
 
 class SavePresetForm(forms.Form):
-    """What a preset that is made of a server is called."""
+    """The name of a preset saved from a server."""
 
     name = forms.CharField(label=_("Name"), widget=TextInput(attrs={"autocomplete": "off"}))
 
 
 @ServerAdmin.add_page("save_preset", needs=Action.MANAGE_SERVERS)
 def save_preset(visit: ObjectRequest) -> HttpResponseBase:
-    """Show what a preset of this server would hold, or save it."""
+    """Preview a preset of this server, or save it."""
     server: Server = visit.object
     posted = visit.request.POST if visit.request.method == "POST" else None
     form = SavePresetForm(posted, initial={"name": server.name})

@@ -1,4 +1,4 @@
-"""Overview, configuration, credentials, sign-in, operations of one server."""
+"""Pages of one server: overview, configuration, credentials, sign-in and operations."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -50,7 +50,7 @@ from mcp_servers.subscriptions.queries import load_change_notification_status
 
 
 def show_declared_configuration(visit: ObjectRequest) -> HttpResponseBase:
-    """Show the operations and the server's form, or change the server."""
+    """Show the declared operations and the form, or update the server."""
     server: Server = visit.object
     posted = visit.request.POST if visit.request.method == "POST" else None
     form = DeclaredApiForm(visit.principal, posted, initial=build_initial(server))
@@ -77,7 +77,7 @@ def show_declared_configuration(visit: ObjectRequest) -> HttpResponseBase:
 
 @ServerAdmin.add_page("operation", needs=Action.MANAGE_SERVERS, under="configuration")
 def show_operation(visit: ObjectRequest) -> HttpResponseBase:
-    """Show the form of one operation, or declare it; without a name it is a new one."""
+    """Show the form of a declared operation, or create or update it."""
     server: Server = visit.object
     name = visit.request.GET.get("name", "")
     stored = get_declared_operation(server, name) if name else None
@@ -110,7 +110,7 @@ def show_operation(visit: ObjectRequest) -> HttpResponseBase:
 
 @ServerAdmin.add_page("remove_operation", needs=Action.MANAGE_SERVERS, under="configuration")
 def remove(visit: ObjectRequest) -> HttpResponseBase:
-    """Ask whether an operation is to be removed, or remove it."""
+    """Confirm the deletion of an operation, or delete it."""
     server: Server = visit.object
     name = visit.request.GET.get("name", "")
     stored = get_declared_operation(server, name)
@@ -150,7 +150,7 @@ PACKAGE_STATES = {
 
 @ServerAdmin.add_page("change", _("Overview"), order=10)
 def show_overview(visit: ObjectRequest) -> HttpResponseBase:
-    """Show where the server stands."""
+    """Show the server's status, definitions and configuration."""
     server: Server = visit.object
     counts = server.definitions.aggregate(
         waiting=Count("pk", filter=WAITING),
@@ -180,13 +180,13 @@ def _build_panels(visit: ObjectRequest) -> Iterator[Panel]:
 
 
 def _package(server: Server) -> dict[str, Any] | None:
-    """Return how it stands with the package that the server is started from, in words."""
+    """Return the installation state of the server's package, with a label."""
     found = installation_of_server(server)
     return found and {**found, "words": PACKAGE_STATES[found["state"]]}
 
 
 def _build_fix_url(visit: ObjectRequest, problem: Problem | None) -> str:
-    """Return where what a problem names is corrected."""
+    """Return the URL of the page where a problem can be fixed."""
     refused = problem is not None and problem.code == "needs_reauth"
     secrets = refused and visit.object.auth_type != Server.Auth.NONE
     return visit.url("credentials" if secrets else "configuration")
@@ -194,7 +194,7 @@ def _build_fix_url(visit: ObjectRequest, problem: Problem | None) -> str:
 
 @ServerAdmin.add_deed("connect", needs=Action.MANAGE_SERVERS)
 def connect(visit: ObjectRequest) -> HttpResponseBase:
-    """Discover the server and return what came of it as a piece of a page."""
+    """Discover the server and render the result as a fragment."""
     [one] = discover_servers([visit.object], actor=visit.principal.actor, kind=Check.Kind.DISCOVERY)
     if isinstance(one.problem, ServerRemoved):
         raise one.problem
@@ -214,7 +214,7 @@ def connect(visit: ObjectRequest) -> HttpResponseBase:
 
 
 def build_sign_in_panel(visit: ObjectRequest) -> Panel | None:
-    """Return the panel; None for servers that nobody signs in to."""
+    """Return the sign-in panel, or None if the server needs no sign-in."""
     server: Server = visit.object
     if not server.interactive:
         return None
@@ -232,32 +232,32 @@ def build_sign_in_panel(visit: ObjectRequest) -> Panel | None:
 
 @ServerAdmin.add_deed("sign-out", needs=Action.VIEW)
 def sign_out(visit: ObjectRequest) -> None:
-    """Forget the tokens: the organization's, or one's own (which of them, the login says)."""
+    """Delete the organization's or the user's tokens, depending on the server's `per`."""
     authorization_code.forget(visit.principal, visit.object)
     text = _t("Signed out of %(server)s.")
     messages.success(visit.request, text % {"server": make_visible(visit.object.name)})
 
 
-# Where each place of a secret stands in the configuration.
+# Configuration field of each secret placement.
 MEMBERS = {Secret.Placement.HEADER: "headers", Secret.Placement.ENV: "env"}
 
 
 @dataclass(frozen=True)
 class CredentialField:
-    """A sealed value as the page shows it: by its name, with the field that replaces it."""
+    """An encrypted value, shown by name with a field to replace it."""
 
     secret: Secret
     may_replace: bool
 
     @property
     def field(self) -> str:
-        """The name of the field, whatever the secret's own name holds."""
+        """The name of the form field."""
         return f"secret-{self.secret.pk}"
 
 
 @ServerAdmin.add_page("credentials", _("Credentials"), order=55)
 def show_credentials(visit: ObjectRequest) -> HttpResponseBase:
-    """Show what is sealed, or replace values; those that are left empty stay."""
+    """Show the encrypted values, or replace those that were filled in."""
     server: Server = visit.object
     held = [
         CredentialField(secret, _may_replace(visit, secret)) for secret in _list_secrets(server)
@@ -292,13 +292,13 @@ def _list_secrets(server: Server) -> list[Secret]:
 
 
 def _may_replace(visit: ObjectRequest, secret: Secret) -> bool:
-    """Tell whether the person may set this value: a program's environment is the platform's."""
+    """Whether the user may set this value; `env` is for platform administrators only."""
     platform = visit.principal.platform_admin or secret.placement != Secret.Placement.ENV
     return platform and visit.principal.may(Action.MANAGE_SERVERS)
 
 
 def _replace(visit: ObjectRequest, said: Mapping[Secret, str]) -> None:
-    """Set these values; everything else about the server stays as it is."""
+    """Replace these secrets; raises `InvalidInput` if there are none."""
     if not said:
         raise InvalidInput(
             "No new value was given.",
@@ -324,7 +324,7 @@ def _format_value(value: Any) -> str:
 
 @ServerAdmin.add_page("configuration", _("Configuration"), order=60)
 def show_configuration(visit: ObjectRequest) -> HttpResponseBase:
-    """Show the form, or change the server."""
+    """Show the form, or update the server."""
     server: Server = visit.object
     if is_declared(server):
         return show_declared_configuration(visit)

@@ -1,8 +1,6 @@
 """ServerForm and its widgets.
 
-Stored values are sealed and come back as the mask; a row that keeps the mask keeps its value.
-
-A fold is open where something in it was said or is wrong, so that nothing that holds is hidden.
+Secrets are shown as the mask; a row that keeps the mask keeps its stored value.
 """
 
 from collections.abc import Mapping, Sequence
@@ -45,7 +43,7 @@ MOST_PAIRS = 100
 
 
 class KeyValueWidget(forms.Widget):
-    """Rows of two inputs; a script adds and removes rows, without it three empty ones stand by."""
+    """Rows of two inputs. A script adds and removes rows; without it there are three empty rows."""
 
     template_name = "admin/servers/pairs.html"
 
@@ -54,7 +52,7 @@ class KeyValueWidget(forms.Widget):
         self.name_hint, self.value_hint = name_hint, value_hint
 
     def get_context(self, name: str, value: Any, attrs: dict[str, Any] | None) -> dict[str, Any]:
-        """Return the rows: those that are there, and one to write into."""
+        """Return the stored rows and the hints."""
         context = super().get_context(name, value, attrs)
         pairs = list(value.items()) if isinstance(value, Mapping) else list(value or ())
         context["widget"] |= {
@@ -68,7 +66,7 @@ class KeyValueWidget(forms.Widget):
     def render(
         self, name: str, value: Any, attrs: dict[str, Any] | None = None, renderer: Any = None
     ) -> SafeString:
-        """Return the rows, from the project's own templates."""
+        """Render the rows with the project's templates."""
         return render_to_string(self.template_name, self.get_context(name, value, attrs))
 
     def value_from_datadict(self, data: Any, files: Any, name: str) -> list[tuple[str, str]]:
@@ -78,11 +76,11 @@ class KeyValueWidget(forms.Widget):
         return [(key, value) for key, value in rows if key or value]
 
     def value_omitted_from_data(self, data: Any, files: Any, name: str) -> bool:
-        """Tell that no rows were sent."""
+        """Return whether no rows were sent."""
         return f"{name}-name" not in data
 
     def id_for_label(self, id_: str) -> str:
-        """Return nothing: there is no single input that the label could name."""
+        """Return an empty string, since there is no single input for the label."""
         return ""
 
 
@@ -92,7 +90,7 @@ class KeyValueField(forms.Field):
     widget: Any = KeyValueWidget
 
     def clean(self, value: Any) -> dict[str, str]:
-        """Return the mapping; every row needs a name, and each name comes once."""
+        """Return the mapping; raises ValidationError for missing or duplicate names."""
         pairs = list(value.items() if isinstance(value, Mapping) else value or ())
         if len(pairs) > MOST_PAIRS:
             raise ValidationError(_("At most %d rows, please.") % MOST_PAIRS, code="too_many")
@@ -106,9 +104,9 @@ class KeyValueField(forms.Field):
 
 @dataclass(frozen=True, kw_only=True)
 class CollapsibleFieldset:
-    """Some fields of a form; `shows` is the choice of another field that they belong to.
+    """Form fields that can be collapsed; `shows` is the choice (`field=value`) that shows them.
 
-    `asked` tells that a fault elsewhere in the form is mended here.
+    `has_related_error`: an error of a field elsewhere is fixed here.
     """
 
     title: Any
@@ -118,16 +116,16 @@ class CollapsibleFieldset:
 
     @property
     def open(self) -> bool:
-        """Tell whether it stands open from the start."""
+        """Whether it is initially open: a field has errors or a changed value."""
         return self.asked or any(field.errors or _is_changed(field) for field in self.fields)
 
 
 def _is_changed(field: forms.BoundField) -> bool:
-    """Tell whether a field holds something else than the form's own default."""
+    """Return whether a field's value differs from the form's default."""
     return bool((field.value() or None) != (field.field.initial or None))
 
 
-# The form's fields for those that the operations name.
+# Form fields by the field name of a problem.
 PLACES = {
     "endpoint_config": "command",
     "auth_config": "auth_type",
@@ -172,7 +170,7 @@ def _build_dollar_field(label: Any, help_text: Any) -> forms.DecimalField:
 
 
 class ServerForm(forms.Form):
-    """Everything about a server that people set. Which parts show follows the transport."""
+    """The settings of a server; the transport decides which fields are shown."""
 
     name = forms.CharField(
         label=_("Name"),
@@ -182,7 +180,7 @@ class ServerForm(forms.Form):
     description = _build_text_field(_("Description"))
     transport_type = forms.ChoiceField(
         label=_("Transport"),
-        choices=Server.Transport.choices[:2],  # an API has a form of its own
+        choices=Server.Transport.choices[:2],  # APIs use ApiServerForm
         initial=Server.Transport.HTTP,
         widget=forms.RadioSelect,
     )
@@ -344,7 +342,7 @@ class ServerForm(forms.Form):
     )
 
     CONNECTION = {"http": ("url",), "stdio": ("command", "args", "env")}
-    # What few change: title, the choice that shows it, fields.
+    # Rarely changed fields: title, the choice that shows them, field names.
     FOLDS = (
         (_("More about the connection"), "transport_type=http", ("allow_private", "headers")),
         (
@@ -369,14 +367,14 @@ class ServerForm(forms.Form):
             *("key_id", "private_key"),
         ),
     }
-    # Fields of a sign-in that only one choice within it shows.
+    # Sign-in fields that are shown for one choice only.
     INNER = {
         "per": "grant=authorization_code",
         **dict.fromkeys(("token_url", "key_id", "private_key"), "grant=client_credentials"),
     }
 
     def __init__(self, principal: Principal, *args: Any, **kwargs: Any) -> None:
-        """Leave to each role what it may set; the operations check all of it again."""
+        """Disable what the role may not set; the services check it again."""
         super().__init__(*args, **kwargs)
         self.principal = principal
         self.fields["confinement"].initial = settings.BONOBOT_STDIO_CONFINEMENT
@@ -395,7 +393,7 @@ class ServerForm(forms.Form):
 
     @property
     def connection_fields(self) -> list[tuple[str, list[forms.BoundField]]]:
-        """Return the transport's fields: (which choice shows them, fields)."""
+        """Return the transport's fields as (choice that shows them, fields)."""
         return [
             (f"transport_type={transport}", [self[name] for name in names])
             for transport, names in self.CONNECTION.items()
@@ -403,7 +401,7 @@ class ServerForm(forms.Form):
 
     @property
     def sign_in_fields(self) -> list[tuple[str, list[tuple[forms.BoundField, str]]]]:
-        """Return the sign-in's fields: (which choice shows them, fields with their own choice)."""
+        """Return the sign-in's fields as (choice that shows them, fields with their own choice)."""
         return [
             (f"auth_type={kind}", [(self[name], self.INNER.get(name, "")) for name in names])
             for kind, names in self.SIGN_IN.items()
@@ -411,7 +409,7 @@ class ServerForm(forms.Form):
 
     @property
     def folds(self) -> list[CollapsibleFieldset]:
-        """Return what few change; a private address that was refused is allowed in there."""
+        """Return the collapsible fieldsets with rarely changed fields."""
         refused = self.has_error("url", "private_address")
         return [
             CollapsibleFieldset(
@@ -425,7 +423,7 @@ class ServerForm(forms.Form):
         ]
 
     def spec(self) -> ServerSpec:
-        """Return what was said, for the operations."""
+        """Return the server specification for the services."""
         said = self.cleaned_data
         stdio = said["transport_type"] == Server.Transport.STDIO
         return ServerSpec(
@@ -455,7 +453,7 @@ def _to_microdollars(dollars: Decimal | None) -> int:
 
 
 def build_initial(server: Server) -> dict[str, Any]:
-    """Return what the form shows of a stored server: secrets as the mask."""
+    """Return a stored server as initial form values, with secrets masked."""
     endpoint, auth = mask_endpoint_config(server), mask_auth_config(server)
     stored = [one.name for one in server.secrets.all() if one.placement == Secret.Placement.AUTH]
     public = AUTH_FIELDS.get(server.auth_type, (frozenset(), frozenset()))[0]
@@ -501,7 +499,7 @@ def _build_endpoint_config(said: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _exceptions(said: Mapping[str, Any]) -> dict[str, str]:
-    """Return the reasons by name; a line without one has an empty one, which is refused."""
+    """Return the reasons by name; an empty reason is rejected later."""
     pairs = (line.partition(":") for line in _split_lines(said["env_exceptions"]))
     return {name.strip(): why.strip() for name, _colon, why in pairs}
 
@@ -518,7 +516,7 @@ def _build_auth_config(said: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_field_shown(name: str, said: Mapping[str, Any]) -> bool:
-    """Tell whether the choices made show this field; what they hide isn't meant."""
+    """Return whether the choices made show this field; hidden fields are ignored."""
     choice, _equals, value = ServerForm.INNER.get(name, "").partition("=")
     return not choice or said.get(choice) == value
 

@@ -1,4 +1,4 @@
-"""Server list, add URLs, test/refresh, uptime bar."""
+"""The admin of servers: list, filters, bulk actions, test and refresh."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -67,7 +67,7 @@ BESIDE_EACH_OTHER = 16
 
 @dataclass(frozen=True)
 class DiscoveryAttempt:
-    """What came of asking one server: what was found, or the problem."""
+    """The discovery result of one server, or the problem."""
 
     server: Server
     found: DiscoveryResult | None = None
@@ -77,7 +77,7 @@ class DiscoveryAttempt:
 def discover_servers(
     servers: Sequence[Server], *, actor: Actor, kind: str
 ) -> list[DiscoveryAttempt]:
-    """Ask each server what it offers; a failure is recorded on it and disturbs no other."""
+    """Discover each server; a failure is recorded on that server only."""
     return get_runtime().call(_discover_all, servers, actor, kind)
 
 
@@ -101,7 +101,7 @@ async def _discover_all(
 
 
 def report(request: HttpRequest, contacts: Sequence[DiscoveryAttempt]) -> None:
-    """Add a message for each server: what it offers and what waits, or what to do."""
+    """Add a message for each server with its result or problem."""
     for one in contacts:
         name = make_visible(one.server.name)
         if one.problem is not None:
@@ -114,7 +114,7 @@ def report(request: HttpRequest, contacts: Sequence[DiscoveryAttempt]) -> None:
 
 
 def summarize_discovery(found: DiscoveryResult) -> str:
-    """Return a discovery in one sentence."""
+    """Summarize a discovery in one sentence."""
     tools = len(found.tools)
     parts = [
         ngettext("%(n)d tool", "%(n)d tools", tools) % {"n": tools},
@@ -130,7 +130,7 @@ def summarize_discovery(found: DiscoveryResult) -> str:
     return ", ".join([*parts, *(text % {"n": count} for text, count in counts if count)]) + "."
 
 
-ADDRESSES = {"form": "add"}  # the others are called like the way
+ADDRESSES = {"form": "add"}  # other routes have the name of the method
 
 
 def _build_add_url(way: str, *args: Any) -> str:
@@ -148,27 +148,27 @@ POOL = ServerDestination(
 
 
 def form_view(request: HttpRequest) -> HttpResponseBase:
-    """Add by form."""
+    """Add a server by form."""
     return add_by_form(request, resolve_principal(request), POOL)
 
 
 def choose_pool_preset(request: HttpRequest) -> HttpResponseBase:
-    """Choose a preset."""
+    """Choose a preset for a pool server."""
     return choose_preset(request, resolve_principal(request), POOL)
 
 
 def fill_pool_preset(request: HttpRequest, slug: str) -> HttpResponseBase:
-    """Fill a preset."""
+    """Add a pool server from a preset."""
     return fill_preset(request, resolve_principal(request), POOL, slug)
 
 
 def add_pool_api(request: HttpRequest) -> HttpResponseBase:
-    """Add a REST API by its document."""
+    """Add a REST API by its OpenAPI document."""
     return openapi.add_api(request, resolve_principal(request), POOL)
 
 
 def add_pool_operations(request: HttpRequest) -> HttpResponseBase:
-    """Add an API by an operation that is declared by hand."""
+    """Add a REST API by declaring its first operation."""
     return openapi.add_declared(request, resolve_principal(request), POOL)
 
 
@@ -178,9 +178,9 @@ def show_operation_preview(request: HttpRequest) -> HttpResponseBase:
 
 
 def render_uptime_bar(pieces: Sequence[UptimeSegment], *, tiny: bool = False) -> SafeString:
-    """Return the pieces as a strip, each with the moment that it begins at.
+    """Render the segments as a bar; titles show their start time.
 
-    A list shows a thousand pieces, so no template is rendered for them.
+    Doesn't use a template, because a list shows about a thousand segments.
     """
     nobody, words = _t("nobody asked"), {100.0: percent(100)}
     drawn = []
@@ -201,7 +201,7 @@ WORDS_SOUGHT = 8
 
 
 class PendingReviewFilter(DropdownFilter):
-    """Servers with definitions that wait for approval."""
+    """Filter servers by whether definitions are pending review."""
 
     title = _("definitions")
     parameter_name = "waiting"
@@ -211,7 +211,7 @@ class PendingReviewFilter(DropdownFilter):
         return [("yes", _("some wait for approval")), ("no", _("nothing waits"))]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Server]) -> QuerySet[Server]:
-        """Keep what was chosen."""
+        """Filter by the chosen state."""
         waits = Exists(_query_pending_definitions())
         return {"yes": queryset.filter(waits), "no": queryset.exclude(waits)}.get(
             self.value(), queryset
@@ -219,7 +219,7 @@ class PendingReviewFilter(DropdownFilter):
 
 
 class ServerScopeFilter(DropdownFilter):
-    """The organization's pool, or what belongs to one agent."""
+    """Filter servers by scope: the pool, or private to an agent."""
 
     title = _("belongs to")
     parameter_name = "scope"
@@ -229,7 +229,7 @@ class ServerScopeFilter(DropdownFilter):
         return [("pool", _("the organization")), ("private", _("one agent"))]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Server]) -> QuerySet[Server]:
-        """Keep what was chosen."""
+        """Filter by the chosen scope."""
         mine = Q(scope_id=F("organization_id"))
         return {"pool": queryset.filter(mine), "private": queryset.exclude(mine)}.get(
             self.value(), queryset
@@ -258,7 +258,7 @@ class ServerAdmin(TabbedAdmin):
         PendingReviewFilter,
         ServerScopeFilter,
     )
-    search_fields = ("name", "description")  # and what they offer, see `get_search_results`
+    search_fields = ("name", "description")  # and definitions, see `get_search_results`
     search_help_text = _("Searches names, descriptions and what servers offer.")
     ordering = ("name",)
     actions = (
@@ -271,7 +271,7 @@ class ServerAdmin(TabbedAdmin):
     )
     action_needs: ClassVar[dict[str, Action]] = {"approve_chosen": Action.APPROVE_DEFINITIONS}
     change_list_template = "admin/servers/list.html"
-    # Ways to add a server: route, last part of the name, view. Rooms above add to them.
+    # Extra views: route, last part of the URL name, view. Other apps append theirs.
     ways: ClassVar[tuple[tuple[str, str, Callable[..., HttpResponseBase]], ...]] = (
         ("add/preset/", "presets", choose_pool_preset),
         ("add/preset/<slug:slug>/", "preset", fill_pool_preset),
@@ -282,7 +282,7 @@ class ServerAdmin(TabbedAdmin):
     )
 
     def get_urls(self) -> list[URLPattern]:
-        """Add the ways to add a server."""
+        """Add the URLs of `extra_views`."""
         found = [
             path(route, self.admin_site.admin_view(view), name=self._name(name))
             for route, name, view in self.ways
@@ -292,11 +292,11 @@ class ServerAdmin(TabbedAdmin):
     def add_view(
         self, request: HttpRequest, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> Any:
-        """Show our own form."""
+        """Show ServerForm."""
         return form_view(request)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Server]:
-        """Return the servers; they can be sorted and filtered by the counts that the list shows."""
+        """Return the servers, with aliases for sorting by the definition counts."""
         tools, waiting = (
             _query_definitions().tools().filter(present=True),
             _query_pending_definitions(),
@@ -314,10 +314,10 @@ class ServerAdmin(TabbedAdmin):
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Server], search_term: str
     ) -> tuple[QuerySet[Server], bool]:
-        """Keep the servers that have every word in their name, description or a definition."""
+        """Match every word in the name, the description or the name of a definition."""
         catalogue = Definition.objects.for_organization(self.principal(request).organization_id)
         for word in search_term.split()[:WORDS_SOUGHT]:
-            # Looked for once, not for each server: the catalogue is the longest table of all.
+            # One subquery instead of one per server: this is the largest table.
             offering = catalogue.filter(name__icontains=word).order_by().values("server")
             queryset = queryset.filter(
                 Q(name__icontains=word) | Q(description__icontains=word) | Q(pk__in=offering)
@@ -325,7 +325,7 @@ class ServerAdmin(TabbedAdmin):
         return queryset, False
 
     def get_changelist_instance(self, request: HttpRequest) -> Any:
-        """Count the tools, and what waits, of the servers on the page alone, in one query."""
+        """Count tools and pending definitions of the servers on the page, in one query."""
         found = super().get_changelist_instance(request)
         page = found.result_list = list(found.result_list)
         counted = Definition.objects.filter(server__in=page).order_by().values("server")
@@ -343,20 +343,20 @@ class ServerAdmin(TabbedAdmin):
         return found
 
     def get_actions(self, request: HttpRequest) -> dict[str, Any]:
-        """Leave out Django's own deletion: ours says what is affected."""
+        """Drop Django's delete action; ours shows what is affected."""
         found = super().get_actions(request)
         found.pop("delete_selected", None)
         return found
 
     def has_approve_permission(self, request: HttpRequest) -> bool:
-        """Tell who may approve definitions."""
+        """Return whether the user may approve definitions."""
         return self.may(request, Action.APPROVE_DEFINITIONS)
 
     # -- Columns ---------------------------------------------------------------------------------
 
     @display(description=_("server"), ordering="name", header=True)
     def server(self, server: Server) -> tuple[str, str]:
-        """Return the name, how it is reached and what it is for."""
+        """Return the name, with transport and description."""
         about = server.description or server.endpoint_config.get("url") or _format_command(server)
         own = _t("private to an agent · ") if server.private_to_agent else ""
         by = server.get_transport_type_display()
@@ -364,22 +364,22 @@ class ServerAdmin(TabbedAdmin):
 
     @display(description=_("status"), ordering="status")
     def state(self, server: Server) -> str:
-        """Return the badge; its title tells the last error."""
+        """Return the status badge; its title shows the last error."""
         return render_status_badge(server)
 
     @display(description=_("tools"), ordering="tool_total")
     def tool_count(self, server: Any) -> int:
-        """Return how many tools it offers."""
+        """Return the number of tools."""
         return int(server.tool_total)
 
     @display(description=_("waiting"), ordering="waiting_count")
     def waiting(self, server: Any) -> str:
-        """Return how many definitions wait, as a way to them."""
+        """Return the number of definitions pending review, as a link."""
         return render_to_string("admin/servers/waiting.html", {"server": server})
 
     @display(description=_("last 24 hours"))
     def uptime(self, server: Any) -> str:
-        """Return when it was there, as a picture."""
+        """Return the uptime bar of the last day."""
         now = timezone.now()
         spans, known = to_spans(server.latest_outages), find_first_check(server)
         unknown = list_unmonitored_spans(server, now, server.latest_gaps)
@@ -388,26 +388,26 @@ class ServerAdmin(TabbedAdmin):
 
     @display(description=_("last connected"), ordering="last_connected_at")
     def seen(self, server: Server) -> Any:
-        """Return when it last answered."""
+        """Return the time since the last connection."""
         return ago(server.last_connected_at)
 
     @display(description=_("latency"), ordering="latency_ms")
     def latency(self, server: Server) -> str:
-        """Return how long its last answer took."""
+        """Return the latency of the last check."""
         return milliseconds(server.latency_ms)
 
     @display(description=_("on"), ordering="enabled")
     def switch(self, server: Server) -> str:
-        """Return the switch."""
+        """Return the enable switch."""
         return render_to_string("admin/servers/switch.html", {"server": server})
 
-    # -- Deeds upon many -------------------------------------------------------------------------
+    # -- Bulk actions ----------------------------------------------------------------------------
 
     @action(description=_("Test the connection"), permissions=["change"])
     def test_chosen(
         self, request: HttpRequest, queryset: QuerySet[Server]
     ) -> HttpResponseBase | None:
-        """Ask each chosen server, and say what came of it."""
+        """Test the chosen servers and show the results."""
         return self._contact(request, queryset, Check.Kind.TEST, Round.Kind.TEST)
 
     @action(description=_("Refresh what they offer"), permissions=["change"])
@@ -421,14 +421,14 @@ class ServerAdmin(TabbedAdmin):
     def approve_chosen(
         self, request: HttpRequest, queryset: QuerySet[Server]
     ) -> HttpResponseBase | None:
-        """Ask with what waits at the chosen servers; then approve just that."""
+        """Confirm the pending definitions of the chosen servers, then approve them."""
         return bulk_actions.approve_what_waits(self, request, list(queryset))
 
     @action(description=_("Switch on"), permissions=["change"])
     def enable_chosen(
         self, request: HttpRequest, queryset: QuerySet[Server]
     ) -> HttpResponseBase | None:
-        """Switch the chosen servers on."""
+        """Enable the chosen servers."""
         chosen = list(queryset)
         if len(chosen) > bulk_actions.AT_ONCE:
             return bulk_actions.set_out(request, Round.Kind.ENABLE, chosen)
@@ -441,14 +441,14 @@ class ServerAdmin(TabbedAdmin):
     def disable_chosen(
         self, request: HttpRequest, queryset: QuerySet[Server]
     ) -> HttpResponseBase | None:
-        """Ask with who loses them; then switch off: it holds on the very next call."""
+        """Confirm with the affected rows, then disable the chosen servers."""
         return bulk_actions.disable_servers(self, request, list(queryset))
 
     @action(description=_("Remove…"), permissions=["delete"])
     def remove_chosen(
         self, request: HttpRequest, queryset: QuerySet[Server]
     ) -> HttpResponseBase | None:
-        """Ask first, with what else goes; then remove."""
+        """Confirm with the affected rows, then delete the chosen servers."""
         chosen = list(queryset)
         if "confirmed" not in request.POST:
             return confirm_removal(self, request, [collect_impact(server) for server in chosen])
@@ -462,7 +462,7 @@ class ServerAdmin(TabbedAdmin):
     def delete_view(
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
     ) -> HttpResponseBase:
-        """Ask first, with what else goes; then remove."""
+        """Confirm with the affected rows, then delete the server."""
         principal = self.principal(request)
         server = self.find(request, object_id)
         principal.require(Action.MANAGE_SERVERS)
@@ -475,7 +475,7 @@ class ServerAdmin(TabbedAdmin):
     def changelist_view(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
     ) -> Any:
-        """Show the list with what is being done to many of its servers."""
+        """Show the list with the running bulk jobs."""
         going = bulk_actions.list_running_jobs(request)
         return super().changelist_view(request, {**(extra_context or {}), "rounds": going})
 
@@ -496,25 +496,25 @@ def render_status_badge(server: Server) -> SafeString:
 
 
 def _build_outage_prefetch() -> Prefetch:
-    """Return what the picture of the last day needs, in one query for all servers."""
+    """Prefetch the outages of the last day, in one query for all servers."""
     rows = Outage.objects.filter(build_outage_condition(timezone.now() - DAY))
     return Prefetch("outages", rows, to_attr="latest_outages")
 
 
 def _build_unmonitored_prefetch() -> Prefetch:
-    """Return when nobody asked in the last day, in one query for all servers."""
+    """Prefetch the unmonitored periods of the last day, in one query for all servers."""
     rows = Unasked.objects.filter(ended_at__gt=timezone.now() - DAY)
     return Prefetch("unasked", rows, to_attr="latest_gaps")
 
 
 def _query_definitions() -> DefinitionQuerySet:
-    """Return the definitions of the server that a query is about."""
+    """Return the definitions of the outer query's server."""
     found: DefinitionQuerySet = Definition.objects.filter(server=OuterRef("pk")).order_by()
     return found
 
 
 def _query_pending_definitions() -> DefinitionQuerySet:
-    """Return those that wait; with the organization named, for the index of what waits."""
+    """Return the pending ones; filters by organization to use the index of pending definitions."""
     return _query_definitions().waiting().filter(organization=OuterRef("organization"))
 
 
@@ -530,7 +530,7 @@ def _format_command(server: Server) -> str:
 
 @ServerAdmin.add_deed("test", needs=Action.MANAGE_SERVERS)
 def test(visit: ObjectRequest) -> None:
-    """Ask the server now."""
+    """Test the server now."""
     found = discover_servers([visit.object], actor=visit.principal.actor, kind=Check.Kind.TEST)
     report(visit.request, found)
 

@@ -1,4 +1,4 @@
-"""What a server offers, and its approval: read it, then pin what was read."""
+"""Definitions of a server: list, review, label, enable and disable."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ DIGEST = "0f343b0931126a20f133d67c2b018a3b1b3c0c1f4a2b8e6d5c4b3a2918070605"
 
 
 class DefinitionFilter(StrictFilterSet):
-    """What definitions are looked for by."""
+    """Filters of the definition list."""
 
     kind = django_filters.ChoiceFilter(choices=Definition.Kind.choices)
     state = django_filters.ChoiceFilter(choices=Definition.State.choices, method="by_state")
@@ -35,7 +35,7 @@ class DefinitionFilter(StrictFilterSet):
     )
 
     def by_state(self, rows: Any, name: str, value: str) -> Any:
-        """Keep those in one state."""
+        """Filter by state."""
         return rows.in_state(value)
 
 
@@ -83,7 +83,7 @@ class DefinitionSerializer(VersionedShape):
         {"type": "array", "items": {"type": "string", "enum": [str(label) for label in FlowLabel]}}
     )
     def get_labels_suggested(self, row: Definition) -> list[str]:
-        """Return the labels that we suggest."""
+        """Return the suggested labels."""
         return [*suggest_labels(row, load_label_context(row.server))]
 
     @extend_schema_field(JSON_OBJECT)
@@ -93,7 +93,7 @@ class DefinitionSerializer(VersionedShape):
 
     @extend_schema_field({**JSON_OBJECT, "type": ["object", "null"]})
     def get_approved_declaration(self, row: Definition) -> Any:
-        """Return what was approved, null if nothing was."""
+        """Return the approved declaration, or null."""
         return row.pinned
 
 
@@ -120,7 +120,7 @@ class ApproveDefinitionsBody(StrictSerializer):
     all = serializers.BooleanField(required=False)
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        """Ask for exactly one of the two."""
+        """Require exactly one of `definitions` and `all`."""
         if bool(attrs.get("definitions")) == bool(attrs.get("all")):
             raise InvalidInput(
                 "Say which definitions are approved.",

@@ -1,4 +1,4 @@
-"""Checks, uptime, outages."""
+"""Health checks, uptime and outages of a server."""
 
 import django_filters
 from django.utils import timezone
@@ -21,7 +21,7 @@ from mcp_servers.models import Check, Outage, Server
 
 
 class HealthCheckFilter(StrictFilterSet):
-    """What contacts are looked for by."""
+    """Filters of the health check list."""
 
     ok = StrictBooleanFilter()
     kind = django_filters.ChoiceFilter(choices=Check.Kind.choices)
@@ -82,7 +82,7 @@ class OutageSerializer(StrictSerializer):
     detail = serializers.CharField()
 
     def get_seconds(self, outage: Outage) -> int:
-        """Return how long it lasted, or lasts."""
+        """Return the duration so far, in whole seconds."""
         return round(get_outage_duration(outage).total_seconds())
 
 

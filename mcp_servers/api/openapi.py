@@ -1,4 +1,4 @@
-"""Document preview and declared operations."""
+"""Preview of OpenAPI documents, and declared operations of a server."""
 
 from typing import Any
 
@@ -129,7 +129,7 @@ PARAMETER = {
             "enum": list(PLACES),
             "description": "Default: `path` where the path names it, else `query`.",
         },
-        # No enumeration: clients couldn't tell `string` from `string[]` by name.
+        # A pattern instead of an enum: generated clients name `string` and `string[]` alike.
         "type": {"type": "string", "pattern": ONE_OF_THEM, "default": "string"},
         "required": {"type": "boolean", "default": False},
         "description": {"type": "string"},
@@ -154,17 +154,17 @@ EXAMPLE = {
 
 @extend_schema_field(PARAMETER)
 class OperationParameterField(serializers.DictField):
-    """A parameter, or a field of the body; `declaring` says what holds."""
+    """A parameter or body field; validated by `declared_operations`."""
 
 
 @extend_schema_field({"type": "string", "enum": list(METHODS)})
 class HttpMethodField(serializers.CharField):
-    """A method of HTTP."""
+    """An HTTP method."""
 
 
 @extend_schema_field({"type": "string", "enum": list(BODIES)})
 class BodyFormatField(serializers.CharField):
-    """How fields of a body are written."""
+    """The encoding of body fields."""
 
 
 @extend_schema_serializer(
@@ -205,12 +205,12 @@ class OperationSerializer(VersionedShape, OperationBody):  # type: ignore[misc] 
     state = serializers.SerializerMethodField(help_text="The tool's, at the last discovery.")
 
     def get_key(self, one: dict[str, Any]) -> str:
-        """Return method and path."""
+        """Return the method and path."""
         return f"{one['method']} {one['path']}"
 
     @extend_schema_field({"type": "string", "enum": list(STATES)})
     def get_state(self, one: dict[str, Any]) -> str:
-        """Return how its tool stands."""
+        """Return the state of the tool."""
         found: str = self.context["states"].get(one["name"], STATES[0])
         return found
 
@@ -264,11 +264,11 @@ class OperationView(ServerView):
     """A resource of a server's declared operations."""
 
     def states(self, server: Server) -> dict[str, str]:
-        """Return how the tools of a server stand, by name."""
+        """Return the states of the server's tools by name."""
         return {row.name: row.state.value for row in server.definitions.tools()}
 
     def told(self, server: Server, name: str, *, status: int = 200) -> Response:
-        """Show one operation as it is now."""
+        """Return the response with an operation's current state."""
         one = get_declared_operation(server, name)
         return self.shown(
             one, OperationSerializer, status=status, owner=server, states=self.states(server)

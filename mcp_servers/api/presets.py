@@ -1,4 +1,4 @@
-"""Presets: ready server entries, and adding a server from one."""
+"""Presets: list, create, update, delete, enable and disable."""
 
 from contextlib import suppress
 from typing import Any
@@ -36,7 +36,7 @@ from mcp_servers.services import add
 
 
 class PresetFilter(StrictFilterSet):
-    """What presets are looked for by."""
+    """Filters of the preset list."""
 
     category = django_filters.CharFilter()
     q = django_filters.CharFilter(
@@ -70,7 +70,7 @@ class PresetSerializer(VersionedShape):
     )
 
     def get_description(self, preset: Preset) -> str:
-        """Return what it is, in the reader's language."""
+        """Return the localized description."""
         return preset_catalog.localize_description(preset)
 
     @extend_schema_field(ENDPOINT_CONFIG)
@@ -80,20 +80,20 @@ class PresetSerializer(VersionedShape):
 
     @extend_schema_field(UNFILLED_AUTH_CONFIG)
     def get_auth_config(self, preset: Preset) -> Any:
-        """Return how a server made from it signs in."""
+        """Return the sign-in configuration with its parameters unfilled."""
         return {"type": preset.auth_type, **preset.auth_config}
 
     @extend_schema_field({"type": "array", "items": JSON_OBJECT})
     def get_parameters(self, preset: Preset) -> Any:
-        """Return what a person fills: name, label, whether it is secret or required."""
+        """Return the localized parameters."""
         return preset_catalog.localize_parameters(preset)
 
     def get_own(self, preset: Preset) -> bool:
-        """Tell whether the organization made it."""
+        """Return whether the organization owns it."""
         return preset.organization_id is not None
 
     def get_enabled(self, preset: Preset) -> bool:
-        """Tell whether the caller's organization may use it."""
+        """Return whether the caller's organization may use it."""
         return preset.pk in self.context["enabled"]
 
 
@@ -139,11 +139,11 @@ class PresetResource(ResourceView):
     """Presets as the caller's organization has them."""
 
     def answer(self, preset: Preset, *, status: int = 200) -> Response:
-        """Show a preset as it is now."""
+        """Return the response with a preset's current state."""
         return self.shown(preset, PresetSerializer, status=status, enabled=self.enabled())
 
     def enabled(self) -> frozenset[UUID]:
-        """Return the keys of the presets that the caller's organization may use."""
+        """Return the ids of the presets that the caller's organization may use."""
         return enabled_ids(self.organization_id)
 
     def preset(self, preset_id: str) -> Preset:
@@ -235,9 +235,9 @@ class DisablePreset(PresetResource):
 
 
 def add_from_preset(principal: Principal, body: dict[str, Any], **where: Any) -> Server:
-    """Add a server from the preset that the body names.
+    """Create a server from the preset that the body names.
 
-    Raises `NotFound`, `Invalid`, and `Forbidden` (`preset_not_enabled`).
+    Raises `NotFound`, `InvalidInput`, and `Forbidden` (`preset_not_enabled`).
     """
     preset = get_preset(principal, body["preset"])
     common = {name: body[name] for name in ("name", "enabled") if name in body}

@@ -96,7 +96,7 @@ AUTH_CONFIG: dict[str, Any] = {
     },
     "required": ["type"],
 }
-# As presets have it: parameters stand in the place of its credentials.
+# The variant of presets, with parameters in place of credentials.
 UNFILLED_AUTH_CONFIG = {
     **AUTH_CONFIG,
     "description": "How to sign in, with parameters (`${NAME}`) unfilled.",
@@ -111,21 +111,21 @@ JSON_OBJECT = {"type": "object", "additionalProperties": True}
 
 @extend_schema_field(ENDPOINT_CONFIG)
 class EndpointConfigField(serializers.DictField):
-    """`endpoint_config` as it is written; `configuration.check` says what holds."""
+    """`endpoint_config` in requests; validated by `server_config.check`."""
 
 
 @extend_schema_field(AUTH_CONFIG)
 class AuthConfigField(serializers.DictField):
-    """`auth_config` as it is written."""
+    """`auth_config` in requests."""
 
 
-# Spellings that differ in a hyphen only would be one name in the languages of clients.
+# Generated clients would give spellings that differ only in a hyphen the same name.
 ALIASES = sorted(name for name in HTTP_NAMES if "-" not in name)
 
 
 @extend_schema_field({"type": "string", "enum": ["stdio", "openapi", *ALIASES]})
 class TransportTypeField(serializers.CharField):
-    """`transport_type` as it is written: HTTP may be called by the names that imports use."""
+    """`transport_type` in requests; accepts the aliases of HTTP that imports accept."""
 
 
 SAMPLING = (
@@ -151,7 +151,7 @@ class ClientCapabilitiesBody(StrictSerializer):
     roots = serializers.BooleanField(required=False, help_text=ROOTS)
 
     def validate_sampling_tokens(self, value: int | None) -> int:
-        """Return 0 for the setting's: in a specification None is to keep what is stored."""
+        """Return 0 for null; in a ServerSpec, None keeps the stored value."""
         return value or 0
 
 
@@ -189,7 +189,7 @@ class ServerPricingBody(StrictSerializer):
     )
 
     def validate_calls_per_minute(self, value: int | None) -> int:
-        """Return 0 for no limit: in a specification None is to keep what is stored."""
+        """Return 0 for null; in a ServerSpec, None keeps the stored value."""
         return value or 0
 
 
@@ -361,14 +361,14 @@ class ServerSerializer(VersionedShape, ClientCapabilitiesSerializer, ServerPrici
     updated_at = serializers.DateTimeField()
 
     def parts_of(self, instance: Server, shown: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the parts of a server; its secrets belong to what they are sent with."""
+        """Return the parts of a server, with the marks of the secrets in each."""
         parts = super().parts_of(instance, shown)
         marks = instance.related_secret_marks()
         return parts | {place: [shown.get(place), mark] for place, mark in marks.items()}
 
     @extend_schema_field({"type": "string", "enum": ["pool", "agent"]})
     def get_scope(self, server: Server) -> str:
-        """Say whose it is."""
+        """Return whether the server is in the pool or private to an agent."""
         return "agent" if server.private_to_agent else "pool"
 
     @extend_schema_field({"type": ["string", "null"], "format": "uuid"})
@@ -378,12 +378,12 @@ class ServerSerializer(VersionedShape, ClientCapabilitiesSerializer, ServerPrici
 
     @extend_schema_field(ENDPOINT_CONFIG)
     def get_endpoint_config(self, server: Server) -> dict[str, Any]:
-        """Return where it is, values of `env` and `headers` masked."""
+        """Return the endpoint, with the values of `env` and `headers` masked."""
         return mask_endpoint_config(server)
 
     @extend_schema_field(AUTH_CONFIG)
     def get_auth_config(self, server: Server) -> dict[str, Any]:
-        """Return how to sign in, without any credential."""
+        """Return the sign-in configuration, without credentials."""
         return mask_auth_config(server)
 
 
@@ -436,7 +436,7 @@ class ServerDetailSerializer(ServerSerializer):
 
     @extend_schema_field(ChangeNotificationsSerializer)
     def get_change_notices(self, server: Server) -> dict[str, Any]:
-        """Return how it stands with its change notices."""
+        """Return the change notification status."""
         found: dict[str, Any] = ChangeNotificationsSerializer(
             load_change_notification_status(server)
         ).data
@@ -444,23 +444,23 @@ class ServerDetailSerializer(ServerSerializer):
 
     @extend_schema_field(SignInStatusSerializer(allow_null=True))
     def get_sign_in(self, server: Server) -> dict[str, Any] | None:
-        """Return how the caller stands at it."""
+        """Return the caller's sign-in status."""
         found = load_login_statuses(self.context["view"].principal, [server]).get(server.pk)
         return found.as_dict() if found else None
 
     @extend_schema_field(InstallationShape(allow_null=True))
     def get_installation(self, server: Server) -> dict[str, Any] | None:
-        """Return how it stands with its package."""
+        """Return the installation state of the package."""
         may = self.context["view"].principal.may(Action.MANAGE_SERVERS)
         return installation_of_server(server) if may else None
 
     @extend_schema_field(ServerToolSerializer(many=True))
     def get_discovered_tools(self, server: Server) -> list[dict[str, Any]]:
-        """Return the tools as REST shows them."""
+        """Return the serialized tools."""
         return [serialize_tool(row) for row in server.offered_tools]  # type: ignore[attr-defined]
 
     def get_stderr(self, server: Server) -> str:
-        """Return the last 64 KiB that its children wrote, on any host; blank for others."""
+        """Return the last 64 KiB of stderr; blank unless the caller manages servers."""
         may = self.context["view"].principal.may(Action.MANAGE_SERVERS)
         return load_latest_output(server) if may else ""
 
@@ -523,10 +523,10 @@ class ServerRefreshSerializer(ServerTestSerializer):
 
 
 def serialize_tool(row: Definition) -> dict[str, Any]:
-    """Return a tool as REST shows it."""
+    """Return a tool in the REST format."""
     return {"name": row.name, "description": row.description, "input_schema": row.input_schema}
 
 
 def build_spec(data: dict[str, Any], old: Server | None = None) -> ServerSpec:
-    """Return what was written as a specification; what was left out stays as it is in `old`."""
+    """Return the specification; fields left out keep the values of `existing`."""
     return ServerSpec(**data) if old is None else build_changed_spec(old, **data)

@@ -1,4 +1,4 @@
-"""Servers: CRUD, test, refresh, export."""
+"""Servers: list, create, update, delete, test, refresh, export."""
 
 from typing import Any
 
@@ -49,7 +49,7 @@ from mcp_servers.services import add, remove, set_server_enabled, update_server
 def discover_server(
     principal: Principal, server: Server, *, kind: str = Check.Kind.TEST
 ) -> dict[str, Any]:
-    """Discover the server and return what it declares; a failure is an answer too."""
+    """Discover the server and return the result, or its failure, as response data."""
     try:
         found: DiscoveryResult = get_runtime().call(
             discover, server.pk, actor=principal.actor, kind=kind
@@ -95,7 +95,7 @@ ADDED = PolymorphicProxySerializer(
 
 
 class ServerFilter(StrictFilterSet):
-    """What servers are looked for by."""
+    """Filters of the server list."""
 
     SCOPES = [("pool", "the pool's"), ("agent", "those private to an agent"), ("all", "both")]
 
@@ -108,20 +108,20 @@ class ServerFilter(StrictFilterSet):
     )
 
     def by_scope(self, rows: Any, name: str, value: str) -> Any:
-        """Keep the pool's, the agents' or all."""
+        """Filter by scope: pool, agent or all."""
         pool = Server.objects.pool().values("pk")
         if value == "all":
             return rows
         return rows.filter(pk__in=pool) if value == "pool" else rows.exclude(pk__in=pool)
 
     def filter_queryset(self, queryset: Any) -> Any:
-        """Apply the filters; without a scope the pool is meant."""
+        """Apply the filters; the default scope is the pool."""
         self.form.cleaned_data["scope"] = self.form.cleaned_data["scope"] or "pool"
         return super().filter_queryset(queryset)
 
 
 def add_server_annotations(rows: Any, *, tools: bool = False) -> Any:
-    """Add to a queryset what the shapes of servers show, in a fixed number of queries."""
+    """Add what the server serializers need to a queryset, in a fixed number of queries."""
     offered = Definition.objects.tools().filter(present=True)
     if tools:
         named = offered.only("server", "name", "description", "payload").order_by("name")
@@ -146,7 +146,7 @@ class ServerView(ResourceView):
         return found
 
     def answer(self, server: Server, *, status: int = 200) -> Response:
-        """Show the server as it is now."""
+        """Return the response with the server's current state."""
         rows = add_server_annotations(Server.objects.filter(pk=server.pk), tools=True)
         return self.shown(rows.get(), ServerDetailSerializer, status=status)
 
@@ -331,7 +331,7 @@ EXAMPLE = {
 
 @extend_schema_field({"type": "object", "additionalProperties": JSON_OBJECT})
 class ServerConfigurationsField(serializers.JSONField):
-    """Servers by name, each in the members that MCP clients read."""
+    """Servers by name, in the format of MCP clients."""
 
 
 @extend_schema_serializer(

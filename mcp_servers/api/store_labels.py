@@ -1,4 +1,4 @@
-"""The labels that a server's data carries from callers who wrote there, and clearing them."""
+"""The flow labels of a server's stored data, and clearing them."""
 
 from rest_framework import serializers
 from rest_framework.response import Response

@@ -1,4 +1,4 @@
-"""Where the registry's resources are, below /api/."""
+"""URLs of servers and presets, below /api/."""
 
 from django.urls import path
 

@@ -1,4 +1,4 @@
-"""`mcp label`; takes `mcp tools` (list, enable, disable)."""
+"""The command `mcp label`."""
 
 import argparse
 

@@ -1,4 +1,4 @@
-"""Discover several servers at once, tell what waits."""
+"""Discover several servers concurrently, and print review results."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -20,14 +20,14 @@ AT_ONCE = 8
 
 @dataclass(frozen=True)
 class DiscoveryOutcome:
-    """What came of discovering one server."""
+    """The discovery result of one server, or the problem."""
 
     found: DiscoveryResult | None
     problem: Problem | None
     waiting: int = 0
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as programs read it."""
+        """Return the JSON representation."""
         if self.found is None:
             return {"status": "error"} | (self.problem.as_dict() if self.problem else {})
         return {
@@ -39,7 +39,7 @@ class DiscoveryOutcome:
         }
 
     def told(self) -> str:
-        """Return it as people read it."""
+        """Return a one-line summary."""
         if self.found is None:
             problem = self.problem
             return f"{problem.code}: {problem} {problem.remedy}".strip() if problem else ""
@@ -48,7 +48,7 @@ class DiscoveryOutcome:
 
 
 def discover_servers(cli: CommandContext, servers: Sequence[Server]) -> dict[str, DiscoveryOutcome]:
-    """Discover the servers, `AT_ONCE` at a time; return what came of each, by name."""
+    """Discover the servers, `MAX_CONCURRENT_DISCOVERIES` at a time; return outcomes by name."""
     names = {server.pk: server.name for server in servers}
     if not names:
         return {}
@@ -79,7 +79,7 @@ async def _discover_all(
 
 
 def show_review_result(cli: CommandContext, server: Server, done: DefinitionReviewResult) -> None:
-    """Say what an approval did and, with the findings, what it left to be read."""
+    """Print the result of an approval and the findings that were left out."""
     skipped = f", {len(done.skipped)} skipped" if done.skipped or not done.held else ""
     cli.say(f"{len(done.approved)} approved{skipped}")
     if done.held:
@@ -87,7 +87,7 @@ def show_review_result(cli: CommandContext, server: Server, done: DefinitionRevi
 
 
 def show_review_findings(cli: CommandContext, server: Server) -> None:
-    """Show the findings of what waits: rule, place, the suspicious text between marks."""
+    """Print the findings of pending definitions: rule, location, suspicious text."""
     for row in server.definitions.waiting().exclude(findings=[]):
         named = row.name or "instructions"
         cli.say(f"! {make_visible(named, 120)} is held: its text reads like orders to a model.")

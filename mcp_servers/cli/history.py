@@ -1,4 +1,4 @@
-"""`mcp history|logs`."""
+"""The commands `mcp history` and `mcp logs`."""
 
 import argparse
 from dataclasses import asdict
@@ -136,7 +136,7 @@ def _show_logs(cli: CommandContext, options: argparse.Namespace) -> None:
         state = make_visible(row.ended) if row.ended else "it runs"
         cli.say(f"--- {row.created_at:%Y-%m-%d %H:%M:%S} UTC, {make_visible(row.process)}: {state}")
         if row.text and not cli.as_json:
-            # As it is, not wrapped at any width; it was made visible when it was kept.
+            # Written directly to avoid wrapping; made visible when it was stored.
             cli.out.file.write(row.text.rstrip("\n") + "\n")
     if not found:
         cli.say(_explain_missing_logs(server))

@@ -1,4 +1,4 @@
-"""`mcp launchers|add-launcher|remove-launcher`."""
+"""The commands `mcp launchers`, `add-launcher` and `remove-launcher`."""
 
 import argparse
 from typing import Any
@@ -16,7 +16,7 @@ def _as_json(launcher: Launcher) -> dict[str, Any]:
 
 
 def _list(cli: CommandContext, options: argparse.Namespace) -> None:
-    _ = cli.principal  # an organization that isn't there is refused here, too
+    _ = cli.principal  # raises if the organization doesn't exist
     set_by = [
         {"command": name, "note": "", "from": "BONOBOT_LAUNCHERS"}
         for name in settings.BONOBOT_LAUNCHERS

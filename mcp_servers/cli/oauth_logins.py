@@ -1,4 +1,4 @@
-"""`mcp login|logout`."""
+"""The commands `mcp login` and `mcp logout`."""
 
 import argparse
 import time
@@ -15,7 +15,7 @@ from mcp_servers.oauth_client import authorization_code
 from mcp_servers.oauth_client.access_tokens import login_address
 
 LOOK_AGAIN_S = 0.5
-LONGEST_S = 600.0  # as long as a login that was begun may take
+LONGEST_S = 600.0  # the lifetime of a started login
 
 
 def _add_server_argument(parser: argparse.ArgumentParser) -> None:
@@ -46,7 +46,7 @@ def _login(cli: CommandContext, options: argparse.Namespace) -> None:
         cli.emit(_serialize_login(server, url, signed_in=False))
         cli.say(f"Sign in at {url}")
         return
-    # On stderr, so that programs that read JSON can show it while they wait.
+    # On stderr, so that programs can show it before the JSON is complete.
     cli.err.print(f"Sign in at {url}", markup=False, soft_wrap=True)
     if options.open:
         webbrowser.open(url)
@@ -77,7 +77,7 @@ def _serialize_login(server: Server, url: str, *, signed_in: bool) -> dict[str, 
 
 
 def _load_grant_versions(server: Server) -> dict[Any, int]:
-    """Return how often tokens were stored, for each who signed in."""
+    """Return the version of the stored tokens by subject."""
     rows = OAuthGrant.objects.filter(server=server)
     return dict(rows.values_list("subject", "version"))
 

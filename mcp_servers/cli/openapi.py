@@ -1,4 +1,4 @@
-"""`mcp operations|add-operation|…`."""
+"""The commands `mcp operations`, `add-operation` and `remove-operation`."""
 
 import argparse
 from collections.abc import Mapping
@@ -39,7 +39,7 @@ from mcp_servers.server_config import ServerSpec
 from mcp_servers.services import add
 
 PARAMETER = "NAME[:TYPE[:PLACE[:TEXT]]]"
-# Methods whose parameters go into the query unless their place is said.
+# Methods whose parameters go into the query by default.
 ASKING = (*WITHOUT_BODY, "DELETE")
 
 

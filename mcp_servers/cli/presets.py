@@ -1,4 +1,4 @@
-"""`mcp presets|save-preset|remove-preset`."""
+"""The commands `mcp presets`, `save-preset`, `remove-preset`, `enable-preset`, `disable-preset`."""
 
 import argparse
 from collections.abc import Callable, Collection

@@ -1,4 +1,4 @@
-"""`mcp show`."""
+"""The command `mcp show`."""
 
 import argparse
 import json
@@ -51,7 +51,7 @@ def _serialize_settings(server: Server) -> dict[str, Any]:
 
 
 def _load_status(cli: CommandContext, server: Server) -> dict[str, Any]:
-    """Return how it stands with a server: sign-in, change notices, and how it was lately."""
+    """Return the sign-in, change notification, installation and health status of a server."""
     now, outages = timezone.now(), list_recent_outages(server, timezone.now())
     signed_in = load_login_statuses(cli.principal, [server]).get(server.pk)
     return {
@@ -66,7 +66,7 @@ def _load_status(cli: CommandContext, server: Server) -> dict[str, Any]:
 
 
 def _load_definitions(server: Server) -> dict[str, Any]:
-    """Return what a server offers, by state, and which agents have it."""
+    """Return a server's definitions, their counts by state, and the agents that have it."""
     definitions = [_serialize_definition(row) for row in server.definitions.all()]
     return {
         "states": dict(Counter(one["state"] for one in definitions)),

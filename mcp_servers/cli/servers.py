@@ -1,11 +1,4 @@
-"""`bonobot mcp …`: registering, reading and approving MCP servers.
-
-`bonobot mcp add --openapi`: a REST API as a server, its operations chosen.
-
-Prices and rate of a server as options; money is written in dollars.
-
-What a server may ask back of whoever calls it, as options.
-"""
+"""The commands `bonobot mcp add`, `list`, `test`, `refresh`, `approve` and others of servers."""
 
 import argparse
 import shlex
@@ -51,7 +44,7 @@ from mcp_servers.services import add, remove, set_server_enabled
 
 
 def add_operation_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options that choose operations."""
+    """Add the options that choose operations."""
     parser.add_argument(
         "--operation",
         action="append",
@@ -66,9 +59,10 @@ def add_operation_arguments(parser: argparse.ArgumentParser) -> None:
 def build_api_spec(
     cli: CommandContext, options: argparse.Namespace, common: dict[str, Any]
 ) -> ServerSpec:
-    """Return the specification of an API; without a choice its reading operations are meant.
+    """Return the specification of an API; by default with its read operations.
 
-    Raises `Invalid` (`unreadable_file`, and what `look_at` and `chosen` raise).
+    Raises `InvalidInput` (`unreadable_file`, `base_url_missing`), and what `inspect_document` and
+    `select_operations` raise.
     """
     source = expand(options.openapi, "--openapi")
     config: dict[str, Any] = {}
@@ -111,7 +105,7 @@ MICRO = 1_000_000
 
 
 def parse_dollars(text: str) -> int:
-    """Return an amount of dollars in micro-dollars, for argparse."""
+    """Parse an amount of dollars to micro-dollars, for argparse."""
     try:
         amount = Decimal(text.removeprefix("$").replace(",", "")) * MICRO
         whole = int(amount)
@@ -123,7 +117,7 @@ def parse_dollars(text: str) -> int:
 
 
 def add_price_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options."""
+    """Add the options for prices and the rate limit."""
     options: tuple[tuple[str, Callable[[str], int], str, str], ...] = (
         ("--call-price", parse_dollars, "DOLLARS", "what a call costs; money budgets count it"),
         ("--second-price", parse_dollars, "DOLLARS", "what each second of a call costs"),
@@ -134,13 +128,13 @@ def add_price_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def collect_price_options(options: argparse.Namespace) -> dict[str, int | None]:
-    """Return what was said; None keeps what is stored."""
+    """Return the price options; None keeps the stored value."""
     names = ("call_price", "second_price", "calls_per_minute")
     return {name: getattr(options, name) for name in names}
 
 
 def add_client_capability_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options."""
+    """Add the options for client capabilities."""
     parser.add_argument(
         "--sampling",
         choices=Server.Sampling.values,
@@ -160,7 +154,7 @@ def add_client_capability_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def collect_client_capabilities(options: argparse.Namespace) -> dict[str, Any]:
-    """Return what was said; None keeps what is stored."""
+    """Return the client capability options; None keeps the stored value."""
     return {name: getattr(options, name) for name in ASKED_BACK}
 
 
@@ -190,7 +184,7 @@ OWN = ("confinement", "network", "env_exceptions", *PRICED, *ASKED_BACK)
 
 
 def as_json(server: Server) -> dict[str, Any]:
-    """Return a server as programs read it, secrets masked."""
+    """Return the JSON representation of a server, with secrets masked."""
     return {
         "id": str(server.pk),
         "name": server.name,
@@ -261,7 +255,7 @@ def _add(cli: CommandContext, options: argparse.Namespace) -> None:
     server = add(cli.principal, spec, scope_id=agent_id, preset=preset)
     if agent_id:
         get_attached_agents().attach(cli.principal, agent_id, server)
-    if server.interactive:  # nothing can be asked before a person has signed in
+    if server.interactive:  # discovery needs a person to sign in first
         _show_login(cli, server)
         return
     problem = None
@@ -323,7 +317,7 @@ def _build_server_spec(
 
 
 def _collect_sandbox_options(options: argparse.Namespace) -> dict[str, str]:
-    """Return what was said of the confinement; what wasn't is left to the preset or the default."""
+    """Return the sandbox options that were given; the rest comes from the preset or defaults."""
     said = {} if options.confine is None else {"confinement": options.confine}
     if options.network is None:
         return said
@@ -348,7 +342,7 @@ def _discover(
             server.pk,
             actor=cli.principal.actor,
             kind=kind,
-            patience_s=settings.BONOBOT_INSTALL_S,  # what this process began would end with it
+            patience_s=settings.BONOBOT_INSTALL_S,  # an installation ends with this process
         )
     return found
 

@@ -1,8 +1,8 @@
-"""TaskSet of one owner; ReadThrottle.
+"""Background tasks of one owner, and throttling of reads.
 
-A child that talks without end, to us or to stderr, would leave less and less of the loop to all
-others, also after whoever called it has given up. Its output is left lying in its pipe for a while
-instead: the child then waits in its own write. So does a server whose stream of events has no end.
+A child that writes without end would take more and more of the loop's time, even after its caller
+has given up. Reading from it is paused instead, so the child blocks in its own write. The same
+applies to a server with an endless event stream.
 """
 
 import asyncio
@@ -11,14 +11,14 @@ from collections.abc import Coroutine
 from typing import Any
 
 SHARE = 0.1  # of the loop's time
-STREAM_SHARE = 0.25  # more: a stream lasts as long as its caller waits, a child beyond that
-GRACE_S = 0.02  # of work at once that nobody pauses for
-PER_READ_S = 0.0001  # what a read costs beside what is done with it
+STREAM_SHARE = 0.25  # more, as a stream ends with its call and a child does not
+GRACE_S = 0.02  # of work that causes no pause
+PER_READ_S = 0.0001  # overhead of one read
 LONGEST_S = 1.0
 
 
 class ReadThrottle:
-    """Counts the time that one child's output, or one stream, takes."""
+    """Counts the loop time spent on one child's output or one stream."""
 
     def __init__(self, share: float | None = None) -> None:
         self._share = share
@@ -26,7 +26,7 @@ class ReadThrottle:
         self._at = 0.0
 
     def spent(self, seconds: float, now: float) -> float:
-        """Count one read's work that ended at `now`; return how long not to read, in seconds."""
+        """Add the work of one read that ended at `now`; return the pause in seconds."""
         share = self._share or SHARE
         self._debt_s = max(0.0, self._debt_s - share * (now - self._at)) + seconds + PER_READ_S
         self._at = now
@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 
 class TaskSet:
-    """Tasks of one owner on the running loop; a failure is logged, never lost."""
+    """Tasks of one owner on the running loop; failures are logged."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -46,14 +46,14 @@ class TaskSet:
         return len(self._tasks)
 
     def spawn(self, work: Coroutine[Any, Any, Any], *, name: str) -> asyncio.Task[Any]:
-        """Start `work` beside the caller."""
+        """Start `work` in the background."""
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._done)
         return task
 
     async def close(self) -> None:
-        """Cancel what still runs and wait for it."""
+        """Cancel running tasks and wait for them."""
         left = [task for task in self._tasks if task is not asyncio.current_task()]
         for task in left:
             task.cancel()

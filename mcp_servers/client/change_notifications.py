@@ -1,20 +1,16 @@
-"""List_changed, resources/updated, listen streams, reconnect backoff.
+"""Change notifications of servers: list_changed, resources/updated, their streams and backoff.
 
-In the handshake era each is subscribed to (`resources/subscribe`) in a session, and unsubscribed
-from; in the modern era a stream is asked for that names all (`subscriptions/listen`), and another
-one, there before the first goes, when they are others. Nothing is replayed: whoever missed some
-reads again.
+In the modern era notifications arrive on a stream opened by `subscriptions/listen`. Its first frame
+says what was granted, and all frames carry its id. When the desired resources change, a new stream
+is open before the old one is closed. In the handshake era list changes arrive unrequested, and each
+resource is subscribed to with `resources/subscribe`. Nothing is replayed: after a gap the lists and
+resources must be read again (MCP 2026-07-28, Subscriptions).
 
-In the modern era they come on a stream that was asked for (`subscriptions/listen`), whose first
-frame says what was granted and whose frames all carry its number; in the handshake era they come by
-themselves. None is replayed, so whoever missed some reads the lists again (MCP 2026-07-28,
-Subscriptions).
+A function that follows a stream returns when the server ends the stream, and raises if it is lost
+or never opens.
 
-A stream that the server ended in order returns; one that broke off, or never came, raises. Whoever
-wants another one asks again: nothing is replayed.
-
-Before each next one is a pause. It grows while streams are lost soon, and is spread by chance, so
-that not all who lost a server come back to it at once.
+Before a stream is reopened there is a pause, which grows while streams are lost quickly and has
+jitter, so that clients do not reconnect all at once.
 """
 
 import asyncio
@@ -44,18 +40,18 @@ TOPICS: tuple[Topic, ...] = get_args(Topic)
 LISTS: dict[str, Topic] = {f"notifications/{topic}/list_changed": topic for topic in TOPICS}
 MEMBERS: dict[Topic, str] = {topic: f"{topic}ListChanged" for topic in TOPICS}
 LONGEST_URI = 2048
-# What a server answers that has no streams for this.
+# HTTP statuses of servers without such streams.
 REFUSALS = (404, 405)
-# Between two frames of a stream, so that a flood waits at the server instead of taking our loop.
+# Pause between two frames of a stream, so that a flood does not block our loop.
 BREATH_S = 0.01
 
 
 @dataclass(frozen=True)
 class ChangeNotification:
-    """The list of `topic` changed; with `uri`, that one resource did.
+    """The list of `topic` changed; with `uri`, that resource did.
 
-    `holder` is whose connection it came on, where lists may differ between connections; blank
-    where it holds for everybody.
+    `holder` is the holder of the connection it came on, as lists may differ by connection; blank
+    if it concerns all.
     """
 
     topic: Topic
@@ -73,30 +69,30 @@ _listeners: list[OnNotice] = []
 
 
 def set_notification_listeners(*listeners: OnNotice) -> None:
-    """Have the change notices of this process's connections told to all of `listeners`."""
+    """Set the listeners for change notifications of this process's connections."""
     _listeners[:] = listeners
 
 
 def on_notice(server_id: UUID, notice: ChangeNotification) -> None:
-    """Tell a change notice to whoever takes those of this process."""
+    """Pass a change notification to this process's listeners."""
     for listener in _listeners:
         listener(server_id, notice)
 
 
 def list_notifying_topics(capabilities: Any) -> frozenset[Topic]:
-    """Return the lists whose changes a server says that it tells."""
+    """Return the topics for which a server declares `listChanged`."""
     declared = capabilities if isinstance(capabilities, Mapping) else {}
     return frozenset(topic for topic in TOPICS if _has_flag(declared.get(topic), "listChanged"))
 
 
 def can_subscribe(capabilities: Any) -> bool:
-    """Tell whether a server says that it tells when single resources change."""
+    """Return whether a server declares resource subscriptions."""
     declared = capabilities if isinstance(capabilities, Mapping) else {}
     return _has_flag(declared.get("resources"), "subscribe")
 
 
 def listen_request(topics: Collection[Topic], uris: Collection[str] = ()) -> McpRequest:
-    """Return the request whose answer is a stream of notices about lists and single resources."""
+    """Return the request that opens a stream about lists and single resources."""
     wanted: dict[str, Any] = {MEMBERS[topic]: True for topic in TOPICS if topic in topics}
     if uris:
         wanted[WATCHED] = list(uris)
@@ -106,7 +102,7 @@ def listen_request(topics: Collection[Topic], uris: Collection[str] = ()) -> Mcp
 def parse_change_notification(
     message: Mapping[str, Any], holder: str = ""
 ) -> ChangeNotification | None:
-    """Return the change notice that a message is, if it is one."""
+    """Return the change notification in a message, if it is one."""
     method = str(message.get("method"))
     if method in LISTS:
         return ChangeNotification(LISTS[method], holder=holder)
@@ -118,7 +114,7 @@ def parse_change_notification(
 
 
 def parse_subscription_id(message: Mapping[str, Any]) -> int | None:
-    """Return the number of the request whose stream a frame belongs to; None for no frame."""
+    """Return the id of the request whose stream a frame belongs to; None if it is no frame."""
     params = message.get("params")
     meta = params.get("_meta") if isinstance(params, Mapping) else None
     found = meta.get(SUBSCRIPTION_ID) if isinstance(meta, Mapping) else None
@@ -126,12 +122,12 @@ def parse_subscription_id(message: Mapping[str, Any]) -> int | None:
 
 
 def is_of(message: Mapping[str, Any], number: int) -> bool:
-    """Say whether a frame belongs to the subscription that request `number` asked for."""
+    """Return whether a frame belongs to the stream of `request_id`."""
     return parse_subscription_id(message) == number
 
 
 def parse_granted_topics(message: Mapping[str, Any]) -> frozenset[Topic] | None:
-    """Return what an acknowledgement grants; None if the message is none."""
+    """Return the topics that an acknowledgment grants; None if the message is none."""
     params = message.get("params")
     if message.get("method") != ACKNOWLEDGED or not isinstance(params, Mapping):
         return None
@@ -140,7 +136,7 @@ def parse_granted_topics(message: Mapping[str, Any]) -> frozenset[Topic] | None:
 
 
 def parse_granted_uris(message: Mapping[str, Any]) -> frozenset[str] | None:
-    """Return the resources that an acknowledgement grants; None if the message is none."""
+    """Return the resources that an acknowledgment grants; None if the message is none."""
     params = message.get("params")
     if message.get("method") != ACKNOWLEDGED or not isinstance(params, Mapping):
         return None
@@ -150,12 +146,12 @@ def parse_granted_uris(message: Mapping[str, Any]) -> frozenset[str] | None:
 
 
 def is_unsupported_error(error: UpstreamError) -> bool:
-    """Say whether a server that answers like this has no streams of notices at all."""
+    """Return whether an error means that the server has no notification streams."""
     return error.rpc_code == METHOD_NOT_FOUND or error.http_status in REFUSALS
 
 
 def build_not_offered_error(endpoint: ServerEndpoint) -> UpstreamError:
-    """Return the error of a server that tells no changes, whatever it declares."""
+    """Return the error of a server without notification streams."""
     return UpstreamError(
         format_message("`{endpoint}` offers no stream of change notices.", endpoint=endpoint.name),
         code="not_offered",
@@ -173,10 +169,10 @@ SILENT_OPENING_S = 1.0
 
 
 class StreamingSession(Protocol):
-    """A session of the handshake era, whose stream tells what the server says by itself."""
+    """A session of the handshake era with a stream of server messages."""
 
     async def follow(self, opened: asyncio.Event) -> None:
-        """Hand on what comes until the stream ends; set `opened` when it is there."""
+        """Pass on messages until the stream ends; set `opened` when it is open."""
 
 
 async def subscribe(
@@ -188,16 +184,17 @@ async def subscribe(
     on_open: OnOpen,
     hear: Hear,
 ) -> None:
-    """Ask a modern server for notices about `topics`, as request `number`; `hear` gets them.
+    """Receive notifications about `topics` from a modern server until it ends the stream.
 
-    `on_open` is told what was granted. Raises `UpstreamError`: `not_offered` where that is nothing.
+    `on_open` gets the granted topics. Raises `UpstreamError`, with code `not_offered` if there are
+    none.
     """
     request = listen_request(topics)
     kept: frozenset[Topic] | None = None
 
     async def heard(message: dict[str, Any]) -> None:
         nonlocal kept
-        # Frames of another subscription, or before the acknowledgement, are none of ours.
+        # Ignore frames of other subscriptions and frames before the acknowledgment.
         if is_of(message, number):
             if kept is None:
                 kept = _parse_agreed_topics(endpoint, message, topics)
@@ -222,7 +219,7 @@ async def subscribe(
 async def watch_session_stream(
     session: StreamingSession, topics: frozenset[Topic], on_open: OnOpen
 ) -> None:
-    """Follow the stream of a session to its end; a server that keeps silent counts as open."""
+    """Receive a session's stream to its end; a silent server counts as open."""
     opened = asyncio.Event()
     following = asyncio.ensure_future(session.follow(opened))
     opening = asyncio.ensure_future(opened.wait())
@@ -240,7 +237,7 @@ async def watch_session_stream(
 
 
 def throttle_messages(on_message: OnMessage) -> OnMessage:
-    """Return `on_message` with a pause after each: a flood then waits at the server."""
+    """Return `on_message` with a pause after each message: a flood waits at the server."""
 
     async def paced(message: dict[str, Any]) -> None:
         await on_message(message)
@@ -262,33 +259,33 @@ def _parse_agreed_topics(
 
 SUBSCRIBE, UNSUBSCRIBE = "resources/subscribe", "resources/unsubscribe"
 
-# Takes a resource, and whether the server tells of it; must return at once.
+# Takes a URI and whether the server granted its subscription; must return at once.
 Told = Callable[[str, bool], None]
 OnFrame = Callable[[Mapping[str, Any]], None]
-# Asks for a stream by a request and hands on its frames, until it ends.
+# Opens a stream by a request and passes on its frames until it ends.
 OpenStream = Callable[[McpRequest, OnFrame], Awaitable[None]]
 
 
 class DesiredSubscriptions:
-    """The resources of one server that are to be told of, which may become others meanwhile."""
+    """The resources of one server to be subscribed to; the set may change at any time."""
 
     def __init__(self) -> None:
         self.uris: set[str] = set()
         self.changed = asyncio.Event()
 
     def add(self, uri: str) -> None:
-        """Wish for one more."""
+        """Add a resource."""
         self.uris.add(uri)
         self.changed.set()
 
     def discard(self, uri: str) -> None:
-        """Wish for one no longer."""
+        """Remove a resource."""
         self.uris.discard(uri)
         self.changed.set()
 
 
 class SubscribableSession(StreamingSession, Protocol):
-    """A session of the handshake era, whose stream can be followed."""
+    """A session of the handshake era that resources can be subscribed to in."""
 
     async def ask(self, request: McpRequest) -> dict[str, Any]:
         """Return the raw result of a request within the session; raises `UpstreamError`."""
@@ -297,7 +294,7 @@ class SubscribableSession(StreamingSession, Protocol):
 async def keep_subscribed(
     endpoint: ServerEndpoint, session: SubscribableSession, wish: DesiredSubscriptions, told: Told
 ) -> None:
-    """Subscribe in a session to what is wished for, until its stream ends; raises what ended it."""
+    """Subscribe to desired resources in a session until its stream ends; raises what ended it."""
     opened = asyncio.Event()
 
     async def on_open(_: object) -> None:
@@ -316,11 +313,11 @@ async def subscribe_to(
     wish: DesiredSubscriptions,
     told: Told,
 ) -> None:
-    """Subscribe to what is wished for and unsubscribe from what no longer is, for ever."""
+    """Keep subscriptions in sync with the desired resources until canceled."""
     asked: set[str] = set()
 
     async def answered(method: str, uri: str) -> bool:
-        """Ask for one; False where the server says no; raises where it says nothing."""
+        """Send one request; return False if the server refuses; raises if it does not answer."""
         try:
             async with asyncio.timeout(endpoint.read_s):
                 await ask(McpRequest(method, {"uri": uri}))
@@ -350,7 +347,7 @@ async def keep_listening(
     told: Told,
     hear: Hear | None,
 ) -> None:
-    """Hold a stream for what is wished for, until it ends in order; raises what else ends it."""
+    """Keep a stream of desired resources open until the server ends it; raises if it is lost."""
     current: asyncio.Task[None] | None = None
     changed: asyncio.Task[Any] | None = None
     try:
@@ -376,7 +373,7 @@ async def keep_listening(
 
 
 class _ResourceUpdateStream:
-    """One stream that names resources; what comes before its acknowledgement is none of it."""
+    """One stream of resource updates; frames before its acknowledgment are ignored."""
 
     def __init__(self, endpoint: ServerEndpoint, uris: frozenset[str], hear: Hear | None) -> None:
         self._endpoint = endpoint
@@ -386,7 +383,7 @@ class _ResourceUpdateStream:
         self._acknowledged = asyncio.Event()
 
     async def run(self, open_stream: OpenStream) -> None:
-        """Ask for it, and hear it to its end."""
+        """Open the stream and receive it to its end."""
         await open_stream(listen_request((), sorted(self._uris)), self._take)
         if self._granted is None:
             raise build_protocol_error(
@@ -394,7 +391,7 @@ class _ResourceUpdateStream:
             )
 
     async def opened(self, running: "asyncio.Task[None]", told: Told) -> None:
-        """Wait until it is acknowledged, and tell what is granted; raises what ends it before."""
+        """Wait for the acknowledgment and report the grants; raises if the stream ends first."""
         acknowledged = asyncio.ensure_future(self._acknowledged.wait())
         try:
             async with asyncio.timeout(self._endpoint.read_s):
@@ -425,7 +422,7 @@ class _ResourceUpdateStream:
 
 
 async def wait_for_first(*work: Any) -> None:
-    """Wait until the first of several ends; raises what ended it, and ends the others."""
+    """Wait until the first ends and cancel the others; raises what the first raised."""
     tasks = [asyncio.ensure_future(one) for one in work]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -444,28 +441,28 @@ async def _cancel_tasks(*tasks: "asyncio.Task[Any] | None") -> None:
 
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 300.0
-# A stream that lived this long was a good one: the next pause is the first again.
+# After a stream that lived this long, the next pause is the shortest again.
 STEADY_S = 60.0
-# No stream is trusted for longer: a peer that vanished says nothing, a credential may be withdrawn.
+# Streams are reopened after this time: a vanished peer or a revoked credential goes unnoticed.
 RENEWED_S = 3600.0
 
-# Its own: nobody who seeds the one that all share decides when servers are asked.
+# Separate from the shared generator, so that seeding that one does not affect the pauses.
 _CHANCE = SystemRandom()
 
 
 class ReopenSchedule:
-    """Iterated for ever, once for each stream; the pause is where the next one is asked for."""
+    """Endless asynchronous iterator, one step for each stream, with a pause before each."""
 
     def __init__(self) -> None:
         self._began: float | None = None
         self._losses = 0
 
     def __aiter__(self) -> "ReopenSchedule":
-        """Return itself: it is walked through once."""
+        """Return itself."""
         return self
 
     async def __anext__(self) -> None:
-        """Wait as long as it takes until a stream may be opened: the first at once."""
+        """Wait until the next stream may be opened; the first without a pause."""
         if self._began is not None:
             steady = monotonic() - self._began >= STEADY_S
             self._losses = 0 if steady else self._losses + 1
@@ -474,11 +471,11 @@ class ReopenSchedule:
 
 
 def pause_s(losses: int, luck: float) -> float:
-    """Return how long to wait after so many losses in a row; `luck` from 0 to 1 spreads it."""
+    """Return the pause in seconds after `losses` in a row; `jitter` is from 0 to 1."""
     longest: float = min(FIRST_PAUSE_S * 2 ** min(max(losses - 1, 0), 20), LONGEST_PAUSE_S)
     return longest * (1 + luck) / 2
 
 
 def compute_lifetime_s() -> float:
-    """Return after how long a stream is opened anew, though nothing is wrong with it."""
+    """Return after how many seconds a working stream is reopened."""
     return RENEWED_S * (1 + _CHANCE.random() / 10)

@@ -1,16 +1,14 @@
-"""Spawn stdio servers: lines, process group, stderr.
+"""Child processes of stdio servers: start, lines of output, process group, stderr.
 
-A child's output is pushed to us by the loop in pieces and cut into lines here, in linear time and
-with a bound: of a line that is too long only the two ends are kept, so that it can still be told
-which request it answered. What it writes to stderr is kept in a ring of 64 KiB.
+Output is split into lines in linear time and with a limit: only the two ends of an overlong line
+are kept, enough to identify the request it answered. The last 64 KiB of stderr are kept.
 
-On Linux, where the system lets us: `setpriv` sends SIGKILL when the thread that started the child
-ends, `unshare` gives it a process namespace of its own, so that everything it started dies with
-it (whatever session or group those moved to) and no other process can be seen. Where namespaces
-are not allowed, the child alone dies with its owner and its group is killed on close. Elsewhere
-only the group is. What works is tried once per process.
+On Linux, where possible, `setpriv` sends SIGKILL to the child when the thread that started it ends,
+and `unshare` runs it in its own process namespace, so that everything it started dies with it and
+it sees no other process. Without namespaces only the child dies with its owner, and its group is
+killed on close. On other systems only the group is killed. What works is tried once per process.
 
-Connections know no rows; whoever keeps them is told with `keep_with`, once, at the start.
+Stderr is not stored here: `set_stderr_sink` registers the function that stores it.
 """
 
 import asyncio
@@ -47,14 +45,14 @@ from mcp_servers.client.sandbox_modes import ServerSandboxUnavailable
 
 TRIAL_S = 5.0
 TOOLS = ("setpriv", "unshare")
-# All that a child gets beside what its server declares. PATH finds launchers, HOME their caches,
-# the others say who, in which language and time zone, and where scratch files go.
+# All that a child gets besides its configured variables: PATH to find launchers, HOME for their
+# caches, the others for user, language, time zone and temporary files.
 INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR")
 
 
 @dataclass(frozen=True)
 class ProcessContainment:
-    """One way to start a child; `prefix` goes before its command."""
+    """One way to contain a child; `prefix` goes before its command."""
 
     name: str
     promise: str
@@ -84,7 +82,7 @@ NAMESPACE = ProcessContainment(
 
 @cache
 def choose_containment() -> ProcessContainment:
-    """Return the strongest way that works here, tried once (blocks up to 10 s the first time)."""
+    """Return the strongest containment that works here (blocks up to 10 s the first time)."""
     for way in (NAMESPACE, DEATH_SIGNAL):
         if sys.platform == "linux" and (found := _resolve_containment(way)):
             return found
@@ -92,9 +90,9 @@ def choose_containment() -> ProcessContainment:
 
 
 def build_environment(declared: Mapping[str, str]) -> dict[str, str]:
-    """Return a child's whole environment: `INHERITED` and what its server declares.
+    """Return a child's whole environment: `INHERITED_VARIABLES` and the configured ones.
 
-    Commands installed beside Bonobot's own Python are found last on PATH.
+    The folder of Bonobot's own Python is last on PATH.
     """
     own = {name: os.environ[name] for name in INHERITED if name in os.environ}
     beside = str(Path(sys.executable).parent)
@@ -103,7 +101,7 @@ def build_environment(declared: Mapping[str, str]) -> dict[str, str]:
 
 
 def find_command(command: str, env: Mapping[str, str], cwd: str | None) -> str | None:
-    """Return the executable that `command` means to the child; None if there is none."""
+    """Return the executable that `command` names for the child, or None."""
     if cwd is not None and os.sep in command and not Path(command).is_absolute():
         command = str(Path(cwd) / command)
     found = shutil.which(command, path=env.get("PATH", os.defpath))
@@ -111,13 +109,13 @@ def find_command(command: str, env: Mapping[str, str], cwd: str | None) -> str |
 
 
 def send_group_signal(pid: int, number: signal.Signals) -> None:
-    """Signal the process group that the child `pid` leads; quietly, if none of it is left."""
+    """Signal the process group of the child `pid`; do nothing if it is gone."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, number)
 
 
 def _resolve_containment(way: ProcessContainment) -> ProcessContainment | None:
-    """Return `way` with the tools' own paths (a child's PATH is not asked), if it works."""
+    """Return `containment` with absolute tool paths (ignoring the child's PATH), if it works."""
     paths = {word: shutil.which(word) or "" for word in way.prefix if word in TOOLS}
     if not all(paths.values()):
         return None
@@ -137,7 +135,7 @@ def _resolve_containment(way: ProcessContainment) -> ProcessContainment | None:
 RING = 64 * 1024
 SHORTEST_SECRET = 4
 END_KEPT = 256
-HOPELESS = 16  # times the longest line: then the child is not worth reading on
+HOPELESS = 16  # times the line limit: then the child is killed
 EOF_GRACE_S = 2.0
 TERM_GRACE_S = 1.0
 REAP_S = 5.0
@@ -147,7 +145,7 @@ COMMAND_REMEDY = "Check the command and that it is installed on this machine."
 
 @dataclass(frozen=True)
 class OverlongLine:
-    """A line over the bound: its two ends; `hopeless` when it was never going to end."""
+    """The two ends of a line over the limit; `endless` if reading it was given up."""
 
     head: bytes
     tail: bytes
@@ -159,7 +157,7 @@ OnOver = Callable[["ChildProcess"], None]
 
 
 class LineSplitter:
-    """Cuts a stream of bytes into lines of at most `limit` bytes."""
+    """Splits a stream of bytes into lines of at most `limit` bytes."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -195,7 +193,7 @@ class LineSplitter:
 
 
 class StderrTail:
-    """The last 64 KiB of what a child wrote where nobody reads; `on_add` hears of all of it."""
+    """The last 64 KiB that children wrote to stderr; `on_add` is called for every write."""
 
     def __init__(self, secrets: tuple[str, ...] = ()) -> None:
         self.on_add: Callable[[], None] = lambda: None
@@ -205,22 +203,22 @@ class StderrTail:
         self._fresh = 0
 
     def add(self, data: bytes) -> None:
-        """Keep `data`, forget the oldest."""
+        """Append `data` and drop the oldest."""
         self._cut = self._cut or len(self._kept) + len(data) > RING
         self._kept = (self._kept + data)[-RING:]
         self._fresh = min(RING, self._fresh + len(data))
         self.on_add()
 
     def mark(self) -> None:
-        """Take note that another child writes from here on."""
+        """Start the output of a new child."""
         self._fresh = 0
 
     def text(self) -> str:
-        """Return what is kept, masked and visible, without terminal sequences; any thread may."""
+        """Return the text, masked and without terminal sequences; thread-safe."""
         return self._shown(self._kept, cut=self._cut)
 
     def last_words(self) -> str:
-        """Return, in the same way, what the last child wrote."""
+        """Return the output of the latest child in the same form."""
         fresh = self._kept[-self._fresh :] if self._fresh else b""
         return self._shown(fresh, cut=self._cut and self._fresh == RING)
 
@@ -229,7 +227,7 @@ class StderrTail:
         return make_visible(self._masked(text, cut=cut).replace("\r", "\n"))[-RING:]
 
     def _masked(self, text: str, *, cut: bool) -> str:
-        """Mask the secrets, and what the cut left of one at the start or time at the end."""
+        """Mask the secrets, also ones that are incomplete at the start or end of the text."""
         text = mask_text(text, self._secrets)
         longest = max(map(len, self._secrets), default=0)
         if cut and longest:
@@ -242,7 +240,7 @@ class StderrTail:
 
 
 class ChildProcess(asyncio.SubprocessProtocol):
-    """One running server process; `on_over` is called once it can't answer any more."""
+    """One running server process; `on_end` is called once it can no longer answer."""
 
     def __init__(
         self,
@@ -265,12 +263,12 @@ class ChildProcess(asyncio.SubprocessProtocol):
 
     @property
     def waiting_bytes(self) -> int:
-        """Return how much of what we wrote the child hasn't taken."""
+        """Return how many written bytes the child hasn't read."""
         pipe = self._stdin()
         return pipe.get_write_buffer_size() if pipe else 0
 
     def write(self, line: bytes) -> None:
-        """Send one line; what a dead child can't take is dropped: its death is told."""
+        """Send one line; drop it if the child is dead, as `on_end` reports that."""
         pipe = self._stdin()
         if pipe is not None and not pipe.is_closing():
             pipe.write(line + b"\n")
@@ -281,7 +279,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
         return self._process.get_returncode() if self._process else None
 
     def end(self) -> str:
-        """Say in words how the process ended."""
+        """Return how the process ended, as text."""
         code = self._process.get_returncode() if self._process else None
         if code is None:
             return "it closed its output"
@@ -291,7 +289,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
         return f"it exited with status {code}"
 
     async def close(self, grace_s: float = EOF_GRACE_S) -> None:
-        """End the process: by its input's end, then SIGTERM, then SIGKILL for all of its group."""
+        """End the process: close its input, then SIGTERM, then SIGKILL for the whole group."""
         assert self._process is not None  # noqa: S101 - `spawn` returned
         pid = self._process.get_pid()
         try:
@@ -301,7 +299,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
                 send_group_signal(pid, signal.SIGTERM)
                 await _wait_for_event(self._exited, TERM_GRACE_S)
         finally:
-            send_group_signal(pid, signal.SIGKILL)  # and those of its group that outlived it
+            send_group_signal(pid, signal.SIGKILL)  # also members of its group that outlived it
             await _wait_for_event(self._exited, REAP_S)
             self._process.close()
             if self._way_out:
@@ -309,12 +307,12 @@ class ChildProcess(asyncio.SubprocessProtocol):
         await _wait_for_event(self._unplugged, REAP_S)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take hold of the process (called by the loop)."""
+        """Store the transport (called by the loop)."""
         assert isinstance(transport, asyncio.SubprocessTransport)  # noqa: S101
         self._process = transport
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
-        """Take what the process wrote (called by the loop), and read on when it is its turn."""
+        """Handle output of the process (called by the loop); pause reading if it is too much."""
         loop = asyncio.get_running_loop()
         began = loop.time()
         if fd == 2:
@@ -339,22 +337,22 @@ class ChildProcess(asyncio.SubprocessProtocol):
             asyncio.get_running_loop().call_later(seconds, pipe.resume_reading)
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
-        """Note the end of stdout: nothing more will be answered (called by the loop)."""
+        """Record the end of stdout: no more responses will come (called by the loop)."""
         if fd == 1:
             self._silent = True
             self._soon_over()
 
     def process_exited(self) -> None:
-        """Note the exit, even where a grandchild holds the pipes open (called by the loop)."""
+        """Record the exit, even if a grandchild keeps the pipes open (called by the loop)."""
         self._exited.set()
         self._soon_over()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Note that process and pipes are gone (called by the loop)."""
+        """Record that process and pipes are closed (called by the loop)."""
         self._unplugged.set()
 
     def _soon_over(self) -> None:
-        # The exit and the end of the output come in any order: wait a little for the other.
+        # The exit and the end of the output come in any order: wait briefly for the other.
         wait_s = 0 if self._silent and self._exited.is_set() else LAST_OUTPUT_S
         asyncio.get_running_loop().call_later(wait_s, self._over)
 
@@ -375,11 +373,11 @@ class ChildProcess(asyncio.SubprocessProtocol):
 async def spawn(
     endpoint: ServerEndpoint, on_line: OnLine, on_over: OnOver, tail: StderrTail
 ) -> ChildProcess:
-    """Start the endpoint's command in a group of its own.
+    """Start the endpoint's command in its own process group.
 
-    Raises `server_unreachable`, `variable_not_allowed` and `folder_not_allowed` for what was
-    configured before its rule or another way, and `sandbox_unavailable` or
-    `confinement_unavailable` rather than starting it with less protection than asked for.
+    Raises `UpstreamError`: `server_unreachable`; `variable_not_allowed` and `folder_not_allowed`
+    for configurations that predate or bypass these rules; `sandbox_unavailable` or
+    `confinement_unavailable` if the configured protection is not available.
     """
     _refuse_configuration(endpoint)
     env = build_environment(endpoint.env)
@@ -419,7 +417,7 @@ async def spawn(
 
 
 def find_installer(endpoint: ServerEndpoint, installer: str) -> str | None:
-    """Return the installer that belongs to the endpoint's launcher: beside it, or on the PATH."""
+    """Return the installer in the folder of the endpoint's launcher, else on the PATH."""
     env = build_environment(endpoint.env)
     launcher = find_command(endpoint.command, env, endpoint.cwd)
     beside = str(Path(launcher).with_name(installer)) if launcher else installer
@@ -427,7 +425,7 @@ def find_installer(endpoint: ServerEndpoint, installer: str) -> str | None:
 
 
 def _refuse_configuration(endpoint: ServerEndpoint) -> None:
-    """Raise for what no server may be given, whatever is stored."""
+    """Raise for variables and folders that no server may have, even if they are stored."""
     for name in without_exception(endpoint.env, endpoint.env_exceptions):
         raise variable_not_allowed(endpoint, name, danger_of(name))
     why = endpoint.folder_rule.refusal(endpoint.cwd) if endpoint.cwd else None
@@ -438,10 +436,9 @@ def _refuse_configuration(endpoint: ServerEndpoint) -> None:
 async def _await_started_child(
     starting: "asyncio.Future[tuple[asyncio.SubprocessTransport, ChildProcess]]",
 ) -> ChildProcess:
-    """Return the child once it has started; one that nobody waits for any more is ended.
+    """Return the child once it has started; end it if the caller was canceled meanwhile.
 
-    The start itself is never cancelled: asyncio may wait for ever for a process whose pipes it was
-    connecting then.
+    The start itself is never canceled: asyncio may hang on a process whose pipes it is connecting.
     """
     try:
         _, child = await asyncio.shield(starting)
@@ -455,7 +452,7 @@ async def _await_started_child(
 
 @dataclass(frozen=True)
 class Launch:
-    """The words that go before a command, its arguments and its environment."""
+    """The prefix of a command, its arguments and its environment."""
 
     words: tuple[str, ...]
     args: tuple[str, ...]
@@ -463,7 +460,7 @@ class Launch:
 
 
 def _open_folders(endpoint: ServerEndpoint) -> OpenFolders:
-    """Open what a sandboxed server is shown; raises `server_unreachable`."""
+    """Open the folders of a sandboxed server; raises `server_unreachable`."""
     if endpoint.sandbox is None:
         return OpenFolders(())
     try:
@@ -473,7 +470,7 @@ def _open_folders(endpoint: ServerEndpoint) -> OpenFolders:
 
 
 async def _open_way_out(endpoint: ServerEndpoint) -> EgressProxy | None:
-    """Open the egress proxy of a sandboxed server that may reach the network by it."""
+    """Open the egress proxy of a sandboxed server with network `egress`."""
     sandbox = endpoint.sandbox
     if sandbox is None or sandbox.network != "egress":
         return None
@@ -490,7 +487,7 @@ def _prepare(
     folders: OpenFolders,
     way_out: EgressProxy | None,
 ) -> Launch:
-    """Return how the command is started with the protection asked for (blocks the first time)."""
+    """Return how to start the command with its protection (blocks the first time)."""
     args = endpoint.args
     if sandbox := endpoint.sandbox:
         try:
@@ -529,14 +526,14 @@ async def _wait_for_event(event: asyncio.Event, seconds: float) -> bool:
     return True
 
 
-EVERY_S = 3.0  # at most so often while the child writes
+EVERY_S = 3.0  # minimum interval between two reports while the child writes
 PATIENCE_S = 5.0
 CLOSED = "Bonobot closed it"
 
 
 @dataclass(frozen=True)
 class StderrSnapshot:
-    """The state of one child's output; `ended` says how it ended, "" while it runs."""
+    """One child's stderr; `ended` says how the child ended, "" while it runs."""
 
     child_id: UUID
     server_id: UUID
@@ -550,17 +547,17 @@ _keep: list[Keep] = []
 
 
 def keep_with(keep: Keep) -> None:
-    """Have every child's last words handed to `keep`, from now on."""
+    """Register the function that stores the stderr of children."""
     _keep[:] = [keep]
 
 
 def find_stderr_keeper() -> Keep | None:
-    """Return who keeps last words, if anybody does."""
+    """Return the registered function, if any."""
     return _keep[-1] if _keep else None
 
 
 class StderrReporter:
-    """Hands on what one child writes: at most every three seconds, and once more at its end."""
+    """Reports the stderr of one child: every three seconds at most, and at its end."""
 
     def __init__(
         self, endpoint: ServerEndpoint, tail: StderrTail, crew: TaskSet, keep: Keep | None
@@ -574,13 +571,13 @@ class StderrReporter:
         self._written = False
 
     def written(self) -> None:
-        """Take note that the child wrote something (called by the loop)."""
+        """Record that the child wrote something (called by the loop)."""
         self._written = True
         if self._keep is not None and (self._writing is None or self._writing.done()):
             self._writing = self._crew.spawn(self._soon(self._keep), name="keep stderr")
 
     async def end(self, how: str) -> None:
-        """Hand on the last of it; a child that was silent and closed by us leaves no trace."""
+        """Report the final output; nothing for a silent child that we closed."""
         if self._writing is not None:
             self._writing.cancel()
             await asyncio.wait({self._writing})

@@ -1,9 +1,8 @@
-"""The egress proxy of sandboxed servers: an HTTP proxy on a socket that only its sandbox reaches.
+"""The egress proxy of sandboxed servers: an HTTP proxy on a socket that only the sandbox reaches.
 
-It connects where the egress rules allow (`bonobot.core.http.egress`): each address of a name is
-judged, and the connection goes to a judged one, so names are resolved here and never in the
-sandbox. This machine is refused even where private addresses are allowed. It speaks CONNECT, for
-HTTPS and for whatever else a program sends through a tunnel, and forwards plain HTTP, one request a
+It enforces the egress rules (`bonobot.core.http.egress`): names are resolved here, never in the
+sandbox, and every address is checked before connecting to it. Addresses of this machine are denied
+even if private addresses are allowed. It supports CONNECT, and plain HTTP with one request per
 connection (RFC 9110, sections 7.6 and 9.3.6).
 """
 
@@ -29,23 +28,23 @@ HEAD_BYTES = 32 * 1024
 HEAD_S = 10.0
 CONNECT_S = 15.0
 PIECE = 64 * 1024
-MOST = 256  # connections at a time
-# What concerns one connection alone and isn't forwarded (RFC 9110, section 7.6.1).
+MOST = 256  # concurrent connections
+# Headers of one connection, which aren't forwarded (RFC 9110, section 7.6.1).
 OF_CONNECTION = frozenset(
     {b"connection", b"keep-alive", b"proxy-authorization", b"proxy-connection", b"upgrade"}
 )
 UNREACHABLE = (httpcore2.NetworkError, httpcore2.TimeoutException, httpcore2.ProxyError, OSError)
 NOT_A_REQUEST = (ValueError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError)
 
-ETC = Path(__file__).with_name("etc")  # what sandboxes have in /etc
-HOSTS = ETC / "hosts"  # `localhost`, and no name of the inner network
+ETC = Path(__file__).with_name("etc")  # files for /etc of sandboxes
+HOSTS = ETC / "hosts"  # only `localhost`, no names of the internal network
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What the head of a proxy request asks for; `first` is sent on before the rest."""
+    """A parsed proxy request; `head` is forwarded before the rest."""
 
     host: str
     port: int
@@ -54,9 +53,9 @@ class Asked:
 
 
 class EgressProxy:
-    """The proxy of one sandboxed server; `server` names it in the log.
+    """The proxy of one sandboxed server; `server` is its name in the log.
 
-    `ports` are forwarded to it from the sandbox, whose `/etc/hosts` is `hosts`.
+    `ports` of the sandbox are forwarded to it; `hosts` is the sandbox's `/etc/hosts`.
     """
 
     def __init__(
@@ -79,15 +78,15 @@ class EgressProxy:
 
     @property
     def path(self) -> str:
-        """Return where its socket is."""
+        """Return the path of its socket."""
         return str(self._folder / "socket")
 
     async def open(self) -> None:
-        """Begin to listen."""
+        """Start listening."""
         self._listener = await asyncio.start_unix_server(self._accept, self.path, limit=HEAD_BYTES)
 
     async def close(self) -> None:
-        """End the listening and every connection."""
+        """Stop listening and close every connection."""
         if self._listener:
             self._listener.close()
         for task in self._connections:
@@ -128,7 +127,7 @@ class EgressProxy:
 
 
 async def resolve_outside(host: str, port: int) -> Sequence[str]:
-    """Resolve a name; raises `EgressDenied` if it leads to this machine."""
+    """Resolve a host name; raises `EgressDenied` for an address of this machine."""
     found = await resolve_host(host, port)
     for one in found:
         address = ip_address(one.partition("%")[0])
@@ -145,14 +144,14 @@ async def resolve_outside(host: str, port: int) -> Sequence[str]:
 
 
 async def _read_head(reader: asyncio.StreamReader) -> Asked:
-    """Read and parse a request's head; raises `ValueError` for what isn't one."""
+    """Read and parse the head of a request; raises `ValueError` if it is invalid."""
     async with asyncio.timeout(HEAD_S):
         head = await reader.readuntil(b"\r\n\r\n")
     return parse_head(head)
 
 
 def parse_head(head: bytes) -> Asked:
-    """Return what the head of a request to a proxy asks for; raises `ValueError`."""
+    """Parse the head of a proxy request; raises `ValueError`."""
     line, *fields = head.removesuffix(b"\r\n\r\n").split(b"\r\n")
     method, target, version = line.split(b" ")
     if not version.startswith(b"HTTP/1."):
@@ -204,7 +203,7 @@ async def _forward(
             writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
         else:
             await upstream.write(asked.first)
-        # The end of the answer ends it; a client may stop sending before that.
+        # The end of the response ends it; a client may stop sending before that.
         sending = asyncio.ensure_future(out())
         try:
             await back()
@@ -213,7 +212,7 @@ async def _forward(
             with suppress(asyncio.CancelledError, OSError, httpcore2.NetworkError):
                 await sending
     except (OSError, httpcore2.NetworkError):
-        pass  # either side hung up: there is nobody to tell
+        pass  # either side closed the connection
     finally:
         await upstream.aclose()
 

@@ -1,4 +1,4 @@
-"""Endpoint dataclass; kinds of server requests."""
+"""How a server is reached: the `ServerEndpoint` dataclass."""
 
 import hashlib
 import json
@@ -18,25 +18,23 @@ from mcp_servers.client.server_requests import Asked
 from mcp_servers.client.server_sandbox import UNLIMITED, ProcessLimits
 
 Transport = Literal["stdio", "http", "openapi"]
-Era = Literal["modern", "handshake", ""]  # "" where no MCP is spoken
+Era = Literal["modern", "handshake", ""]  # "" for servers that do not speak MCP
 Wire = Literal["streamable", "sse"]
 
 MIB = 1024 * 1024
-# The member that Bonobot adds to the discovery of a server reached by HTTP+SSE.
+# Field that Bonobot adds to the discovery of a server reached by HTTP+SSE.
 WIRE = "bonobot/wire"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServerEndpoint:
-    """One server as the connections see it; times are seconds, sizes bytes.
+    """How connections reach one server; times are seconds, sizes bytes.
 
-    `query`, `cookies` and `operations` (keys of those that were chosen) are an API's. `may_ask` is
-    what the server may ask us for, where anybody can answer. `env_exceptions` names the dangerous
-    variables that were allowed. `era` and `discovery` are what was found before and stored; None
-    means: find out. `packages` is the folder in which packages of launchers are installed ("": they
-    aren't), and `patience_s` how long an installation is waited for (None: as for a start).
-    Printing an endpoint shows neither arguments, environment, URL nor headers: any of them may
-    hold a secret.
+    `query`, `cookies` and `operations` (keys of the selected ones) are for APIs. `may_ask` is what
+    the server may request from us. `env_exceptions` names the allowed dangerous variables. `era`
+    and `discovery` are stored results; None means: detect. `packages` is the folder for packages of
+    launchers ("": not installed), and `patience_s` is how long to wait for an installation (None:
+    as for a start). `repr` shows no arguments, environment, URL or headers: they may be secret.
     """
 
     server_id: UUID
@@ -76,7 +74,7 @@ class ServerEndpoint:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Tell configurations apart: another command, URL, credential or limit is another one."""
+        """Return a digest that changes with command, URL, credentials or limits."""
         parts = [
             *(self.transport, self.command, list(self.args), dict(self.env), self.cwd),
             *(self.url, dict(self.headers), self.allow_private),
@@ -91,17 +89,17 @@ class ServerEndpoint:
 
     @property
     def wire(self) -> Wire:
-        """Return how HTTP messages travelled when the server was found: HTTP+SSE is detected."""
+        """Return the HTTP transport that was detected at discovery."""
         return "sse" if self.discovery and self.discovery.get(WIRE) == "sse" else "streamable"
 
     @property
     def auth(self) -> httpx2.Auth | None:
-        """Return what signs each HTTP request anew, where headers alone don't (OAuth)."""
+        """Return what authenticates each HTTP request besides headers (OAuth)."""
         return None
 
     @cached_property
     def secrets(self) -> tuple[str, ...]:
-        """Return every opened value, so that what a server says can be shown without them."""
+        """Return every decrypted value, to mask them in text from the server."""
         values = (
             *(*self.env.values(), *self.headers.values()),
             *(*self.query.values(), *self.cookies.values()),
@@ -111,5 +109,5 @@ class ServerEndpoint:
 
     @cached_property
     def masker(self) -> Masker:
-        """Return what masks them, made once for all calls."""
+        """Return the masker of the secrets, created once."""
         return Masker(self.secrets)

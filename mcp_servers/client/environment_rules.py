@@ -1,9 +1,9 @@
-"""Which environment variables of a stdio server need an exception: pure.
+"""Which environment variables of a stdio server need an exception (pure).
 
 Some variables make a program load code, choose which programs, configurations or certificates are
-trusted, or lead around the sandbox and the egress proxy. A server has one only by an exception of a
-platform administrator, by its exact name. Names are compared in upper case: npm reads
-`npm_config_*`, most programs `http_proxy` as well, and an `Ld_Preload` is nobody's setting.
+trusted, or bypass the sandbox and the egress proxy. A server may have one only if a platform
+administrator added an exception with its exact name. Names are compared in upper case: npm reads
+`npm_config_*`, and most programs read `http_proxy` too.
 """
 
 from collections.abc import Collection, Iterable
@@ -19,7 +19,7 @@ TRUST = format_message(
 )
 CREDENTIALS = format_message("it names a configuration that can run a program to sign in")
 
-# Every variable that begins so, but for those in `HARMLESS`.
+# Prefixes of variables, except those in `HARMLESS_NAMES`.
 _PREFIXES = {
     LOADS_CODE: (
         *("LD_", "DYLD_", "NODE_", "PYTHON", "PERL", "RUBY", "BUNDLE_", "GEM_", "LUA_", "PHP"),
@@ -72,7 +72,7 @@ _BY_PREFIX = tuple((prefix, why) for why, found in _PREFIXES.items() for prefix 
 
 
 def danger_of(name: str) -> TranslatableMessage | None:
-    """Return why a variable needs an exception, as the end of a sentence; None where none."""
+    """Return why a variable needs an exception, as the end of a sentence, or None."""
     upper = name.upper()
     if upper in HARMLESS:
         return None
@@ -82,5 +82,5 @@ def danger_of(name: str) -> TranslatableMessage | None:
 
 
 def without_exception(names: Iterable[str], exceptions: Collection[str]) -> list[str]:
-    """Return the dangerous ones among the names of variables that no exception names, sorted."""
+    """Return the names that need an exception and have none, sorted."""
     return sorted(name for name in names if name not in exceptions and danger_of(name))

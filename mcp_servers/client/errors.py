@@ -1,7 +1,6 @@
-"""UpstreamError and its codes.
+"""UpstreamError and the functions that build it.
 
-Text that came from the server is shown with hidden characters made visible and the endpoint's
-secrets masked, and is cut.
+Text from the server is shortened, with hidden characters made visible and secrets masked.
 """
 
 from collections.abc import Mapping
@@ -41,9 +40,8 @@ class UpstreamError(Problem):
     `confinement_unavailable`, `sandbox_unavailable`, `variable_not_allowed`, `folder_not_allowed`,
     `server_installing`, `installation_failed`, `protocol_error`, `response_too_large`,
     `upstream_error` (a JSON-RPC error: `rpc_code`, `rpc_message`, `rpc_data`), and those of egress.
-    `sent` says whether the server may have seen the request: only where it is False, nothing can
-    have happened.
-    `retryable` says that the same request may do better later.
+    `sent` says whether the server may have seen the request: only if False, it had no effect.
+    `retryable` says that the same request may succeed later.
     """
 
     code = "upstream_error"
@@ -85,7 +83,7 @@ class UpstreamError(Problem):
         self.http_status = http_status
 
     def unsent(self) -> "UpstreamError":
-        """Return the same failure for a request that was not sent because of it."""
+        """Return a copy for a request that was not sent because of this failure."""
         failure = copy(self)
         failure.sent = False
         return failure.with_traceback(None)
@@ -101,7 +99,7 @@ def _build_blank_error(kind: type[UpstreamError], args: tuple[Any, ...]) -> Upst
 
 
 def quote(endpoint: ServerEndpoint, text: str, limit: int = LONGEST_QUOTE) -> str:
-    """Return server-made text fit to be shown: masked, visible, cut to `limit` characters."""
+    """Return text from a server masked, visible and cut to `limit` characters."""
     return make_visible(mask_text(text[: 4 * limit], endpoint.secrets), limit)
 
 
@@ -114,7 +112,7 @@ def build_unreachable_error(
     http_status: int | None = None,
     retry_after: float | None = None,
 ) -> UpstreamError:
-    """Return the error of a server that isn't there, or broke off."""
+    """Return the error of a server that can't be reached or whose connection was lost."""
     return UpstreamError(
         format_message(
             "`{endpoint}` could not be reached: {why}.",
@@ -134,7 +132,7 @@ def build_unreachable_error(
 def build_connection_error(
     endpoint: ServerEndpoint, error: Exception, *, sent: bool
 ) -> UpstreamError:
-    """Return the error of a connection that could not be made, or broke off."""
+    """Return the error of a connection that failed or was lost."""
     known = find_failure(error)
     said = known.why if known else quote(endpoint, str(error)) or type(error).__name__
     return build_unreachable_error(
@@ -143,13 +141,13 @@ def build_connection_error(
 
 
 def build_sandbox_error(endpoint: ServerEndpoint, why: str, remedy: str) -> UpstreamError:
-    """Return the error of a server that can't be confined here as it was asked for."""
+    """Return the error of a server whose confinement does not work here."""
     said = format_message("`{endpoint}` was not started: {why}.", endpoint=endpoint.name, why=why)
     return _build_sandbox_error(endpoint, said, "confinement_unavailable", remedy)
 
 
 def not_sandboxed(endpoint: ServerEndpoint, why: str, remedy: str) -> UpstreamError:
-    """Return the error of an organization's server where no sandbox can be made."""
+    """Return the error of an organization's server if sandboxes do not work here."""
     said = format_message(
         "`{endpoint}` was not started: servers of organizations run in a sandbox, and {why}.",
         endpoint=endpoint.name,
@@ -170,7 +168,7 @@ def variable_not_allowed(endpoint: ServerEndpoint, name: str, why: Any) -> Upstr
 
 
 def folder_not_allowed(endpoint: ServerEndpoint, why: Any) -> UpstreamError:
-    """Return the error of a server whose folder may not be used."""
+    """Return the error of a server whose folder is not allowed."""
     return _build_refusal(
         endpoint,
         format_message("its folder may not be used: {why}", why=why),
@@ -232,7 +230,7 @@ def _build_sandbox_error(
 def build_timeout_error(
     endpoint: ServerEndpoint, method: str, seconds: float, *, sent: bool
 ) -> UpstreamError:
-    """Return the error of a request that was given up at its deadline."""
+    """Return the error of a request that exceeded its deadline."""
     return UpstreamError(
         format_message(
             "`{endpoint}` did not answer `{method}` within {seconds:g} s.",
@@ -266,7 +264,7 @@ def needs_reauth(endpoint: ServerEndpoint, http_status: int, challenge: str) -> 
 
 
 def build_header_error(endpoint: ServerEndpoint) -> UpstreamError:
-    """Return the error of headers that HTTP can't carry, without their text."""
+    """Return the error of headers that can't be sent, without quoting them."""
     return build_unreachable_error(
         endpoint,
         "its headers can't be sent",
@@ -277,7 +275,7 @@ def build_header_error(endpoint: ServerEndpoint) -> UpstreamError:
 def build_crash_error(
     endpoint: ServerEndpoint, how: str, stderr: str, *, sent: bool = True
 ) -> UpstreamError:
-    """Return the error of a child process that ended by itself; `stderr` is what it said last."""
+    """Return the error of a child process that ended; `stderr` is its last output."""
     said = quote(endpoint, stderr.strip()[-LONGEST_QUOTE:])
     return UpstreamError(
         format_message("`{endpoint}` ended: {how}.", endpoint=endpoint.name, how=how)
@@ -290,7 +288,7 @@ def build_crash_error(
 
 
 def build_protocol_error(endpoint: ServerEndpoint, why: str, *, remedy: str = "") -> UpstreamError:
-    """Return the error of a server that doesn't speak MCP as it should."""
+    """Return the error of a server that violates the protocol."""
     return UpstreamError(
         format_message(
             "`{endpoint}` broke the protocol: {why}.",
@@ -304,7 +302,7 @@ def build_protocol_error(endpoint: ServerEndpoint, why: str, *, remedy: str = ""
 
 
 def build_too_large_error(endpoint: ServerEndpoint, limit: int) -> UpstreamError:
-    """Return the error of an answer that is longer than `limit` bytes."""
+    """Return the error of a response longer than `limit` bytes."""
     return UpstreamError(
         format_message(
             "`{endpoint}` answered with more than {limit:,} bytes.",
@@ -320,7 +318,7 @@ def build_too_large_error(endpoint: ServerEndpoint, limit: int) -> UpstreamError
 def build_rpc_error(
     endpoint: ServerEndpoint, error: Any, http_status: int | None = None
 ) -> UpstreamError:
-    """Return what a JSON-RPC error object says."""
+    """Return the error for a JSON-RPC error object."""
     told: Mapping[str, Any] = error if isinstance(error, dict) else {}
     code, message = told.get("code"), told.get("message")
     text = quote(endpoint, message) if isinstance(message, str) else "no message"
@@ -344,7 +342,7 @@ def build_rpc_error(
 def build_egress_error(
     endpoint: ServerEndpoint, refusal: EgressDenied, *, sent: bool
 ) -> UpstreamError:
-    """Return egress's refusal as an upstream error, its code and remedy kept."""
+    """Return a denial by the egress rules as an upstream error, with its code and remedy."""
     code = "protocol_error" if refusal.code == "encoding_refused" else refusal.code
     return UpstreamError(
         f"`{endpoint.name}`: {refusal.detail}",
@@ -358,7 +356,7 @@ def build_egress_error(
 
 
 def _mask_challenge(endpoint: ServerEndpoint, challenge: str) -> str:
-    # Programs read it (it names where to sign in), so only what is surely secret is masked.
+    # Programs parse it (it names where to sign in), so only known secrets are masked.
     for secret in endpoint.secrets:
         if len(secret) >= SHORTEST_SECRET:
             challenge = challenge.replace(secret, MASK)

@@ -1,7 +1,7 @@
-"""Which folders of this machine a stdio server may start in, or be given.
+"""Which folders of this machine a stdio server may use.
 
-The system's own folders never, and nothing of Bonobot's but the organization's own workspace. Links
-and `..` are followed before that is decided.
+System folders are never allowed, and of Bonobot's folders only the organization's own workspace.
+Links and `..` are resolved before the check.
 """
 
 from dataclasses import dataclass
@@ -9,13 +9,13 @@ from pathlib import Path
 
 from bonobot.core.i18n.messages import TranslatableMessage, format_message
 
-# These with all that is in them …
+# Denied with everything below them.
 SYSTEM = (
     *("/etc", "/proc", "/sys", "/dev", "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64"),
     *("/libx32", "/boot", "/run", "/snap", "/System", "/Library", "/private/etc"),
     *("/var/lib", "/var/run", "/var/log", "/var/spool", "/var/cache", "/var/backups"),
 )
-# … and these by themselves: folders of people and of services lie below them.
+# Denied themselves, not the folders below them.
 THEMSELVES = (
     *("/", "/root", "/home", "/var", "/opt", "/srv", "/mnt", "/media", "/Users"),
     *("/tmp", "/var/tmp"),  # noqa: S108 - refused
@@ -27,13 +27,13 @@ HOMES = ("/home", "/Users")
 
 @dataclass(frozen=True)
 class FolderRule:
-    """What is closed beside the system's folders, and what is open within that."""
+    """Folders denied besides the system's, and folders allowed within those."""
 
     closed: tuple[str, ...] = ()
     own: tuple[str, ...] = ()
 
     def refusal(self, folder: str) -> TranslatableMessage | None:
-        """Return why a folder is refused, as the end of a sentence; None where it isn't."""
+        """Return why a folder is denied, as the end of a sentence, or None."""
         if "\x00" in folder:
             return format_message("it has a NUL in it")
         if not folder.startswith("/"):
@@ -63,7 +63,7 @@ def _is_hidden_in_a_home(real: Path) -> bool:
 
 
 def mounted_folders(command: str, args: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the folders of this machine that the arguments of `docker run` mount."""
+    """Return the host folders that the arguments of `docker run` mount."""
     if Path(command).name not in ("docker", "podman", "nerdctl"):
         return ()
     found = []

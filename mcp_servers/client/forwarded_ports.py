@@ -1,9 +1,9 @@
-"""Database addresses that a sandboxed server names, reached without an HTTP proxy.
+"""Database ports that are forwarded from a sandbox, since database drivers use no HTTP proxy.
 
-Drivers of databases speak TCP. Each host that arguments or environment name by a database URL, or
-as `…_HOST` beside `…_PORT`, gets a loopback address of the sandbox, whose ports lead through the
-egress proxy to that host: the egress rules decide as for every other connection. Names keep their
-name (`/etc/hosts` of the sandbox), so TLS certificates match; addresses are replaced.
+Each host in a database URL of the arguments or environment, or in `…_HOST` with `…_PORT`, gets a
+loopback address of the sandbox, whose ports are forwarded through the egress proxy to that host, so
+the egress rules apply. Host names are kept (`/etc/hosts` of the sandbox), so TLS certificates
+match; IP addresses are replaced.
 """
 
 import re
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
-# The default port of a database URL's scheme, what follows a `+` in it left out.
+# Default ports by scheme of a database URL, without a `+driver` suffix.
 DEFAULT_PORTS = {
     "postgresql": 5432,
     "postgres": 5432,
@@ -40,7 +40,7 @@ MAX_HOSTS = 16
 
 @dataclass(frozen=True)
 class ForwardedPort:
-    """A port of `address`, a loopback address of the sandbox, that leads to a port of `host`."""
+    """A port of `address`, a loopback address of the sandbox, that is forwarded to `host`."""
 
     host: str
     port: int
@@ -48,19 +48,19 @@ class ForwardedPort:
 
     @property
     def target(self) -> str:
-        """Return where it leads, as HTTP writes it."""
+        """Return the target as `host:port`."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @property
     def is_name(self) -> bool:
-        """Return whether the host is a name, which programs in the sandbox resolve."""
+        """Return whether the host is a name rather than an IP address."""
         return _to_address(self.host) is None
 
 
 def find_forwarded_ports(args: Sequence[str], env: Mapping[str, str]) -> tuple[ForwardedPort, ...]:
-    """Return the ports of databases that a command's arguments and environment name.
+    """Return the database ports in a command's arguments and environment.
 
-    Ports below 1024 can't be opened in a sandbox, and this machine isn't reached from one: both
+    Ports below 1024 can't be opened in a sandbox, and this machine can't be reached from one: both
     are left out.
     """
     addresses: dict[str, str] = {}
@@ -77,7 +77,7 @@ def find_forwarded_ports(args: Sequence[str], env: Mapping[str, str]) -> tuple[F
 
 
 def replace_addresses(value: str, ports: Sequence[ForwardedPort]) -> str:
-    """Return a value in which addresses that no name leads to are those of the sandbox."""
+    """Return `value` with forwarded IP addresses replaced by those of the sandbox."""
     for one in ports:
         if not one.is_name:
             literal = f"[{one.host}]" if ":" in one.host else one.host
@@ -87,13 +87,13 @@ def replace_addresses(value: str, ports: Sequence[ForwardedPort]) -> str:
 
 
 def write_hosts(ports: Sequence[ForwardedPort]) -> str:
-    """Return the lines of `/etc/hosts` for the names among the hosts."""
+    """Return the `/etc/hosts` lines of the host names."""
     names = dict.fromkeys((one.address, one.host) for one in ports if one.is_name)
     return "".join(f"{address} {name}\n" for address, name in names)
 
 
 def _find_hosts(args: Sequence[str], env: Mapping[str, str]) -> Iterator[tuple[str, int]]:
-    """Yield hosts with their ports, as they are written."""
+    """Yield hosts with their ports, unchecked."""
     for value in (*args, *env.values()):
         for scheme, hosts in URL.findall(value):
             if default := DEFAULT_PORTS.get(scheme.lower()):
@@ -105,7 +105,7 @@ def _find_hosts(args: Sequence[str], env: Mapping[str, str]) -> Iterator[tuple[s
 
 
 def _split_hosts(text: str, default: int) -> Iterator[tuple[str, int]]:
-    """Yield the hosts of a URL, of which replicated databases have several."""
+    """Yield the hosts of a URL; URLs of replicated databases have several."""
     for part in text.split(","):
         if match := HOST_AND_PORT.fullmatch(part):
             literal, literal_port, name, port = match.groups()

@@ -1,9 +1,8 @@
-"""Host protocol: sampling, elicitation, roots.
+"""Host protocol: answers to server requests for sampling, elicitation and roots.
 
-Sessions and the gateway implement `Host`; connections call it and never look above themselves.
-What a host can do is declared to the server, so a well-behaved one asks for nothing else. Where a
-server asks on a live connection (the handshake era), the time of its own requests stands still
-until it is answered.
+Sessions and the gateway implement `Host`; connections call it. The host's capabilities are declared
+to the server, so a well-behaved server requests nothing else. While a server request on a live
+connection (handshake era) is answered, the deadlines of our requests are paused.
 """
 
 import asyncio
@@ -20,7 +19,7 @@ from mcp_servers.client.server_requests import Asked
 METHOD_NOT_FOUND = -32601
 INVALID_PARAMS = -32602
 INTERNAL_ERROR = -32603
-# What the specification answers for a person who says no.
+# Error code of the specification for a rejection by a person.
 REJECTED = -1
 AT_A_TIME = 16
 CANCELLED = "notifications/cancelled"
@@ -31,14 +30,14 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 
 class HostRequestUnsupported(Problem):
-    """The host does not do what the server asks for."""
+    """The host does not support what the server requests."""
 
     code = "not_supported"
     title = "Not supported"
 
 
 class HostRequestRejected(Problem):
-    """A person, a rule or a budget said no to what the server asks for; the code says which."""
+    """A person, a rule or a budget rejected a server request; the code says which."""
 
     code = "rejected"
     status = 403
@@ -46,9 +45,9 @@ class HostRequestRejected(Problem):
 
 
 class Host(Protocol):
-    """Answers servers; each method returns the raw result or raises a `Problem`.
+    """Answers server requests; each method returns the raw result or raises a `Problem`.
 
-    `listens`: a server may ask outside of any answer, too, so a stream is held open for that.
+    `listens`: keep a stream open, so that servers can send requests outside of our requests.
     """
 
     listens: bool = True
@@ -68,7 +67,7 @@ class Host(Protocol):
         raise HostRequestUnsupported("Elicitation is not supported here.")
 
     async def elicited(self, endpoint: ServerEndpoint, elicitation_id: str) -> None:
-        """Take note that what a person was sent to a web page for is done there."""
+        """Record that a URL elicitation was completed in the browser."""
         return
 
     async def roots(self, endpoint: ServerEndpoint) -> dict[str, Any]:
@@ -77,28 +76,28 @@ class Host(Protocol):
 
 
 class NullHost(Host):
-    """The host of calls behind which nobody waits: politely refuses everything."""
+    """The host of calls without a person: refuses everything."""
 
 
 class DiscoveryHost(Host):
-    """The host of discoveries: declares what sessions will answer, since servers declare by it.
+    """The host of discoveries: declares what sessions declare, as servers adapt to it.
 
-    Nobody is asked meanwhile, and no folder is told.
+    It answers no request except for roots, with an empty list.
     """
 
     listens = False
 
     def capabilities(self, endpoint: ServerEndpoint) -> Mapping[str, Any]:
-        """Return what the server's sessions declare."""
+        """Return the capabilities that sessions declare to this server."""
         return build_declared_capabilities(endpoint)
 
     async def roots(self, endpoint: ServerEndpoint) -> dict[str, Any]:
-        """Answer that there are none yet."""
+        """Answer with an empty list."""
         return {"roots": []} if "roots" in endpoint.may_ask else await super().roots(endpoint)
 
 
 def build_declared_capabilities(endpoint: ServerEndpoint) -> dict[str, Any]:
-    """Return the capabilities of a host that answers whatever this server may ask for."""
+    """Return the capabilities of a host that answers everything this server may request."""
     offered: dict[Asked, dict[str, Any]] = {
         "sampling": {},
         "elicitation": {"form": {}, "url": {}},
@@ -109,10 +108,10 @@ def build_declared_capabilities(endpoint: ServerEndpoint) -> dict[str, Any]:
 
 
 class ServerRequestHandler:
-    """Answers what one server asks, beside whoever reads from it and a few at a time.
+    """Answers the requests of one server in background tasks, a few at a time.
 
-    A question that came on a request's own stream is that request's, and its host answers it. One
-    that came on a stream that all share names none: it is taken for the longest waiting request's.
+    A server request on the stream of one of our requests is answered by that request's host. One on
+    a shared stream names no request: the host of the longest waiting request answers.
     """
 
     def __init__(self, endpoint: ServerEndpoint, host: Host, crew: TaskSet, send: Send) -> None:
@@ -125,7 +124,7 @@ class ServerRequestHandler:
 
     @contextmanager
     def waiting(self, request: McpRequest) -> Iterator[None]:
-        """Have the request's time stand still while the server waits for an answer of ours."""
+        """Pause the request's deadline while the server waits for a response from us."""
         self._waiting.append(request)
         try:
             yield
@@ -133,9 +132,9 @@ class ServerRequestHandler:
             self._waiting.remove(request)
 
     def take(self, message: Mapping[str, Any], about: McpRequest | None = None) -> None:
-        """Answer a request in the background; a server that asks too much gets no answer.
+        """Answer a server request in the background; ignore it if too many are running.
 
-        `about` is the request of ours on whose stream it came.
+        `origin` is the request of ours on whose stream it came.
         """
         number = message["id"]
         if not isinstance(number, str | int) or number in self._open:
@@ -147,7 +146,7 @@ class ServerRequestHandler:
             work.add_done_callback(lambda _: self._open.pop(number))
 
     def hears(self, message: Mapping[str, Any]) -> bool:
-        """Take a notification about what the server asked; tell whether it is one."""
+        """Handle a notification about a server request; return whether it is one."""
         method, params = message.get("method"), message.get("params")
         said = params if isinstance(params, dict) else {}
         if method == CANCELLED:
@@ -174,7 +173,7 @@ class ServerRequestHandler:
             await self._send(await answer(self._host_of(asking), self._endpoint, message))
 
     def _host_of(self, asking: list[McpRequest]) -> Host:
-        """Return who answers; a list is read for whoever looks, so nobody answers about one."""
+        """Return the host that answers; idempotent requests, such as lists, never provide it."""
         hosts = (one.host for one in asking if one.host is not None and not one.repeatable)
         return next(hosts, self._host)
 
@@ -182,7 +181,7 @@ class ServerRequestHandler:
 async def answer(
     host: Host, endpoint: ServerEndpoint, message: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the JSON-RPC answer to a request that a server made."""
+    """Return the JSON-RPC response to a server request."""
     params = message.get("params")
     asked: Mapping[str, Any] = params if isinstance(params, dict) else {}
     handlers: dict[str, Callable[[], Awaitable[dict[str, Any]]]] = {

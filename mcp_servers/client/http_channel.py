@@ -1,7 +1,7 @@
-"""One HTTP POST, Mcp headers, bounded answer.
+"""MCP requests over HTTP: headers, bounded responses, event streams.
 
-Statuses are kept, answers are read raw and bounded (a JSON body by `max_body`, an SSE event by
-`max_line`, a whole stream by sixteen bodies), and whether a request left us at all is known.
+Statuses are kept, responses are bounded (a JSON body by `max_body`, an SSE event by `max_line`, a
+whole stream by sixteen bodies), and it is known whether a request was sent at all.
 
 Proxies route on `Mcp-Method`, `Mcp-Name` and, where a tool's schema asks for it with
 `x-mcp-header`, on single arguments; a server refuses a request whose headers and body differ.
@@ -38,12 +38,12 @@ from mcp_servers.client.errors import (
 )
 from mcp_servers.client.jsonrpc import MODERN, McpRequest, UnreadableJson, decode, encode, is_answer
 
-STREAMED = 16  # bodies' worth of events on one stream
+STREAMED = 16  # maximum size of a stream, in bodies
 REFUSAL_READ = 64 * 1024
 DEFAULT_RETRY_S = 1.0
 RESUMES = 8
 LATEST_S = 60.0
-NOBODY = -1  # the number of no request
+NOBODY = -1  # never the id of a request
 TOO_MANY = 429
 BUSY = (TOO_MANY, 502, 503, 504)
 REFUSED = (401, 403)
@@ -54,7 +54,7 @@ OnMessage = Callable[[dict[str, Any]], Awaitable[None]]
 
 
 class _RequestBody(httpx2.AsyncByteStream):
-    """A request body that notes when it is taken: until then nothing can have happened."""
+    """A request body that records when it is sent: until then it can't have had an effect."""
 
     def __init__(self, content: bytes, request: McpRequest) -> None:
         self._content = content
@@ -67,7 +67,7 @@ class _RequestBody(httpx2.AsyncByteStream):
 
 @dataclass
 class _ResponseState:
-    """What an answer is recognised by, and where its stream of events stands."""
+    """What identifies a response, and the position in its event stream."""
 
     request: McpRequest
     number: int
@@ -79,14 +79,14 @@ class _ResponseState:
 
 @dataclass(frozen=True)
 class JsonRpcResponse:
-    """A JSON-RPC answer and the headers that it came with."""
+    """A JSON-RPC response and its HTTP headers."""
 
     message: Mapping[str, Any]
     headers: Mapping[str, str]
 
 
 class HttpChannel:
-    """POSTs to one endpoint, or to `url`; a failure of one request touches no other."""
+    """Requests to one endpoint, or to `url`; they fail independently of each other."""
 
     def __init__(self, endpoint: ServerEndpoint, client: httpx2.AsyncClient, url: str = "") -> None:
         self._endpoint = endpoint
@@ -103,10 +103,10 @@ class HttpChannel:
         *,
         resumable: bool = False,
     ) -> JsonRpcResponse:
-        """Send a request and return its answer; what else comes on its stream is handed on.
+        """Send a request and return its response; pass on other messages of its stream.
 
-        A resumable stream that was cut is taken up again after its last event. Waits for ever:
-        deadlines are callers'. Leaving early closes the stream, which cancels at the server.
+        A lost stream is resumed after its last event if `resumable`. The caller sets the deadline.
+        Canceling closes the stream, which cancels the request at the server.
         """
         heard = _ResponseState(request, message["id"], on_message, resumable)
         answer = await self._attempt("POST", headers, heard, message)
@@ -125,10 +125,10 @@ class HttpChannel:
     async def listen(
         self, headers: Mapping[str, str], on_message: OnMessage, answered: asyncio.Event
     ) -> None:
-        """Hand on what the server says outside of any answer, until it refuses to.
+        """Pass on server messages that belong to no request, until the server refuses.
 
-        `answered` is set once the first stream is open, or refused. A stream that ends is taken
-        up again, ever later while nothing comes.
+        `ready` is set once the first stream is open or refused. A stream that ends is reopened,
+        with growing pauses while nothing comes.
         """
         heard = _ResponseState(McpRequest("listen"), NOBODY, on_message, resumable=True)
         pause_s = heard.retry_s
@@ -149,10 +149,10 @@ class HttpChannel:
     async def follow(
         self, headers: Mapping[str, str], on_message: OnMessage, opened: asyncio.Event
     ) -> None:
-        """Hand on what the server says outside of any answer, until that stream ends.
+        """Pass on server messages that belong to no request, until their stream ends.
 
-        `opened` is set once its headers are there. Raises `UpstreamError` where it breaks off, or
-        is refused.
+        `opened` is set once the headers arrive. Raises `UpstreamError` if the stream is lost or
+        refused.
         """
         heard = _ResponseState(McpRequest("listen"), NOBODY, on_message, resumable=False)
         async with self._sent(heard.request, "GET", headers) as response:
@@ -162,7 +162,7 @@ class HttpChannel:
             await self._answer_in_events(response, heard)
 
     async def events(self, allowance: BodyAllowance, on_event: OnEvent) -> None:
-        """Hand on the events of one stream until it ends; `allowance` bounds it."""
+        """Pass on the events of one stream until it ends; `allowance` bounds it."""
         async with self._sent(McpRequest("listen"), "GET", {}, limit=allowance) as response:
             if _get_content_type(response) != EVENTS:
                 raise build_protocol_error(self._endpoint, "it opened no stream of events")
@@ -175,12 +175,12 @@ class HttpChannel:
                     await _throttle_reading(pace, began)
 
     async def tell(self, message: Mapping[str, Any], headers: Mapping[str, str]) -> None:
-        """Send a notification, or an answer of ours; nothing comes back."""
+        """Send a notification or one of our responses."""
         async with self._sent(McpRequest("tell"), "POST", headers, message):
             pass
 
     async def delete(self, headers: Mapping[str, str]) -> None:
-        """Tell the server that a session is over."""
+        """Tell the server that a session has ended."""
         async with self._sent(McpRequest("end"), "DELETE", headers):
             pass
 
@@ -209,7 +209,7 @@ class HttpChannel:
         message: Mapping[str, Any] | None = None,
         limit: BodyAllowance | None = None,
     ) -> AsyncIterator[httpx2.Response]:
-        """Yield an accepted response; everything that HTTP can do wrong becomes `UpstreamError`."""
+        """Yield a successful response; every HTTP failure becomes `UpstreamError`."""
         endpoint = self._endpoint
         own = {"Accept": "application/json, text/event-stream", **headers}
         body = None
@@ -232,13 +232,13 @@ class HttpChannel:
             raise build_egress_error(endpoint, refusal, sent=request.sent) from refusal
         except httpx2.SSEError as error:
             raise build_too_large_error(endpoint, endpoint.max_line) from error
-        except httpx2.LocalProtocolError as error:  # whose text may quote a credential
+        except httpx2.LocalProtocolError as error:  # its message may quote a credential
             raise build_header_error(endpoint) from error
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             raise build_connection_error(endpoint, error, sent=request.sent) from error
 
     async def _accept(self, response: httpx2.Response) -> None:
-        """Raise what a status outside 2xx means."""
+        """Raise `UpstreamError` for a status outside 2xx."""
         status, endpoint = response.status_code, self._endpoint
         if status < 300:
             return
@@ -252,7 +252,7 @@ class HttpChannel:
             raise build_unreachable_error(
                 endpoint,
                 format_message("it answered with HTTP {status}", status=status),
-                sent=status != TOO_MANY,  # which is said without having looked
+                sent=status != TOO_MANY,  # rejected unread
                 http_status=status,
                 retry_after=retry_after(response.headers.get("retry-after")),
                 remedy="Try again later.",
@@ -275,7 +275,7 @@ class HttpChannel:
     async def _answer(
         self, response: httpx2.Response, heard: _ResponseState
     ) -> dict[str, Any] | None:
-        """Return the answer that is waited for; None when the stream ended without it."""
+        """Return the expected response; None if the stream ended without it."""
         kind = _get_content_type(response)
         if kind == EVENTS:
             return await self._answer_in_events(response, heard)
@@ -324,9 +324,9 @@ class HttpChannel:
 
 
 async def _throttle_reading(pace: ReadThrottle, began: float) -> None:
-    """Count the work on one event, and leave the stream lying while it asks for too much of it.
+    """Count the work on one event, and pause reading if the stream takes too much time.
 
-    Events that are there already come without a wait: a stream of them would hold the loop.
+    Buffered events arrive without waiting: many of them would block the loop.
     """
     now = perf_counter()
     if pause_s := pace.spent(now - began, now):
@@ -339,7 +339,7 @@ def _get_content_type(response: httpx2.Response) -> str:
 
 
 async def read_body(response: httpx2.Response, limit: int) -> bytes | None:
-    """Return the body; None when it is longer than `limit` bytes."""
+    """Return the body; None if it is longer than `limit` bytes."""
     parts, size = [], 0
     async for part in response.aiter_raw():
         size += len(part)
@@ -359,7 +359,7 @@ def _parse_rpc_error(body: bytes) -> Any:
 
 
 def retry_after(header: str | None) -> float | None:
-    """Return the seconds of a `Retry-After`; dates are not read."""
+    """Return the seconds of a `Retry-After` header; dates are not supported."""
     return float(header) if header and header.isdecimal() and len(header) < 6 else None
 
 
@@ -368,13 +368,13 @@ NAMED_BY = {
     **{"tools/call": "name", "prompts/get": "name", "resources/read": "uri"},
     **dict.fromkeys(("tasks/get", "tasks/update", "tasks/cancel"), "taskId"),
 }
-MIRRORED_TYPES = ("string", "integer", "boolean")  # a float has no one spelling
+MIRRORED_TYPES = ("string", "integer", "boolean")  # a float has no unique spelling
 
 TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 PLAIN = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?|")
 SENTINEL = re.compile(r"=\?base64\?.*\?=")
 
-# The keywords of JSON Schema 2020-12 whose values are schemas: one, a list, a map of them.
+# Keywords of JSON Schema 2020-12 whose value is a schema, a list or a map of schemas.
 ONE = (
     *("items", "contains", "not", "if", "then", "else", "additionalProperties", "propertyNames"),
     *("unevaluatedItems", "unevaluatedProperties", "contentSchema"),
@@ -386,7 +386,7 @@ Path = tuple[str, ...]
 
 
 def build_routing_headers(request: McpRequest) -> dict[str, str]:
-    """Return the headers that mirror `request`."""
+    """Return the headers that mirror fields of `request`."""
     headers = {"MCP-Protocol-Version": MODERN, "Mcp-Method": request.method}
     name = request.params.get(NAMED_BY.get(request.method, ""))
     if isinstance(name, str):
@@ -397,14 +397,14 @@ def build_routing_headers(request: McpRequest) -> dict[str, str]:
 
 
 def encode_header_value(value: str) -> str:
-    """Return `value` as a header can carry it: in base64 unless it is plain ASCII."""
+    """Return `value` encoded for a header: base64 unless it is plain ASCII."""
     if PLAIN.fullmatch(value) and not SENTINEL.fullmatch(value):
         return value
     return f"=?base64?{base64.b64encode(value.encode('utf-8', 'replace')).decode('ascii')}?="
 
 
 def validate_header_annotations(schema: Any) -> str:
-    """Say what is wrong with a schema's `x-mcp-header` annotations; "" when nothing is."""
+    """Return what is wrong with a schema's `x-mcp-header` annotations, or ""."""
     seen: set[str] = set()
     for path, node in _iterate_schemas(schema):
         if ANNOTATION not in node:
@@ -434,7 +434,7 @@ def _build_argument_headers(schema: Mapping[str, Any], arguments: Any) -> dict[s
 
 
 def _list_annotated_paths(schema: Any) -> tuple[tuple[Path, str], ...]:
-    """Return where the arguments stand that are mirrored, with the names of their headers."""
+    """Return the paths of mirrored arguments with their header names."""
     found = ((path, node.get(ANNOTATION)) for path, node in _iterate_schemas(schema))
     return tuple((path, token) for path, token in found if path and isinstance(token, str))
 
@@ -449,7 +449,7 @@ def _get_at_path(value: Any, path: Path) -> Any:
 
 
 def _iterate_schemas(root: Any) -> Iterator[tuple[Path | None, Mapping[str, Any]]]:
-    """Yield every schema within `root` with its chain of `properties`, None off that chain."""
+    """Yield every schema within `root` with its `properties` path, or None outside of one."""
     left: list[tuple[Path | None, Any]] = [((), root)]
     while left:
         path, node = left.pop()
@@ -469,7 +469,7 @@ def _iterate_schemas(root: Any) -> Iterator[tuple[Path | None, Mapping[str, Any]
 
 
 class IdleTracker:
-    """Knows whether somebody uses it, and when that was last."""
+    """Tracks whether it is in use, and when it was last used."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.used_at = clock()
@@ -478,12 +478,12 @@ class IdleTracker:
 
     @property
     def busy(self) -> bool:
-        """Say whether somebody waits for an answer."""
+        """Return whether it is in use."""
         return self._users > 0
 
     @contextmanager
     def used(self) -> Iterator[Self]:
-        """Keep it from being closed as idle meanwhile."""
+        """Mark it as in use inside the block, so it is not closed as idle."""
         self._users += 1
         try:
             yield self

@@ -1,11 +1,10 @@
-"""JSON-RPC messages, bounds, request deadline.
+"""JSON-RPC messages, their limits and request deadlines.
 
-Depth and size are read off the text, so that a small body can't become a large object. What no
-database and no UTF-8 can carry (NUL, lone surrogates) becomes U+FFFD.
+Depth and size are checked before parsing, so a small body can't become a large object. Characters
+that the database and UTF-8 can't store (NUL, lone surrogates) become U+FFFD.
 
-While a server of the handshake era waits for an answer of ours (a person's, or a model's), the
-time of the request that it asks on behalf of stands still. How long we take is bounded by whoever
-answers.
+While a server of the handshake era waits for a response from us (from a person or a model), the
+deadline of the request it belongs to is paused. The host limits how long that takes.
 """
 
 import asyncio
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class RequestDeadline:
-    """The time of one request."""
+    """The deadline of one request."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -37,16 +36,16 @@ class RequestDeadline:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Raise `TimeoutError` in the body when the time is over."""
+        """Raise `TimeoutError` in the body when the deadline passes."""
         try:
             async with asyncio.timeout(self._seconds) as self._timeout:
                 yield
         finally:
-            self._holders = -1  # whoever still holds it has nothing to give back
+            self._holders = -1  # pauses that are still open must not reschedule
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Let the time stand still meanwhile."""
+        """Pause the deadline inside the block."""
         timeout, now = self._timeout, asyncio.get_running_loop().time
         if timeout is None or self._holders < 0 or timeout.expired():
             yield
@@ -72,19 +71,19 @@ CAPABILITIES_KEY = "io.modelcontextprotocol/clientCapabilities"
 
 MAX_DEPTH = 64
 MAX_NODES = 100_000
-# Stands for what is nested too deeply in a listing; no server can write it.
+# Replaces values nested too deeply in a listing; random, so no server can forge it.
 TOO_DEEP = f"nested deeper than {MAX_DEPTH} levels ({secrets.token_hex(8)})"
 LISTS = frozenset(("tools", "resources", "resourceTemplates", "prompts"))
 PROGRESS_KEPT = 1000
 CLIENT = {"name": "bonobot", "title": "Bonobot", "version": __version__}
-# Stamped by us for each hop; a caller's own values never travel on.
+# Set by us for each hop; a caller's values are never forwarded.
 RESERVED = (VERSION_KEY, CLIENT_KEY, CAPABILITIES_KEY)
-# Of the extension for long work; a server may answer with one only where we declared it.
+# Result type of the tasks extension; servers may use it only where we declared it.
 TASK = "task"
 TASKS_EXTENSION = "io.modelcontextprotocol/tasks"
 RESULT_TYPES = ("complete", "input_required")
 
-# Possessive, so that no way back is remembered: a long string costs no memory.
+# Possessive quantifiers: no backtracking state, so a long string costs no memory.
 STRINGS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 BRACKETS = re.compile(rb"[\[{\]}]")
 TOKENS = re.compile(STRINGS.pattern + rb"|" + BRACKETS.pattern, re.DOTALL)
@@ -92,17 +91,17 @@ UNSTORABLE = dict.fromkeys((0, *range(0xD800, 0xE000)), "\ufffd")
 UNSTORABLE_ESCAPE = re.compile(rb"\\u(?:0000|[dD][89a-fA-F])")
 
 OnProgress = Callable[[float, float | None, str | None], Awaitable[None]]
-# Takes the parameters of a log message that a server sends while it answers.
+# Takes the parameters of a log message that a server sends during a request.
 OnLog = Callable[[Mapping[str, Any]], Awaitable[None]]
 LOG_MESSAGE = "notifications/message"
 
 
 class UnreadableJson(ValueError):
-    """Bytes that are not an acceptable JSON text; the text says why."""
+    """Bytes that are not acceptable JSON; the message says why."""
 
 
 class NestedTooDeeply(UnreadableJson):
-    """A JSON text that is nested more than `MAX_DEPTH` levels deep."""
+    """JSON that is nested more than `MAX_DEPTH` levels deep."""
 
     def __init__(self) -> None:
         super().__init__(f"nested deeper than {MAX_DEPTH}")
@@ -110,12 +109,12 @@ class NestedTooDeeply(UnreadableJson):
 
 @dataclass
 class McpRequest:
-    """One request as callers make it; `input_schema` names the arguments mirrored as headers, and
-    `declaration` is the whole tool, which says what is asked of an API. `on_log` takes what a
-    server logs while it answers, `host` answers what the server asks about it.
+    """One request; `input_schema` names the arguments mirrored as headers, and `declaration` is the
+    whole tool, from which API requests are built. `on_log` gets the server's log messages, `host`
+    answers the server's requests.
 
-    `sent` turns true when it leaves us: until then the server can't have done anything. `deadline`
-    stands still while the server waits for an answer of ours.
+    `sent` becomes true when it is sent: until then the server can't have done anything. `deadline`
+    is paused while the server waits for a response from us.
     """
 
     method: str
@@ -130,19 +129,19 @@ class McpRequest:
 
     @property
     def repeatable(self) -> bool:
-        """Say whether asking twice does no more than asking once."""
+        """Return whether the request can be repeated without further effect."""
         return self.method.endswith("/list") or self.method in ("server/discover", "ping")
 
 
 def encode(message: Mapping[str, Any]) -> bytes:
-    """Return a message as one line of JSON, without the line's end."""
+    """Return a message as one line of JSON, without the newline."""
     return json.dumps(message, separators=(",", ":"), allow_nan=False).encode("ascii")
 
 
 def decode(raw: bytes) -> Any:
-    """Return the value of a JSON text; raises `Unreadable`.
+    """Parse JSON; raises `UnreadableJson`.
 
-    In the answer to a listing, what is nested too deeply becomes `TOO_DEEP`, so that one definition
+    In the response to a listing, values nested too deeply become `TOO_DEEP`, so that one definition
     doesn't hide the others.
     """
     try:
@@ -160,7 +159,7 @@ def decode(raw: bytes) -> Any:
 
 
 def message_of(number: int, request: McpRequest, meta: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the JSON-RPC request; `meta` is what this hop stamps on it."""
+    """Return the JSON-RPC request; `meta` is added to its `_meta`."""
     own = request.params.get("_meta")
     theirs = own if isinstance(own, dict) else {}
     kept = {key: value for key, value in theirs.items() if key not in RESERVED}
@@ -182,7 +181,7 @@ def build_notification(method: str, params: Mapping[str, Any] | None = None) -> 
 
 
 def build_modern_meta(capabilities: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the members of `_meta` that every request of the modern era carries."""
+    """Return the `_meta` fields of every request of the modern era."""
     return {
         VERSION_KEY: MODERN,
         CLIENT_KEY: CLIENT,
@@ -191,7 +190,7 @@ def build_modern_meta(capabilities: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_answer(message: Any, number: int) -> TypeGuard[dict[str, Any]]:
-    """Say whether `message` answers request `number`, whose type counts too: "1" is not 1."""
+    """Return whether `message` is the response to `request_id`; "1" is not 1."""
     return (
         isinstance(message, dict)
         and type(message.get("id")) is int
@@ -204,9 +203,9 @@ def is_answer(message: Any, number: int) -> TypeGuard[dict[str, Any]]:
 def parse_result(
     endpoint: ServerEndpoint, message: Mapping[str, Any], meta: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Return the raw result of an answer; raises `UpstreamError` for an error or a bad result.
+    """Return the raw result of a response; raises `UpstreamError` for an error or a bad result.
 
-    `meta` is what the request was stamped with: it says whether a task may come back.
+    `meta` is the request's `_meta`: it says whether a task may be returned.
     """
     if "error" in message:
         raise build_rpc_error(endpoint, message["error"])
@@ -225,7 +224,7 @@ def _has_tasks_extension(meta: Mapping[str, Any] | None) -> bool:
 
 
 def parse_progress_token(message: Mapping[str, Any]) -> int | None:
-    """Return the number of the request whose progress `message` tells; None if it is none."""
+    """Return the id of the request whose progress `message` reports, else None."""
     params = message.get("params")
     if message.get("method") != "notifications/progress" or not isinstance(params, dict):
         return None
@@ -234,17 +233,17 @@ def parse_progress_token(message: Mapping[str, Any]) -> int | None:
 
 
 def is_log(message: Mapping[str, Any]) -> bool:
-    """Say whether `message` is one that a server logs."""
+    """Return whether `message` is a log message."""
     return message.get("method") == LOG_MESSAGE and isinstance(message.get("params"), dict)
 
 
 def is_for_request(message: Mapping[str, Any], number: int) -> bool:
-    """Say whether a notification is told to request `number`: its progress, or what is logged."""
+    """Return whether a notification is the progress of `request_id` or a log message."""
     return parse_progress_token(message) == number or is_log(message)
 
 
 async def report(request: McpRequest, message: Mapping[str, Any]) -> None:
-    """Hand progress, or what the server logs, to who waits for it, if it is well formed."""
+    """Pass progress or a log message to the request's callback if it is well formed."""
     params = message.get("params")
     if is_log(message):
         if request.on_log is not None:
@@ -263,7 +262,7 @@ async def report(request: McpRequest, message: Mapping[str, Any]) -> None:
 
 
 def _measure(raw: bytes) -> None:
-    """Refuse a text with too many values or too deep nesting, by its marks outside of strings."""
+    """Raise `UnreadableJson` for too many values or too deep nesting, without parsing."""
     if raw.count(b'"') > 4 * MAX_NODES:
         raise UnreadableJson("too many values")
     marks = STRINGS.sub(b"", raw)
@@ -277,7 +276,7 @@ def _measure(raw: bytes) -> None:
 
 
 def _cut_depth(raw: bytes) -> bytes:
-    """Return a JSON text with `TOO_DEEP` for each value below the deepest level that is read."""
+    """Return the JSON with `TOO_DEEP` in place of each value below `MAX_DEPTH`."""
     kept, depth, begin = [], 0, 0
     for token in TOKENS.finditer(raw):
         if token[0] in (b"[", b"{"):

@@ -1,7 +1,7 @@
-"""Packages that `npx` and `uvx` would fetch at their start, read from a command line: pure.
+"""Packages that `npx` and `uvx` command lines would fetch (pure).
 
-What is understood is installed before the server is started; a command line with an option that
-isn't known here is started as it stands.
+These packages are installed before the server is started; a command line with an unknown option is
+started unchanged.
 """
 
 import hashlib
@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import PurePosixPath
 
 _QUIET = {"npx": ("-y", "--yes", "-q", "--quiet"), "uvx": ("-q", "--quiet")}
-# Options with a value, and what they say.
+# Options with a value, and the kind of the value.
 _VALUES = {
     "npx": {"-p": "package", "--package": "package"},
     "uvx": {"--from": "package", "--with": "beside", "-p": "python", "--python": "python"},
@@ -21,10 +21,10 @@ _INSTALLERS = {"npx": "npm", "uvx": "uv"}
 
 @dataclass(frozen=True, kw_only=True)
 class Package:
-    """What to install with `installer`, and what to start of it.
+    """What to install with `installer`, and which program to start.
 
-    `program` is blank where the package's only program is meant (npm). `beside` are packages that
-    are installed into the same environment, `python` the version that was asked for.
+    `program` is blank for the package's only program (npm). `beside` are packages installed into
+    the same environment, `python` is the requested version.
     """
 
     installer: str
@@ -35,13 +35,13 @@ class Package:
     python: str = ""
 
     def key(self, env: Mapping[str, str]) -> str:
-        """Return a name for what is installed: other packages or another environment, another."""
+        """Return a key of the installation, which depends on packages and environment."""
         said = asdict(self) | {"args": (), "env": dict(env)}
         text = json.dumps(said, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
     def words(self, folder: str) -> tuple[str, ...]:
-        """Return the installer's arguments; it installs into `folder`."""
+        """Return the installer's arguments to install into `folder`."""
         if self.installer == "npm":
             options = ("--no-audit", "--no-fund", "--no-update-notifier", "--loglevel=http")
             return ("install", *options, "--prefix", folder, "--", *self.specs)
@@ -50,7 +50,7 @@ class Package:
         return ("tool", "install", "--no-config", *beside, *python, "--", *self.specs)
 
     def environment(self, folder: str) -> dict[str, str]:
-        """Return the variables that keep all of an installation in `folder`."""
+        """Return the variables that keep an installation within `folder`."""
         if self.installer == "npm":
             return {}
         return {
@@ -62,7 +62,7 @@ class Package:
 
 
 def package_of(command: str, args: Sequence[str]) -> Package | None:
-    """Return what a launcher's command line would fetch; None where that isn't understood."""
+    """Return the package that a launcher's command line would fetch; None if unknown."""
     launcher = PurePosixPath(command).name
     if launcher not in _INSTALLERS:
         return None

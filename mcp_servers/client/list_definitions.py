@@ -1,7 +1,7 @@
-"""Tools/list and others, page by page.
+"""List the definitions that a server declares, page by page.
 
-An invalid item comes back with its fault instead of breaking its listing; a listing that fails or
-is cut short is told in the notices, and `complete` names the kinds that were read to their end.
+An invalid item is returned with its fault instead of breaking its listing; a listing that fails or
+is cut short leaves a notice, and `complete` names the kinds that were read completely.
 """
 
 import json
@@ -28,7 +28,7 @@ Ask = Callable[[McpRequest], Awaitable[dict[str, Any]]]
 
 @dataclass(frozen=True)
 class RawDefinition:
-    """One declared definition, as it came; `fault` says why it can't be used, "" if it can."""
+    """One definition as declared; `fault` says why it can't be used, or is ""."""
 
     kind: Kind
     name: str
@@ -38,7 +38,7 @@ class RawDefinition:
 
 @dataclass(frozen=True)
 class ServerDeclarations:
-    """What a server is and declares."""
+    """What a server declares about itself, and its definitions."""
 
     era: Era
     protocol_version: str
@@ -79,7 +79,7 @@ LISTINGS = (
 
 @dataclass
 class _PartialListing:
-    """What was read so far."""
+    """The definitions read so far."""
 
     items: dict[tuple[Kind, str], RawDefinition] = field(default_factory=dict)
     notices: list[str] = field(default_factory=list)
@@ -100,7 +100,7 @@ async def read_all(
         if isinstance(greeting.capabilities.get(listing.capability), dict):
             await _read(endpoint, listing, ask, reading)
         else:
-            # What isn't declared is known to the end: there is none of it.
+            # A kind that isn't declared is complete: there are none.
             reading.complete.add(listing.kind)
     if reading.failures and not reading.items:
         raise reading.failures[0]
@@ -124,7 +124,7 @@ async def read_all(
 async def _read(
     endpoint: ServerEndpoint, listing: _ListMethod, ask: Ask, reading: _PartialListing
 ) -> None:
-    """Read one listing to its end, or to the first thing that is wrong with it."""
+    """Read one listing to its end or first error."""
     cursor: str | None = None
     seen: set[str] = set()
     for _ in range(MAX_PAGES):
@@ -165,7 +165,7 @@ def _validate_cursor(cursor: Any, seen: set[str]) -> str:
 def _take(
     endpoint: ServerEndpoint, listing: _ListMethod, page: Any, reading: _PartialListing
 ) -> str:
-    """Keep the items of a page; return why no more are taken, "" when more may come."""
+    """Add the items of a page; return why the listing is cut short, or ""."""
     if not isinstance(page, list):
         return f"`{listing.member}` is not a list"
     for payload in page:
@@ -187,7 +187,7 @@ def _keep(
         shown = quote(endpoint, name, 80)
         reading.notices.append(f"The {kind} `{shown}` is declared twice; the first counts.")
         if payload != known.payload and not known.fault:
-            # Which of them answers a call can't be told.
+            # It is unknown which of them a call would reach.
             reading.items[kind, name] = replace(known, fault=DECLARED_TWICE)
         return
     text = json.dumps(payload)
@@ -204,7 +204,7 @@ def _keep(
 
 
 def _validate_definition(endpoint: ServerEndpoint, kind: Kind, payload: Any) -> Iterator[str]:
-    """Yield what makes a definition unusable."""
+    """Yield the faults of a definition."""
     if not isinstance(payload, Mapping):
         yield "The definition is not an object."
     elif kind != "instructions":

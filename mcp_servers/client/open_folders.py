@@ -1,8 +1,8 @@
-"""Folders that a sandbox shows, opened so that nobody can put a link in their place meanwhile.
+"""Folders of a sandbox, opened so that they can't be replaced by links.
 
-The server of an organization writes in the folders that the next one is given. A path that was
-checked may lead elsewhere by the time bubblewrap mounts it, so each folder is opened part by part,
-never through a symbolic link, and bubblewrap mounts what is open.
+Servers of an organization may share writable folders. A checked path may lead elsewhere by the time
+bubblewrap mounts it, so each folder is opened part by part, never through a symbolic link, and
+bubblewrap mounts the open descriptor.
 """
 
 import os
@@ -15,14 +15,14 @@ PART = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC if hasattr(os, 
 
 
 class FolderReplaced(Exception):
-    """A folder that was checked isn't there any more, or a link is in its place."""
+    """A checked folder no longer exists or was replaced by a link."""
 
 
 class OpenFolders:
-    """Folders by their paths; `close` closes them."""
+    """Open folders by path."""
 
     def __init__(self, paths: Iterable[str]) -> None:
-        """Open absolute paths that were resolved before; raises `FolderReplaced`."""
+        """Open absolute, resolved paths; raises `FolderReplaced`."""
         self._stack = ExitStack()
         self._descriptors: dict[str, int] = {}
         try:
@@ -34,11 +34,11 @@ class OpenFolders:
 
     @property
     def descriptors(self) -> tuple[int, ...]:
-        """Return what a child process inherits."""
+        """Return the descriptors that a child process inherits."""
         return tuple(self._descriptors.values())
 
     def source(self, path: str) -> str:
-        """Return how a child process that inherits the folder names it."""
+        """Return the path of the folder for a child process that inherits it."""
         return f"/proc/self/fd/{self._descriptors[path]}"
 
     def close(self) -> None:

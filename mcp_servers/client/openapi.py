@@ -1,7 +1,7 @@
-"""Tool call as one HTTP API request.
+"""Tool calls of OpenAPI servers as HTTP requests.
 
-What is asked is written in the declaration that was approved, never looked up anew, so that a
-document that changes meanwhile changes no request. Nothing is repeated, and no redirect followed.
+Requests are built from the approved declaration, so a changed document changes no request. Requests
+are never repeated, and redirects never followed.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -68,9 +68,9 @@ class OpenApiUpstream(IdleTracker):
         self._timeout = httpx2.Timeout(None, connect=endpoint.connect_s, pool=endpoint.connect_s)
 
     async def request(self, request: McpRequest, holder: str, host: Host) -> dict[str, Any]:
-        """Call an operation, or knock; raises `UpstreamError`, `InvalidArguments`.
+        """Call an operation or check the connection; raises `UpstreamError`, `InvalidArguments`.
 
-        Waits for ever: deadlines are callers'.
+        The caller sets the deadline.
         """
         if request.method == "tools/call":
             return await self._call(request)
@@ -81,35 +81,35 @@ class OpenApiUpstream(IdleTracker):
         raise build_rpc_error(self.endpoint, refusal)
 
     async def greet(self, holder: str, host: Host) -> HandshakeResult:
-        """Knock, and say what an API is in the words of the protocol."""
+        """Check the connection and return the handshake result of an API."""
         await self._knock()
         return build_handshake_result({})
 
     def forget_era(self) -> None:
-        """Do nothing: it has none."""
+        """Do nothing: an API has no era."""
 
     async def listen(
         self, topics: frozenset[Topic], holder: str, host: Host, on_open: OnOpen
     ) -> None:
-        """Say that an API tells of no changes; raises `UpstreamError`."""
+        """Raise `UpstreamError`: an API has no change notifications."""
         raise build_not_offered_error(self.endpoint)
 
     async def follow(self, wish: DesiredSubscriptions, told: Told, holder: str, host: Host) -> None:
-        """Say that an API tells of no changes; raises `UpstreamError`."""
+        """Raise `UpstreamError`: an API has no change notifications."""
         raise build_not_offered_error(self.endpoint)
 
     def has_session(self, holder: str) -> bool:
-        """Say no: each call stands for itself."""
+        """Return False: an API is stateless."""
         return False
 
     async def release(self, holder: str) -> None:
         """Do nothing: nothing belongs to a holder."""
 
     async def end_idle(self, before: float) -> None:
-        """Do nothing: connections end by themselves."""
+        """Do nothing: an API has no sessions."""
 
     async def close(self) -> None:
-        """End all connections."""
+        """Close all connections."""
         await self._client.aclose()
 
     async def _knock(self) -> None:
@@ -168,7 +168,7 @@ class OpenApiUpstream(IdleTracker):
     async def _sent(
         self, request: McpRequest, prepared: PreparedRequest
     ) -> AsyncIterator[httpx2.Response]:
-        """Yield a response that isn't about us: credentials, or being too busy."""
+        """Yield the response; raises for rejected credentials and an overloaded server."""
         endpoint = self.endpoint
 
         async def leaving(event: str, info: Mapping[str, Any]) -> None:
@@ -199,7 +199,7 @@ class OpenApiUpstream(IdleTracker):
                 yield response
 
     def _headers(self, prepared: PreparedRequest) -> list[tuple[str, str]]:
-        """Return the headers of a request; none of them replaces one of ours."""
+        """Return the headers of a request; configured headers take precedence."""
         endpoint = self.endpoint
         ours = {name.lower() for name in endpoint.headers}
         found = [("Accept", ACCEPTED)]
@@ -212,7 +212,7 @@ class OpenApiUpstream(IdleTracker):
 
 
 def build_handshake_result(server_info: Mapping[str, Any]) -> HandshakeResult:
-    """Return an API's greeting: it has tools, and speaks no version of MCP."""
+    """Return the handshake result of an API: it has tools and no MCP version."""
     return HandshakeResult(
         era="",
         protocol_version="",
@@ -224,7 +224,7 @@ def build_handshake_result(server_info: Mapping[str, Any]) -> HandshakeResult:
 
 
 async def _read(response: httpx2.Response, limit: int) -> bytes:
-    """Return the beginning of a body, some `limit` bytes of it."""
+    """Return about the first `limit` bytes of a body."""
     body = b""
     async for part in response.aiter_raw():
         body += part
@@ -235,7 +235,7 @@ async def _read(response: httpx2.Response, limit: int) -> bytes:
 
 @contextmanager
 def _convert_http_errors(endpoint: ServerEndpoint, request: McpRequest) -> Iterator[None]:
-    """Raise what HTTP does wrong as `UpstreamError`."""
+    """Convert HTTP errors to `UpstreamError`."""
     try:
         yield
     except EgressDenied as refusal:

@@ -1,12 +1,11 @@
-"""Installations: what `npx` and `uvx` start is installed before, in a step of its own.
+"""Installation of the packages that `npx` and `uvx` start.
 
-A first start would take as long as an installation. So packages are installed into a folder of the
-organization, in the server's sandbox, with a deadline of minutes; starting uses what is installed
-and keeps its own short one. Everybody who needs the same package on this host waits for one
-installation (a lock on a file), and whoever can't wait longer is told that it goes on.
+A start has a short deadline, an installation takes minutes. So packages are installed separately,
+into a folder of the organization and in the server's sandbox. A file lock ensures one installation
+of a package per host; callers that can't wait get an error while it continues.
 
-An installation goes into a new folder and counts from the moment a link to it is put in place, so
-one that is killed leaves nothing but a folder that the next one removes.
+Packages are installed into a new folder, which is published by a link, so a killed installation
+only leaves a folder, which the next one removes.
 """
 
 import asyncio
@@ -34,7 +33,7 @@ from mcp_servers.client.launcher_packages import Package, package_of
 from mcp_servers.client.sandbox import program_folders
 
 State = Literal["needed", "installing", "installed", "failed"]
-RETRY_S = 60.0  # a failed installation isn't tried again sooner, unless somebody asks
+RETRY_S = 60.0  # minimum time before a failed installation is retried automatically
 LOOK_S = 0.2
 PROGRESS_S = 0.5
 LONGEST_LINE = 300
@@ -43,7 +42,7 @@ LONGEST_MANIFEST = 1024 * 1024
 
 @dataclass(frozen=True)
 class Installation:
-    """How it stands with a server's package on this host: `detail` is the progress or the fault."""
+    """The state of a server's package on this host; `detail` is the progress or the error."""
 
     state: State
     detail: str = ""
@@ -58,13 +57,13 @@ class Place:
 
     @property
     def program(self) -> Path | None:
-        """Return the program that is installed, None while there is none."""
+        """Return the installed program, or None."""
         start = self.link / "start"
         return start.resolve() if start.exists() else None
 
     @property
     def installation(self) -> Installation:
-        """Return how it stands."""
+        """Return the state of the installation."""
         if self._is_locked():
             return Installation("installing", self._read("progress"))
         if self.program:
@@ -74,14 +73,14 @@ class Place:
         return Installation("needed")
 
     def recent_failure(self) -> str:
-        """Return why the last installation failed, if that was a moment ago, else ""."""
+        """Return why an installation failed within the last `RETRY_S`, else ""."""
         if not (text := self._read("failed")):
             return ""
         said = json.loads(text)
         return str(said["why"]) if time.time() - said["at"] < RETRY_S else ""
 
     def note(self, kind: str, text: str) -> None:
-        """Keep the progress or the fault; a blank text removes it."""
+        """Store the progress or the failure; a blank text deletes it."""
         path = self.packages / f"{self.key}.{kind}"
         if not text:
             path.unlink(missing_ok=True)
@@ -91,11 +90,11 @@ class Place:
         beside.replace(path)
 
     def fail(self, why: str) -> None:
-        """Keep why an installation failed."""
+        """Store why an installation failed."""
         self.note("failed", json.dumps({"at": time.time(), "why": why}))
 
     def begin(self) -> Path:
-        """Return a new folder to install into; what killed installations left is removed."""
+        """Create a folder to install into; delete those of killed installations."""
         kept = self.link.resolve() if self.link.is_symlink() else None
         for left in self.packages.glob(f"{self.key}-*"):
             if left != kept:
@@ -103,7 +102,7 @@ class Place:
         return ensure_private_folder(self.packages / f"{self.key}-{uuid4().hex[:8]}")
 
     def publish(self, folder: Path, program: Path) -> None:
-        """Let an installation count."""
+        """Make a finished installation the current one."""
         (folder / "start").symlink_to(program)
         beside = self.packages / f"{self.key}.{uuid4().hex}"
         beside.symlink_to(folder.name)
@@ -112,7 +111,7 @@ class Place:
 
     @asynccontextmanager
     async def locked(self) -> AsyncIterator[None]:
-        """Be the only one on this host that installs here; a killed process lets go."""
+        """Hold the lock of this location; the system releases it if the process is killed."""
         ensure_private_folder(self.packages)
         handle = os.open(self.packages / f"{self.key}.lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
@@ -148,23 +147,23 @@ def _try_lock(handle: int) -> bool:
     return True
 
 
-# What goes on in this process, by the folder of the installation.
+# Installations running in this process, by link.
 _going: dict[Path, asyncio.Task[None]] = {}
-# Who is told that a package is there which a start couldn't wait for.
+# Called when a package is installed that a start couldn't wait for.
 on_late_installation: list[Callable[[UUID], None]] = []
 
 
 def installation_of(endpoint: ServerEndpoint) -> Installation | None:
-    """Return how it stands with a server's package; None where nothing is to be installed."""
+    """Return the state of a server's package; None if there is nothing to install."""
     found = _find_package(endpoint)
     return found[1].installation if found else None
 
 
 async def install_package(endpoint: ServerEndpoint, *, anew: bool = False) -> ServerEndpoint:
-    """Return an endpoint as it is started once its package is installed, which is waited for.
+    """Install the package of an endpoint and return the endpoint that starts it.
 
-    Waits for `patience_s`, by default as long as a start may take. `anew` installs again what is
-    there. Raises `server_installing` (the installation goes on) and `installation_failed`.
+    Waits for `patience_s`, by default as long as for a start. `reinstall` replaces an installed
+    package. Raises `server_installing` (the installation continues) and `installation_failed`.
     """
     found = _find_package(endpoint)
     if found is None:
@@ -191,7 +190,7 @@ def _find_package(endpoint: ServerEndpoint) -> tuple[Package, Place] | None:
 
 
 def _get_installer_environment(endpoint: ServerEndpoint) -> Mapping[str, str]:
-    """Return the variables that concern installers: those that were allowed for this server."""
+    """Return the variables for the installer: those with an exception for this server."""
     return {name: value for name, value in endpoint.env.items() if name in endpoint.env_exceptions}
 
 
@@ -214,7 +213,7 @@ async def _wait(endpoint: ServerEndpoint, package: Package, place: Place, *, ane
 def _over(link: Path, task: asyncio.Task[None]) -> None:
     _going.pop(link, None)
     if not task.cancelled():
-        task.exception()  # whoever waited has it; nobody else has to
+        task.exception()  # callers that waited have raised it; this marks it as retrieved
 
 
 def _tell(server_id: UUID, task: asyncio.Task[None]) -> None:
@@ -224,11 +223,11 @@ def _tell(server_id: UUID, task: asyncio.Task[None]) -> None:
 
 
 async def _install(endpoint: ServerEndpoint, package: Package, place: Place, *, anew: bool) -> None:
-    """Install a package, once for all who want it."""
+    """Install a package, once for all callers."""
     before = place.link.resolve()
     async with place.locked():
         if place.program and (not anew or place.link.resolve() != before):
-            return  # another process did
+            return  # another process has installed it
         folder = await asyncio.to_thread(place.begin)
         try:
             async with asyncio.timeout(endpoint.install_s):
@@ -244,7 +243,7 @@ async def _install(endpoint: ServerEndpoint, package: Package, place: Place, *, 
 
 
 async def _run(endpoint: ServerEndpoint, package: Package, place: Place, folder: Path) -> None:
-    """Run the installer to its end, in the sandbox that the server has; raises `OSError`."""
+    """Run the installer in the server's sandbox; raises `OSError`."""
     own = replace(
         endpoint,
         command=find_installer(endpoint, package.installer) or package.installer,
@@ -270,26 +269,26 @@ async def _run(endpoint: ServerEndpoint, package: Package, place: Place, folder:
 
 
 def _sandbox(sandbox: Any, packages: Path, folder: Path) -> Any:
-    """Return the sandbox of an installation: a home of its own, which no server writes to."""
+    """Return the sandbox of an installation, with a home that servers can't write to."""
     network = "host" if sandbox.network == "host" else "egress"
     home = str(packages.parent / "installer")
     return replace(sandbox, home=home, network=network, folders=(str(folder),))
 
 
 class Progress:
-    """What an installer says last, kept for whoever looks, a few times a second."""
+    """Stores the last output line of an installer, at most twice a second."""
 
     def __init__(self, place: Place) -> None:
         self._place, self._said_at = place, 0.0
         self.say(format_message("begun"))
 
     def take(self, line: Any) -> None:
-        """Take a line of its output."""
+        """Handle a line of output."""
         if isinstance(line, bytes):
             self.say(line.decode("utf-8", "replace"))
 
     def say(self, text: str) -> None:
-        """Keep the last line of a text."""
+        """Store the last line of a text."""
         if (now := time.monotonic()) - self._said_at < PROGRESS_S:
             return
         self._said_at = now
@@ -298,10 +297,10 @@ class Progress:
 
 
 def find_program(package: Package, folder: Path) -> Path:
-    """Return the program of what was installed; raises `OSError` where there is none.
+    """Return the installed program; raises `OSError` if there is none.
 
-    Packages bring scripts that run while they are installed, so whatever is found there may have
-    been put there to be read or started by Bonobot: only regular files within the folder count.
+    Installation scripts of packages may have placed hostile files in the folder, so only regular
+    files within it are accepted.
     """
     if package.installer == "npm":
         found = folder / "node_modules" / ".bin" / (package.program or _only_program(folder))
@@ -322,7 +321,7 @@ def find_program(package: Package, folder: Path) -> Path:
 
 
 def _only_program(folder: Path) -> str:
-    """Return the program that npx would start of a package, given its manifest."""
+    """Return the program that npx would start, from the package's manifest."""
     (name, *_) = _read_manifest(folder, "package.json")["dependencies"]
     programs = _read_manifest(folder, "node_modules", str(name), "package.json").get("bin", {})
     plain = str(name).rpartition("/")[2]
@@ -334,11 +333,11 @@ def _only_program(folder: Path) -> str:
 
 
 def _read_manifest(folder: Path, *parts: str) -> dict[str, Any]:
-    """Return a manifest within the folder; raises `OSError` for what is none."""
+    """Return a manifest within the folder; raises `OSError` if it is invalid."""
     path = folder.joinpath(*parts)
     if not path.resolve().is_relative_to(folder.resolve()):
         raise OSError(format_message("its `package.json` lies elsewhere"))
-    # A pipe in its place would wait for ever.
+    # Opening a pipe in its place would block forever.
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     with os.fdopen(handle, "rb") as file:
         if not stat.S_ISREG(os.fstat(handle).st_mode):

@@ -1,11 +1,11 @@
-"""All connections: open, reuse, close idle, trace.
+"""The pool of all upstream connections of a process.
 
-HTTP pools are shared by all callers with the same server and credential. A child process, like a
-session of the handshake era, belongs to one holder: `session:<uuid>`, or
+HTTP connections are shared by all callers with the same server and credential. A child process, or
+a session of the handshake era, belongs to one holder: `session:<uuid>`, or
 `server:<uuid>:<principal>` for calls without a session. Everything here runs on one loop.
 
-Connections know no rows; whoever knows them is told with `stop_by`, once, at the start. Every
-process asks about what it holds, so that a switch that was turned elsewhere closes things here too.
+The pool does not read the database: `set_stopped_servers_check` registers the function that does.
+Every process checks its own connections, so a server disabled elsewhere is closed here too.
 """
 
 import asyncio
@@ -72,12 +72,12 @@ _stopped: list[Stopped] = []
 
 
 def stop_by(stopped: Stopped) -> None:
-    """Have `stopped` say, from now on, which of the servers that are held open must be closed."""
+    """Register the function that returns which of the open servers must be closed."""
     _stopped[:] = [stopped]
 
 
 def find_stop_check() -> Stopped | None:
-    """Return who says it."""
+    """Return the registered function, if any."""
     return _stopped[0] if _stopped else None
 
 
@@ -86,9 +86,9 @@ SWEEP_S = 3.0
 
 
 class ConnectionPool:
-    """All upstream connections of one loop; `request` and `survey` are what callers use.
+    """All upstream connections of one loop.
 
-    `on_notice` gets the change notices that come on any of them, except those of surveys.
+    `on_notification` gets the change notifications of all connections except those of discoveries.
     """
 
     def __init__(
@@ -131,14 +131,14 @@ class ConnectionPool:
         declaration: Mapping[str, Any] | None = None,
         host: Host | None = None,
     ) -> dict[str, Any]:
-        """Return the raw result of one request, unknown members kept; raises `UpstreamError`.
+        """Return the raw result of one request, with unknown fields; raises `UpstreamError`.
 
         The deadline is `timeout_s`, else the endpoint's `read_s` (starting a child has its own).
-        A cancelled call is cancelled at the server. A result whose `resultType` is
-        `input_required` is the caller's to go on with. `input_schema` is the called tool's, for
-        arguments that travel as headers too, `declaration` the whole tool as it was approved, by
-        which an API is asked; `host` answers what the server asks meanwhile (what it asks at other
-        times is answered by the host that the connection was opened with).
+        Canceling the call cancels it at the server. A result whose `resultType` is
+        `input_required` must be continued by the caller. `input_schema` is the called tool's, for
+        arguments mirrored as headers; `declaration` is the approved tool, from which API requests
+        are built; `host` answers the server's requests during the call (at other times the host
+        that the connection was opened with answers).
         """
         with start_upstream_span(endpoint, method, params or {}):
             said = tracing.inject_trace_context(params or {})
@@ -161,7 +161,7 @@ class ConnectionPool:
         timeout_s: float | None = None,
         host: Host | None = None,
     ) -> HandshakeResult:
-        """Ask the server who it is, in the era that it speaks; raises `UpstreamError`."""
+        """Return the server's handshake result, in the era it speaks; raises `UpstreamError`."""
         host = host or self._host
         self._keep_sweeping()
         limit_s = timeout_s or endpoint.connect_s + endpoint.start_s
@@ -176,10 +176,10 @@ class ConnectionPool:
     async def survey(
         self, endpoint: ServerEndpoint, *, timeout_s: float | None = None, of: str = ""
     ) -> ServerDeclarations:
-        """Connect anew, find the era where it isn't stored, list all that is declared.
+        """Open a new connection and list everything that the server declares.
 
-        The connection of the holder `of` is asked instead where it lives: what it lists may be its
-        own. Ends within `timeout_s`, else within one connect, one start and two reads.
+        Uses the connection of `preferred_holder` instead if it is open: lists may differ by
+        connection. The deadline is `timeout_s`, else one connect, one start and two reads.
         """
         own = f"survey:{uuid4()}"
         holder = of if of and self._has(endpoint, of) else own
@@ -202,11 +202,11 @@ class ConnectionPool:
             await self.release(own)
 
     async def listen(self, endpoint: ServerEndpoint, *, holder: str, on_open: OnOpen) -> None:
-        """Hear an HTTP server's change notices; returns when it ends their stream in order.
+        """Receive an HTTP server's change notifications; return when the server ends the stream.
 
-        Asks for what its stored discovery says that it tells. `on_open` is awaited with what was
-        granted, within one connect and one read. Raises `UpstreamError` where the stream breaks
-        off; `not_offered` where there is none.
+        Subscribes to the topics in its stored discovery. `on_open` is awaited with the granted
+        topics, within one connect and one read. Raises `UpstreamError` if the stream is lost, with
+        code `not_offered` if the server has none.
         """
         topics = list_notifying_topics((endpoint.discovery or {}).get("capabilities"))
         if not topics or endpoint.transport != "http":
@@ -231,10 +231,10 @@ class ConnectionPool:
     async def follow(
         self, endpoint: ServerEndpoint, wish: DesiredSubscriptions, told: Told, *, holder: str
     ) -> None:
-        """Have a server tell of single resources, until it ends that in order.
+        """Subscribe to single resources of a server; return when the server ends the stream.
 
-        What it tells is heard as all change notices are, on the connection of `holder`. Raises
-        `UpstreamError` where it breaks off; `not_offered` where nothing is told.
+        Updates arrive like all change notifications, on the connection of `holder`. Raises
+        `UpstreamError` if the stream is lost, with code `not_offered` if the server has none.
         """
         self._keep_sweeping()
         if endpoint.transport == "stdio":
@@ -247,7 +247,7 @@ class ConnectionPool:
             await upstream.follow(wish, told, holder, self._host)
 
     async def release(self, holder: str, server_id: UUID | None = None) -> None:
-        """Close what belongs to `holder`, at one server or at all: children, handshake sessions."""
+        """Close the children and handshake sessions of `holder`, at one server or at all."""
         upstreams = [
             one for key, one in self._upstreams.items() if server_id is None or key[0] == server_id
         ]
@@ -259,15 +259,14 @@ class ConnectionPool:
         )
 
     async def forget(self, server_id: UUID) -> None:
-        """Close everything of a server, and forget what its children said."""
+        """Close everything of a server and drop the stderr of its children."""
         await self._end({server_id})
         self._seats.forget(server_id)
 
     async def end_stopped(self) -> None:
-        """Close everything of servers that were switched off, removed or halted meanwhile.
+        """Close everything of servers that have been disabled, deleted or halted.
 
-        A server that is being surveyed, which people may do with one that is off, is left for the
-        next time.
+        Servers with a running discovery are skipped: disabled servers may be discovered too.
         """
         held = {key[0] for key in self._upstreams} | self._seats.servers()
         held -= set(self._surveys.values())
@@ -279,7 +278,7 @@ class ConnectionPool:
         return self._seats.stderr_tail(server_id)
 
     async def sweep(self) -> None:
-        """Close what nobody has used for five minutes, and children that lived for a day."""
+        """Close connections idle for five minutes, and children older than a day."""
         now = self._clock()
         idle = [
             key
@@ -321,7 +320,7 @@ class ConnectionPool:
         except UpstreamError as error:
             if error.code != "server_crashed" or (error.sent and not request.repeatable):
                 raise
-        # Died before it saw the request, or of one that may be asked twice: the one reconnect.
+        # It died before it saw the request, or the request is idempotent: reconnect once.
         return await self._seat(endpoint, holder, host).request(request)
 
     async def _through_http(
@@ -358,7 +357,7 @@ class ConnectionPool:
         return upstream is not None and upstream.has_session(holder)
 
     def _ears(self, endpoint: ServerEndpoint, holder: str) -> Hear | None:
-        """Return what hears the notices on a holder's connection; nobody hears a survey's."""
+        """Return the notification handler of a holder's connection; None for a discovery's."""
         on_notice = self._on_notice
         if on_notice is None or holder in self._surveys:
             return None
@@ -383,7 +382,7 @@ class ConnectionPool:
 async def _enforce_deadline(
     endpoint: ServerEndpoint, request: McpRequest, seconds: float
 ) -> AsyncIterator[None]:
-    """Give up after `seconds`, with the error that says whether the server saw the request."""
+    """Raise after `seconds`, with the error that says whether the server saw the request."""
     deadline = request.deadline = RequestDeadline(seconds)
     try:
         async with deadline.running():
@@ -409,7 +408,7 @@ _by_runtime: WeakKeyDictionary[Runtime, ConnectionPool] = WeakKeyDictionary()
 
 
 def get_connection_pool() -> ConnectionPool:
-    """Return this process's connections; use them on the loop of `runtime()` only."""
+    """Return this process's pool; use it only on the loop of `get_runtime()`."""
     with _lock:
         own = get_runtime()
         if (made := _by_runtime.get(own)) is None:

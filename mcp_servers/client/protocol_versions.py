@@ -1,7 +1,7 @@
-"""Versions of MCP: constants, which era.
+"""Versions of MCP and detection of a server's era.
 
-Modern servers answer `server/discover`; servers of the handshake era want `initialize`. Nothing
-is read from a server's name or version: only what it answered counts.
+Modern servers answer `server/discover`; servers of the handshake era need `initialize`. Only the
+responses count, never a server's name or version.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -20,15 +20,15 @@ UNSUPPORTED_VERSION = -32022
 MODERN_ERRORS = (HEADER_MISMATCH, MISSING_CAPABILITY, UNSUPPORTED_VERSION)
 METHOD_NOT_FOUND = -32601
 INVALID_PARAMS = -32602
-# What servers of 2024-11-05 answer to a POST where they only know GET.
+# Statuses of 2024-11-05 servers for a POST where they support only GET.
 OLDEST_STATUSES = (400, 404, 405)
-# A request was refused before it was looked at: what a server of the other era does.
+# Statuses of servers of the other era, which reject a request unread.
 FOREIGN_STATUSES = (400, 404, 405, 406, 415, 426)
 
 
 @dataclass(frozen=True)
 class HandshakeResult:
-    """What a server said of itself; `discovery` is the raw result it came from, and the wire."""
+    """A server's identity; `discovery` is the raw result with the HTTP transport."""
 
     era: Era
     protocol_version: str
@@ -39,7 +39,7 @@ class HandshakeResult:
 
 
 def build_request_meta(era: Era, capabilities: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a request of this era carries in `_meta`."""
+    """Return the `_meta` of a request of this era."""
     return build_modern_meta(capabilities) if era == "modern" else {}
 
 
@@ -47,12 +47,12 @@ Ask = Callable[[McpRequest], Awaitable[dict[str, Any]]]
 
 
 def discover() -> McpRequest:
-    """Return the request that a modern server introduces itself to."""
+    """Return the `server/discover` request."""
     return McpRequest("server/discover")
 
 
 def build_initialize_request(capabilities: Mapping[str, Any]) -> McpRequest:
-    """Return the request that opens a handshake."""
+    """Return the `initialize` request."""
     params = {
         "protocolVersion": HANDSHAKE[-1],
         # Extensions came with the modern era.
@@ -63,7 +63,7 @@ def build_initialize_request(capabilities: Mapping[str, Any]) -> McpRequest:
 
 
 def parse_discover_result(result: Mapping[str, Any]) -> HandshakeResult | None:
-    """Return the greeting of a modern server; None when the result doesn't come from one."""
+    """Return the handshake result of a modern server; None if the result isn't from one."""
     versions = result.get("supportedVersions")
     if not isinstance(versions, list) or MODERN not in versions:
         return None
@@ -75,7 +75,7 @@ def parse_discover_result(result: Mapping[str, Any]) -> HandshakeResult | None:
 def parse_initialize_result(
     endpoint: ServerEndpoint, result: Mapping[str, Any], wire: Wire = "streamable"
 ) -> HandshakeResult:
-    """Return the greeting of a handshake; raises when its version is none that we speak."""
+    """Return the result of a handshake; raises `UpstreamError` for an unknown version."""
     version = result.get("protocolVersion")
     if version not in HANDSHAKE:
         raise build_protocol_error(
@@ -86,9 +86,9 @@ def parse_initialize_result(
 
 
 async def ask_who_it_is(ask: Ask) -> HandshakeResult | None:
-    """Return the greeting of a modern server, None if what answered isn't one.
+    """Return the handshake result of a modern server; None if the server isn't modern.
 
-    A server that refuses our version and names it among its own is asked a second time.
+    Retries once if the server rejects our version but lists it as supported.
     """
     try:
         return parse_discover_result(await ask(discover()))
@@ -99,10 +99,10 @@ async def ask_who_it_is(ask: Ask) -> HandshakeResult | None:
 
 
 def check_handshake_allowed(endpoint: ServerEndpoint, error: UpstreamError) -> None:
-    """Return when a handshake may be tried after this answer to `server/discover`; else raise.
+    """Raise unless a handshake may be tried after this error of `server/discover`.
 
-    Only modern servers know the three modern errors. Anything else that is an answer is no
-    evidence of a modern server; an outage is no evidence of anything.
+    Only modern servers send the three modern errors. Any other response is no evidence of a modern
+    server; an outage is no evidence at all.
     """
     if error.rpc_code == UNSUPPORTED_VERSION:
         versions = _parse_supported_versions(error)
@@ -123,7 +123,7 @@ def check_handshake_allowed(endpoint: ServerEndpoint, error: UpstreamError) -> N
 
 
 def is_foreign(error: UpstreamError, era: Era) -> bool:
-    """Say whether an answer means that the server is not (any more) of this era."""
+    """Return whether an error means that the server is not, or no longer, of this era."""
     if era == "modern":
         known = (HEADER_MISMATCH, MISSING_CAPABILITY, METHOD_NOT_FOUND, INVALID_PARAMS)
         return error.rpc_code == UNSUPPORTED_VERSION or (
@@ -135,7 +135,7 @@ def is_foreign(error: UpstreamError, era: Era) -> bool:
 
 
 def may_be_oldest(error: UpstreamError) -> bool:
-    """Say whether who refuses `initialize` like this may want HTTP+SSE."""
+    """Return whether a server that rejects `initialize` like this may speak HTTP+SSE."""
     return error.http_status in OLDEST_STATUSES and error.rpc_code not in MODERN_ERRORS
 
 

@@ -1,14 +1,14 @@
-"""The sandbox of stdio servers: what the program of an organization sees of this machine.
+"""The sandbox of stdio servers.
 
-bubblewrap builds the file system from nothing: the system's programs and the server's own program,
-read-only; a home, which holds the caches of launchers, of the organization's own; and the folders
-that the server was given. `BONOBOT_VAR`, keys, other organizations' folders and the home of the
-user that runs Bonobot aren't in it. No other process is seen, and the loopback is its own. The one
-way out is Bonobot's egress proxy (`way_out`), which judges addresses by the egress rules; ports of
-databases that the server names lead to it (`forwarded_ports`).
+bubblewrap builds the file system from scratch: the system's programs and the server's own program,
+read-only; a home of the organization, with the caches of launchers; and the folders configured for
+the server. `BONOBOT_VAR`, keys, other organizations' folders and the home of the user that runs
+Bonobot are not included. The sandbox has its own process and network namespaces. It reaches the
+network only through Bonobot's egress proxy, which enforces the egress rules; database ports of the
+server are forwarded to it (`forwarded_ports`).
 
-Where no sandbox can be made, the server isn't started (`sandbox_unavailable`), unless the
-installation has one organization alone, which reaches nothing that isn't its own.
+Without a working sandbox the server isn't started (`sandbox_unavailable`), unless the installation
+has only one organization.
 """
 
 import os
@@ -27,12 +27,12 @@ from mcp_servers.client.sandbox_modes import Network, ServerSandboxUnavailable
 from mcp_servers.client.system_view import bind_if_there, system_words
 
 HOME = "/home/server"
-SCRATCH_BYTES = 256 * 1024 * 1024  # of /tmp, which is in memory and ends with the program
-# Where the egress proxy is reached: its socket, and the port that leads to it.
+SCRATCH_BYTES = 256 * 1024 * 1024  # size of /tmp, which is in memory
+# The egress proxy in the sandbox: its socket, and the loopback port forwarded to it.
 SOCKET = "/run/bonobot/egress"
 PORT = 3128
 BRIDGE = Path(__file__).with_name("sandbox_bridge.py")
-# Browsers know no `HTTP_PROXY`; a policy of the machine tells them.
+# Browsers ignore `HTTP_PROXY`; managed policies set their proxy.
 BROWSER_POLICIES = ("/etc/chromium/policies/managed", "/etc/opt/chrome/policies/managed")
 BESIDE_BIN = ("lib", "pyvenv.cfg")
 REMEDY = "Allow this user to make user and mount namespaces, or run the server elsewhere over HTTP."
@@ -40,13 +40,13 @@ REMEDY = "Allow this user to make user and mount namespaces, or run the server e
 
 @dataclass(frozen=True, kw_only=True)
 class Sandbox:
-    """What a sandbox holds beside programs.
+    """The configuration of a sandbox.
 
-    `home` is a folder of the organization's own, which is created if it isn't there. `folders` can
-    be written to and lie at the same path inside; `programs` can be read, by default what the
-    command needs by its own path. `hidden` is never shown, even in a folder that is. `required`
-    says that nothing is started where no sandbox can be made. `allow_private` lets the egress proxy
-    connect to private addresses, never to this machine.
+    `home` is a folder of the organization, created if missing. `folders` are writable and have the
+    same path inside; `programs` are read-only, by default what the command needs according to its
+    path. `hidden` folders are never shown, even within a shown one. `required` means that nothing
+    is started without a working sandbox. `allow_private` lets the egress proxy connect to private
+    addresses, but never to this machine.
     """
 
     home: str
@@ -58,16 +58,16 @@ class Sandbox:
     allow_private: bool = False
 
     def open_folders(self, cwd: str | None) -> OpenFolders:
-        """Open the folders that are shown; raises `FolderReplaced`."""
+        """Open the writable folders; raises `FolderReplaced`."""
         return OpenFolders((*self.folders, *((cwd,) if cwd else ())))
 
     def words(
         self, command: str, *, cwd: str | None, folders: OpenFolders, way_out: EgressProxy | None
     ) -> tuple[str, ...]:
-        """Return the words that go before the command; raises `Unavailable`.
+        """Return the prefix of the command; raises `ServerSandboxUnavailable`.
 
-        `folders` are those of `open_folders`, which the process inherits. `way_out` is the egress
-        proxy, for the network `egress`. Blocks for up to 5 s the first time.
+        `folders` are those of `open_folders`, which the process inherits. `egress_proxy` is for
+        the network `egress`. Blocks for up to 5 s the first time.
         """
         require()
         ensure_private_folder(Path(self.home))
@@ -82,7 +82,7 @@ class Sandbox:
         for path in self.hidden:
             if Path(path).is_dir() and any(_holds(one, path) for one in (*programs, *shown)):
                 words += ("--tmpfs", path)
-        for path in shown:  # again: an own folder lies within what is hidden
+        for path in shown:  # again, for a folder within a hidden one
             if any(_holds(hidden, path) for hidden in self.hidden):
                 words += ("--bind", folders.source(path), path)
         words += bind_if_there(str(BRIDGE))
@@ -94,7 +94,7 @@ class Sandbox:
         return (*words, *_bridge_words(way_out))
 
     def environment(self, env: Mapping[str, str]) -> dict[str, str]:
-        """Return a child's environment as it is in the sandbox."""
+        """Return a child's environment in the sandbox."""
         inside = {**env, "HOME": HOME, "TMPDIR": "/tmp"}  # noqa: S108 - its own one
         if self.network == "egress":
             proxy = f"http://127.0.0.1:{PORT}"
@@ -104,10 +104,10 @@ class Sandbox:
 
 
 def folders_among(values: Iterable[str], roots: Sequence[Path]) -> tuple[str, ...]:
-    """Return the folders within `roots` that arguments name, as paths or as `--option=path`.
+    """Return the folders within `roots` in arguments, as paths or as `--option=path`.
 
-    Of a file it is the folder that holds it: databases keep journals beside them. Links are
-    followed first, so nothing outside is shown by a link within.
+    For a file, return its folder, as databases keep journals next to their file. Links are resolved
+    first, so a link within the roots shows nothing outside.
     """
     real_roots = [root.resolve() for root in roots]
     found = (_folder_of(part) for value in values for part in (value, value.partition("=")[2]))
@@ -121,7 +121,7 @@ def folders_among(values: Iterable[str], roots: Sequence[Path]) -> tuple[str, ..
 
 
 def _folder_of(value: str) -> Path | None:
-    """Return the existing folder that a value names, or that holds the file it names."""
+    """Return the existing folder at a path, or the folder of the file at it."""
     if not value.startswith("/") or "\x00" in value:
         return None
     try:
@@ -133,7 +133,7 @@ def _folder_of(value: str) -> Path | None:
 
 
 def find_sandbox_fault() -> ServerSandboxUnavailable | None:
-    """Return why no sandbox can be made here, with what would help; None where one can. Blocks."""
+    """Return why sandboxes don't work here, with a remedy, or None. Blocks."""
     try:
         require()
     except ServerSandboxUnavailable as problem:
@@ -145,7 +145,7 @@ _seen: set[str] = set()
 
 
 def require() -> None:
-    """Raise `Unavailable` unless a sandbox has been seen to work; what failed is tried again."""
+    """Raise `ServerSandboxUnavailable` unless a sandbox works; failures are not cached."""
     if "works" in _seen:
         return
     if problem := sandbox_modes.find_sandbox_problem("bubblewrap", "none"):
@@ -159,7 +159,7 @@ def require() -> None:
 
 @cache
 def forbids_namespaces() -> bool:
-    """Return whether bubblewrap can also forbid namespaces inside; old ones can't. Blocks."""
+    """Return whether bubblewrap can also forbid nested namespaces; old ones can't. Blocks."""
     return not _trial(forbids_namespaces=True)
 
 
@@ -179,7 +179,7 @@ def _base(network: Network, hosts: Path) -> tuple[str, ...]:
 
 
 def namespace_words(*, network: bool, forbids_namespaces: bool) -> tuple[str, ...]:
-    """Return the words with which every sandbox begins: namespaces of its own, no privileges."""
+    """Return the first arguments of every sandbox: own namespaces, no privileges."""
     return (
         *(sandbox_modes.path_of("setpriv"), "--pdeathsig", "KILL", "--"),
         *(sandbox_modes.path_of("bwrap"), "--die-with-parent"),
@@ -191,7 +191,7 @@ def namespace_words(*, network: bool, forbids_namespaces: bool) -> tuple[str, ..
 
 
 def _bridge_words(way_out: EgressProxy | None) -> tuple[str, ...]:
-    """Return how the command is run: without what bubblewrap inherited, and with its ports."""
+    """Return the arguments of the bridge, which closes inherited descriptors and serves ports."""
     words = (sys.executable, "-I", "-S", str(BRIDGE))
     if way_out is None:
         return (*words, "--")
@@ -200,15 +200,15 @@ def _bridge_words(way_out: EgressProxy | None) -> tuple[str, ...]:
 
 
 def program_folders(command: str) -> Iterator[str]:
-    """Yield what a program outside the system's folders needs: itself, its libraries, Python."""
+    """Yield the folders of a program outside the system's: its own, its libraries, Python."""
     found = [Path(command).parent, Path(command).resolve().parent]
-    # `…/bin/npx` leads to `…/lib/node_modules/npm/bin`: what lies beside `bin` belongs to it.
-    # The same holds for a virtual environment, which is known by its `pyvenv.cfg`.
+    # `…/bin/npx` links to `…/lib/node_modules/npm/bin`, so the siblings of `bin` are needed too.
+    # The same applies to a virtual environment, recognized by its `pyvenv.cfg`.
     for folder in [one for one in found if one.name == "bin"]:
         found += [folder.parent / name for name in BESIDE_BIN]
         if (folder.parent / "pyvenv.cfg").is_file():
             found.append((folder / "python").resolve().parents[1])
-    # `node_modules/.bin/program` needs the packages beside it.
+    # `node_modules/.bin/program` needs the packages next to `.bin`.
     found += [one.parent for one in found if one.name == ".bin"]
     found += [Path(sys.prefix), Path(sys.prefix).resolve(), Path(sys.base_prefix)]
     system = ("/usr", *(f"/{name}" for name in ("bin", "sbin", "lib", "lib64")))

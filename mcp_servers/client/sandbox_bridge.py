@@ -1,12 +1,11 @@
-"""Lead a sandbox's only way out, a socket, to ports of its own loopback, and run a command.
+"""Forward loopback ports of a sandbox to the egress proxy's socket, and run a command.
 
     python -I -S bridge.py [SOCKET ADDRESS:PORT[=HOST:PORT] …] -- COMMAND ARGUMENT …
 
-Programs know proxies by an address (`HTTPS_PROXY=http://127.0.0.1:3128`); the network namespace has
-a loopback, and the socket is reached through the file system. What follows a `=` is where a port
-leads: the bridge asks the egress proxy for a tunnel to it, for programs that know no proxies.
-It ends with the command's status. Nothing but the standard streams is inherited by the command: by
-an open folder of the machine it could leave the sandbox.
+Programs need an address for a proxy (`HTTPS_PROXY=http://127.0.0.1:3128`), while the proxy's socket
+is in the file system. `=HOST:PORT` is the target of a port: the bridge opens a tunnel to it through
+the egress proxy, for programs without proxy support. It exits with the command's status. The
+command inherits only the standard streams: through an open folder it could leave the sandbox.
 """
 
 import os
@@ -16,7 +15,7 @@ import sys
 import threading
 from contextlib import suppress
 
-MOST = 256  # connections at a time
+MOST = 256  # concurrent connections
 PIECE = 64 * 1024
 MOST_DESCRIPTORS = 1 << 20
 
@@ -33,10 +32,10 @@ def main(path: str, ports: list[str], command: list[str]) -> int:
             listener.close()
         os._exit(run(command))
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # the command gets it too, and decides
+        signal.signal(number, signal.SIG_IGN)  # the command gets it too and handles it
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
-    os.dup2(null, 1)  # so that the end of the command's output is seen
+    os.dup2(null, 1)  # so that readers see the end of the command's output
     slots = threading.BoundedSemaphore(MOST)
     for listener, target in listeners:
         threading.Thread(target=serve, args=(listener, path, target, slots), daemon=True).start()
@@ -45,7 +44,7 @@ def main(path: str, ports: list[str], command: list[str]) -> int:
 
 
 def run(command: list[str]) -> int:
-    """Become the command; return 127 where it can't be started."""
+    """Replace this process by the command; return 127 if it can't be started."""
     try:
         os.execv(command[0], command)  # noqa: S606 - the words that we were started with
     except OSError as error:
@@ -55,7 +54,7 @@ def run(command: list[str]) -> int:
 
 
 def open_listener(port: str) -> socket.socket:
-    """Listen on the `ADDRESS:PORT` that a port's words begin with."""
+    """Listen on the `ADDRESS:PORT` before the `=`."""
     address, _, number = port.partition("=")[0].rpartition(":")
     return socket.create_server((address, int(number)))
 
@@ -63,7 +62,7 @@ def open_listener(port: str) -> socket.socket:
 def serve(
     listener: socket.socket, path: str, target: str, slots: threading.BoundedSemaphore
 ) -> None:
-    """Accept connections and lead each to the socket, or through it to the target."""
+    """Accept connections and forward each to the socket, or through it to the target."""
     while True:
         slots.acquire()
         client, _ = listener.accept()
@@ -83,10 +82,10 @@ def lead(client: socket.socket, path: str, target: str, slots: threading.Bounded
 
 
 def open_tunnel(way_out: socket.socket, target: str) -> bool:
-    """Ask the egress proxy for a tunnel; say in the server's log why there is none."""
+    """Open a tunnel through the egress proxy; on failure write the reason to stderr."""
     way_out.sendall(f"CONNECT {target} HTTP/1.1\r\n\r\n".encode())
     head = b""
-    while not head.endswith(b"\r\n\r\n"):  # byte by byte: what follows is the target's
+    while not head.endswith(b"\r\n\r\n"):  # byte by byte: the bytes after it are the target's
         piece = way_out.recv(1)
         if not piece:
             return False
@@ -99,7 +98,7 @@ def open_tunnel(way_out: socket.socket, target: str) -> bool:
 
 
 def copy(source: socket.socket, target: socket.socket) -> None:
-    """Copy until the source ends, and tell the target."""
+    """Copy until the source ends, then shut down the target for writing."""
     with suppress(OSError):
         while piece := source.recv(PIECE):
             target.sendall(piece)

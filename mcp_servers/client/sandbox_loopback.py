@@ -1,8 +1,8 @@
-"""Script: loopback up in a network namespace.
+"""Script that brings up the loopback of a network namespace and runs a command.
 
     python -I -S loopback.py COMMAND ARGUMENT …
 
-Servers whose parts talk to each other over 127.0.0.1 need it; a new namespace has it switched off.
+Servers whose processes communicate over 127.0.0.1 need it; it is down in a new namespace.
 """
 
 import fcntl

@@ -1,8 +1,8 @@
-"""Confinement: what an administrator asks of the box that a stdio server runs in.
+"""Confinement: the sandbox mode that an administrator configures for a stdio server.
 
-Containment is what the machine happens to offer; this is a demand. A server that is to be confined
-in a way that doesn't work here isn't started at all: it is never run in a weaker box than asked.
-What works is tried once; what doesn't is tried again at each start, since it can be repaired.
+Containment is best effort; confinement is a requirement. A server is not started if its confinement
+doesn't work here. Success is cached; a failure is tried again at each start, as it may have been
+fixed.
 """
 
 import shutil
@@ -27,11 +27,11 @@ SWITCHES = (
     ("user/max_user_namespaces", "0", "10000"),
 )
 SYSCTLS = Path("/proc/sys")
-RESOLVER = "/run/systemd/resolve"  # where /etc/resolv.conf often leads to
+RESOLVER = "/run/systemd/resolve"  # /etc/resolv.conf often links to it
 
 
 class ServerSandboxUnavailable(Exception):
-    """This machine can't confine like that; `remedy` says which package or switch would help."""
+    """This sandbox mode doesn't work here; `remedy` names the missing package or setting."""
 
     def __init__(self, why: str, remedy: str) -> None:
         super().__init__(why)
@@ -40,11 +40,11 @@ class ServerSandboxUnavailable(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class ServerSandbox:
-    """One demand. `hidden` are folders that a bubblewrapped server doesn't see, such as our keys.
+    """One confinement. `hidden` folders, such as our keys, are invisible with bubblewrap.
 
-    `namespaces`: processes, mounts and users of its own, no privileges; it sees no other process,
-    and everything that it started dies with Bonobot. `bubblewrap`: that, and a file system that
-    can only be read, with an empty home and /tmp; its working folder alone can be written to.
+    `namespaces`: own processes, mounts and users, no privileges; the server sees no other process,
+    and everything that it started dies with Bonobot. `bubblewrap`: additionally a read-only file
+    system with an empty home and /tmp; only its working folder is writable.
     """
 
     kind: Kind = "none"
@@ -52,7 +52,7 @@ class ServerSandbox:
     hidden: tuple[str, ...] = ()
 
     def prefix(self, command: str, *, home: str, cwd: str | None) -> tuple[str, ...]:
-        """Return the words that go before `command`; raises `Unavailable`.
+        """Return the prefix of `command`; raises `ServerSandboxUnavailable`.
 
         Blocks for up to 5 s the first time.
         """
@@ -66,7 +66,7 @@ UNCONFINED = ServerSandbox()
 
 
 def find_sandbox_problem(kind: Kind, network: Network = "host") -> ServerSandboxUnavailable | None:
-    """Return what keeps this machine from confining like that; None when it can. Blocks."""
+    """Return why this confinement doesn't work here, or None. Blocks."""
     try:
         _require(kind, network)
     except ServerSandboxUnavailable as problem:
@@ -78,7 +78,7 @@ _working: set[tuple[Kind, Network]] = set()
 
 
 def _require(kind: Kind, network: Network) -> None:
-    """Raise `Unavailable` unless this kind has been seen to work."""
+    """Raise `ServerSandboxUnavailable` unless this kind works."""
     if (kind, network) in _working:
         return
     if sys.platform != "linux":
@@ -107,7 +107,7 @@ def _require(kind: Kind, network: Network) -> None:
 
 
 def try_command(words: Sequence[str], env: Mapping[str, str] | None = None) -> str:
-    """Return why a command of ours can't be run; "" when it can. Blocks."""
+    """Run one of our own commands; return why it failed, or "". Blocks."""
     try:
         outcome = subprocess.run(  # noqa: S603 - fixed words
             words, capture_output=True, timeout=TRIAL_S, check=False, env=env
@@ -143,7 +143,7 @@ def _build_namespace_prefix(network: Network) -> tuple[str, ...]:
         *(setpriv, "--pdeathsig", "KILL", "--"),
         *(path_of("unshare"), "--user", "--map-current-user", "--keep-caps", "--pid"),
         *("--mount-proc", "--fork", "--kill-child=SIGKILL", *without_network),
-        # Who owns a namespace may undo its mounts: the command gets none of that power.
+        # The owner of a namespace may undo its mounts, so the command's capabilities are dropped.
         *(setpriv, "--no-new-privs", "--inh-caps=-all", "--ambient-caps=-all"),
         *("--bounding-set=-all", "--"),
     )
@@ -159,7 +159,7 @@ def _build_bubblewrap_prefix(
         *(("--unshare-net",) if wanted.network == "none" else ()),
         *("--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"),
     ]
-    # Sockets in /run and /tmp would lead out again: to a database, to Docker.
+    # Sockets in /run and /tmp, such as those of databases and Docker, would bypass the sandbox.
     empty = [path for path in ("/tmp", "/run", home) if _is_folder(path)]  # noqa: S108
     for path in empty:
         words += ["--tmpfs", path]
@@ -172,7 +172,7 @@ def _build_bubblewrap_prefix(
 
 
 def _iterate_folder_arguments(hidden: tuple[str, ...], cwd: str | None) -> Iterator[str]:
-    """Yield what hides our own folders and opens the server's, in the order that does both."""
+    """Yield the arguments that hide our own folders and bind the server's, in mount order."""
     there = [path for path in hidden if _is_folder(path)]
     for path in there:
         yield from ("--tmpfs", path)
@@ -202,5 +202,5 @@ def _is_within(path: str, folder: str) -> bool:
 
 
 def path_of(tool: str) -> str:
-    """Return where a tool of ours is; a child's PATH is never asked."""
+    """Return the path of a tool, by our own PATH rather than the child's."""
     return shutil.which(tool) or tool

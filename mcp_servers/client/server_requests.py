@@ -1,4 +1,4 @@
-"""What a server may want of us: an answer of the model, of a person, or the folders to work in."""
+"""The kinds of requests that servers may send: sampling, elicitation and roots."""
 
 from typing import Literal
 

@@ -1,7 +1,7 @@
-"""Sandbox and rlimits of stdio children.
+"""Resource limits of stdio servers.
 
-They are set by `prlimit` right before the command, so that everything it starts inherits them;
-where that tool is absent (outside Linux) there are none. 0 means no limit.
+`prlimit` sets them right before the command starts, so everything it starts inherits them; without
+that tool (outside Linux) there are none. 0 means no limit.
 """
 
 import resource
@@ -14,10 +14,10 @@ MIB = 1024 * 1024
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessLimits:
-    """Bounds of one process; `processes` counts all of the user, or of its own namespace.
+    """Limits of one process; `processes` counts those of the user or of its namespace.
 
-    `memory_mib` bounds what a process can write to rather than all that it maps: runtimes like
-    that of Node.js reserve address space by the gigabyte and never touch it.
+    `memory_mib` limits data memory rather than address space: runtimes such as Node.js reserve
+    gigabytes of address space and never use it.
     """
 
     memory_mib: int = 0
@@ -27,7 +27,7 @@ class ProcessLimits:
     file_mib: int = 0
 
     def prefix(self) -> tuple[str, ...]:
-        """Return the words that go before a command; () where nothing is limited."""
+        """Return the prefix of a command; () without limits."""
         wanted = (
             ("--data", resource.RLIMIT_DATA, self.memory_mib * MIB),
             ("--nproc", resource.RLIMIT_NPROC, self.processes),
@@ -46,7 +46,7 @@ UNLIMITED = ProcessLimits()
 
 
 def _get_allowed_limit(kind: int, value: int) -> int:
-    """Return `value`, or our own limit where that is lower: nobody may raise it."""
+    """Return `value`, or our own hard limit if that is lower."""
     _, highest = resource.getrlimit(kind)
     return value if highest == resource.RLIM_INFINITY else min(value, highest)
 

@@ -1,8 +1,8 @@
 """HTTP+SSE transport (2024-11-05).
 
-Its first event names the address that messages are posted to, which must be of the stream's own
-origin: our credentials go there. Closing the stream is the end of the session. What comes on it
-between two requests is bounded like any answer.
+The first event names the URL that messages are posted to, which must have the same origin as the
+stream: our credentials are sent there. Closing the stream ends the session. Data received between
+two requests is bounded like a response.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ LOST_STATUSES = (400, 404, 410)
 
 
 class SseSession:
-    """A session over HTTP+SSE, for one holder; its stream lives in one owner task."""
+    """The HTTP+SSE session of one holder; one owner task reads its stream."""
 
     wire: Wire = "sse"
 
@@ -67,11 +67,11 @@ class SseSession:
 
     @property
     def alive(self) -> bool:
-        """Say whether its stream is there."""
+        """Return whether its stream is open."""
         return self._owner is not None and not self._owner.done()
 
     async def open(self) -> HandshakeResult:
-        """Open the stream and shake hands; raises `UpstreamError`, and leaves nothing behind."""
+        """Open the stream and perform the handshake; raises `UpstreamError` and cleans up."""
         self._owner = self._crew.spawn(self._own(), name=f"sse {self._endpoint.name}")
         try:
             messages = await self._address()
@@ -93,7 +93,7 @@ class SseSession:
             self._used_at = self._clock()
 
     async def follow(self, opened: asyncio.Event) -> None:
-        """Stay open for what the server says by itself; raises what ends the stream."""
+        """Keep the stream open for server messages; raises what ends it."""
         assert self._owner is not None  # noqa: S101 - it was opened
         opened.set()
         self._followers += 1
@@ -105,26 +105,26 @@ class SseSession:
         raise self._failure
 
     def idle_since(self, moment: float) -> bool:
-        """Say whether nobody asks, nor has asked since `moment`."""
+        """Return whether nothing is pending and nothing was requested since `time`."""
         return not (self._peer.busy or self._followers) and self._used_at < moment
 
     def lost(self, error: UpstreamError) -> bool:
-        """Say whether the server no longer knows this session, so that nothing was done."""
+        """Return whether the server has lost this session, so the request had no effect."""
         return error.http_status in LOST_STATUSES and error.rpc_code != METHOD_NOT_FOUND
 
     def leave(self) -> None:
-        """Let go of the stream."""
+        """Close the stream without waiting."""
         if self._owner is not None:
             self._owner.cancel()
 
     async def end(self) -> None:
-        """Close the stream, which ends the session at the server too."""
+        """Close the stream and wait; this ends the session at the server too."""
         self.leave()
         if self._owner is not None:
             await asyncio.wait({self._owner})
 
     async def _own(self) -> None:
-        """Read the stream to its end, and tell everybody who waits."""
+        """Read the stream to its end, then fail all pending requests."""
         failure = build_unreachable_error(self._endpoint, "its stream of answers ended", sent=True)
         try:
             await HttpChannel(self._endpoint, self._client).events(self._allowance, self._take)
@@ -136,7 +136,7 @@ class SseSession:
             self._answered.set()
 
     async def _address(self) -> HttpChannel:
-        """Wait until the server has named the address of messages."""
+        """Wait until the server has named the URL for messages."""
         try:
             async with asyncio.timeout(self._endpoint.start_s):
                 await self._answered.wait()
@@ -192,7 +192,7 @@ class SseSession:
             if number is not None:
                 self._peer.refuse(number, error)
         except TimeoutError:
-            return  # the answer comes on the stream, or the caller's deadline
+            return  # the response comes on the stream, or the caller's deadline passes
 
 
 def _get_origin(url: httpx2.URL) -> tuple[str, bytes, int | None]:

@@ -1,4 +1,4 @@
-"""Stdio connection and its pool of children."""
+"""Stdio connections and the pool of their child processes."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
@@ -48,7 +48,7 @@ from mcp_servers.client.protocol_versions import (
 )
 from mcp_servers.client.stream_peer import StreamPeer
 
-# A server that says nothing to the probe gets the handshake beside it after this long.
+# A server that does not answer the probe within this time gets the handshake too.
 SILENCE_S = 1.0
 UNREAD_LIMIT = 4 * 1024 * 1024
 SPEAK = format_message(
@@ -59,10 +59,10 @@ READ_REMEDY = "Restart the server: it does not read what it is sent."
 
 
 class StdioConnection:
-    """A child process and what is asked of it; entered and left in one owner task.
+    """A child process and its requests, run by one owner task.
 
-    `hear` takes the change notices of a child that runs anyway; none runs for their sake. `keep`
-    is handed what it writes to stderr.
+    `on_notification` gets the change notifications of the child; no child is started for them.
+    `stderr_sink` gets what the child writes to stderr.
     """
 
     def __init__(
@@ -91,24 +91,24 @@ class StdioConnection:
 
     @property
     def alive(self) -> bool:
-        """Say whether a request may be tried."""
+        """Return whether a request may be tried."""
         return not (self._owner.done() or self._ended.is_set() or self.failure)
 
     @property
     def busy(self) -> bool:
-        """Say whether it is starting or somebody waits for an answer."""
+        """Return whether it is starting or has pending requests."""
         opening = self.alive and not self._opened.is_set()
         return opening or (self._peer is not None and self._peer.busy)
 
     async def opened(self) -> HandshakeResult:
-        """Wait until the server has greeted; raises `UpstreamError` when it doesn't."""
+        """Wait until the handshake is complete; raises `UpstreamError` if it fails."""
         await self._opened.wait()
         if self.greeting is None:
             raise (self.failure or self._closed()).unsent()
         return self.greeting
 
     async def request(self, request: McpRequest) -> dict[str, Any]:
-        """Return the raw result; raises `UpstreamError`. Waits for ever: deadlines are callers'."""
+        """Return the raw result; raises `UpstreamError`. The caller sets the deadline."""
         greeting = await self.opened()
         if self._child.waiting_bytes > UNREAD_LIMIT:
             raise build_unreachable_error(self.endpoint, "it reads nothing", remedy=READ_REMEDY)
@@ -117,9 +117,9 @@ class StdioConnection:
         return await self._peer.request(request, meta)
 
     async def follow(self, wish: DesiredSubscriptions, told: Told) -> None:
-        """Have the server tell of what is wished for, until that ends; raises what ends it.
+        """Subscribe to the desired resources until the stream ends; raises what ended it.
 
-        The child is kept as long, but gives its place up where others need it.
+        The child is not closed as idle meanwhile, but may be closed to make room for others.
         """
         greeting = await self.opened()
         following = (
@@ -135,7 +135,7 @@ class StdioConnection:
 
     @property
     def followed(self) -> bool:
-        """Say whether somebody wants to be told what it says by itself."""
+        """Return whether its resources are being watched."""
         return self._followers > 0
 
     async def close(self) -> None:
@@ -158,16 +158,16 @@ class StdioConnection:
             await self._notes.end(self._ended_how())
 
     def _ended_how(self) -> str:
-        """Say how it ended, without the output that is kept beside it; "" when we closed it."""
+        """Return how it ended, without its stderr output; "" if we closed it."""
         return str(self.failure).partition(" Its last words:")[0] if self.failure else ""
 
     def _end(self, failure: UpstreamError) -> None:
-        # Before the child is closed, which may take seconds: nobody has to wait for that.
+        # Before the child is closed, which may take seconds: waiting callers must not wait for it.
         self.failure = failure
         self._opened.set()
 
     async def _serve(self, era: Era | None) -> bool:
-        """Run one child to its end; True: it died of the probe and is to be tried without."""
+        """Run one child to its end; return True if the probe killed it: retry without one."""
         self._tail.mark()
         self._peer = peer = StreamPeer(
             self.endpoint, self._send, self._host, self._crew, self._hear
@@ -200,7 +200,7 @@ class StdioConnection:
         return False
 
     def _listen(self, peer: StreamPeer, greeting: HandshakeResult) -> None:
-        """Ask a modern child for its change notices; older ones send them unasked."""
+        """Subscribe to change notifications of a modern child; older ones send them anyway."""
         topics = list_notifying_topics(greeting.capabilities)
         if self._hear is not None and topics and greeting.era == "modern":
             meta = build_request_meta("modern", self._host.capabilities(self.endpoint))
@@ -213,12 +213,12 @@ class StdioConnection:
         await self._peer.frames(request, meta, on_frame)
 
     async def _over_with(self) -> None:
-        """Wait until the child is gone; raises why."""
+        """Wait until the child is gone; raises the reason."""
         await self._ended.wait()
         raise self.failure or self._closed()
 
     def _over(self, peer: StreamPeer, child: ChildProcess) -> None:
-        """Take note that `child`, to whom `peer` speaks, can't answer any more."""
+        """Record that `child`, the process behind `peer`, can no longer answer."""
         failure = build_crash_error(self.endpoint, child.end(), self._tail.last_words())
         if peer is self._peer and self.greeting is not None and not self._ended.is_set():
             self.failure = failure
@@ -233,17 +233,17 @@ class StdioConnection:
                 if not is_foreign(error, era):
                     raise
                 return await self._discover(peer)
-        # What is known to be modern may take its time; a stranger is asked the other way soon.
+        # A server known to be modern may be slow; an unknown one soon gets the handshake too.
         return await self._probe(peer, SILENCE_S if era is None else self.endpoint.start_s / 2)
 
     async def _probe(self, peer: StreamPeer, patience_s: float) -> HandshakeResult:
-        """Ask for a discovery; where that is refused or met by silence, shake hands."""
+        """Send `server/discover`; fall back to the handshake if it is refused or unanswered."""
         probe = self._crew.spawn(_wait_for_result(self._discover(peer)), name="probe")
         handshake: asyncio.Task[HandshakeResult | UpstreamError] | None = None
         try:
             await asyncio.wait({probe}, timeout=patience_s)
             if not probe.done():
-                # The probe stays open: a slow starter answers it first, and is modern then.
+                # The probe stays open: a modern server that starts slowly answers it first.
                 handshake = self._crew.spawn(
                     _wait_for_result(self._initialize(peer)), name="handshake"
                 )
@@ -252,7 +252,7 @@ class StdioConnection:
                 return await self._after_probe(probe.result(), handshake, peer)
             assert handshake is not None  # noqa: S101 - one of both is done
             first = handshake.result()
-            if isinstance(first, UpstreamError):  # then the slow answer to the probe decides
+            if isinstance(first, UpstreamError):  # then a late answer to the probe decides
                 await asyncio.wait({probe}, timeout=patience_s)
                 return _unwrap_result(probe.result() if probe.done() else first, first)
             return first
@@ -309,7 +309,7 @@ async def _wait_for_result(
 def _unwrap_result(
     outcome: HandshakeResult | UpstreamError, rather: HandshakeResult | UpstreamError | None = None
 ) -> HandshakeResult:
-    """Return the greeting, or raise the failure; `rather` is the failure that tells more."""
+    """Return the handshake result or raise the failure, preferably `preferred_failure`."""
     if isinstance(outcome, HandshakeResult):
         return outcome
     raise rather if isinstance(rather, UpstreamError) else outcome
@@ -317,16 +317,16 @@ def _unwrap_result(
 
 CHILDREN = 32
 LIFETIME_S = 86_400.0
-WITHOUT_SESSION = "server:"  # how the holders of calls without a session begin
+WITHOUT_SESSION = "server:"  # prefix of the holders of calls without a session
 RETIRED = "retired"
 TAILS = 256
-# A child that ended is replaced once; the next replacement is earned by this long a life.
+# A crashed child is replaced once; again only if the replacement lived this long.
 EARNED_S = 60.0
 
 
 @dataclass
 class StdioPoolEntry:
-    """The place of one holder's child."""
+    """The child of one holder."""
 
     connection: StdioConnection
     opened_at: float
@@ -358,12 +358,12 @@ class StdioPool:
     def connection(
         self, endpoint: ServerEndpoint, holder: str, host: Host, hear: Hear | None = None
     ) -> StdioConnection:
-        """Return the holder's connection, opened if there is none that lives.
+        """Return the holder's connection; open one if there is none alive.
 
-        `hear` takes the change notices of one that is opened.
+        `on_notification` gets the change notifications of a newly opened one.
 
-        Raises `UpstreamError`: what ended the last child, where it was replaced a moment ago; or
-        that all places are taken.
+        Raises `UpstreamError`: the crash of the last child if it was replaced a moment ago, or
+        that the pool is full.
         """
         key, now = (endpoint.server_id, holder), self._clock()
         seat = self._seats.get(key)
@@ -388,7 +388,7 @@ class StdioPool:
         return opened
 
     def has(self, endpoint: ServerEndpoint, holder: str) -> bool:
-        """Say whether the holder's child, of just this configuration, lives."""
+        """Return whether the holder has a live child with this configuration."""
         seat = self._seats.get((endpoint.server_id, holder))
         return (
             seat is not None
@@ -397,7 +397,7 @@ class StdioPool:
         )
 
     async def close(self, mine: Callable[[UUID, str], bool]) -> None:
-        """Close the children of those servers and holders that `mine` names."""
+        """Close the children for whose server and holder `matches` returns True."""
         keys = [key for key in self._seats if mine(*key)]
         closing = [self._seats.pop(key).connection.close() for key in keys]
         for retired in [one for one in self._retired if mine(one.endpoint.server_id, RETIRED)]:
@@ -408,10 +408,7 @@ class StdioPool:
                 group.create_task(one)
 
     async def close_idle(self, before: float) -> None:
-        """Close the children that were not used since `before`, or that lived long enough.
-
-        None of them is closed in the middle of a call.
-        """
+        """Close the children unused since `before` or past their lifetime, never during a call."""
         for key, seat in list(self._seats.items()):
             if self._is_old(key, seat):
                 self._retire(key)
@@ -424,7 +421,7 @@ class StdioPool:
         await self.close(lambda *key: key in idle)
 
     def servers(self) -> set[UUID]:
-        """Return the servers that have a child here."""
+        """Return the ids of servers that have a child here."""
         return {server_id for server_id, _ in self._seats}
 
     def stderr_tail(self, server_id: UUID) -> str:
@@ -433,7 +430,7 @@ class StdioPool:
         return tail.text() if tail else ""
 
     def forget(self, server_id: UUID) -> None:
-        """Drop what the server's children wrote."""
+        """Drop the stderr of the server's children."""
         self._tails.pop(server_id, None)
 
     def _tail(self, endpoint: ServerEndpoint) -> StderrTail:
@@ -444,7 +441,7 @@ class StdioPool:
         return tail
 
     def _make_room(self, endpoint: ServerEndpoint) -> None:
-        """Give up the child that was idle for longest, when there are too many."""
+        """Close the child that has been idle longest if there are too many."""
         living = [key for key, seat in self._seats.items() if seat.connection.alive]
         if len(living) + len(self._retired) < self._children:
             return
@@ -461,16 +458,16 @@ class StdioPool:
         self._leave(min(idle, key=lambda key: self._seats[key].used_at))
 
     def _is_old(self, key: tuple[UUID, str], seat: StdioPoolEntry) -> bool:
-        """Say whether a child has lived long enough.
+        """Return whether a child is past its lifetime.
 
-        A session's own child is left alone: its state is what the session works with. It ends with
-        the session, or when it is idle.
+        The child of a session is not, since the session needs its state: it ends with the session
+        or when idle.
         """
         lived_s = self._clock() - seat.opened_at
         return lived_s >= self._lifetime_s and key[1].startswith(WITHOUT_SESSION)
 
     def _retire(self, key: tuple[UUID, str]) -> None:
-        """Take a child's seat; it answers what it was asked and is closed then."""
+        """Remove a child from the pool; it is closed after its pending requests."""
         self._retired.append(self._seats.pop(key).connection)
 
     def _leave(self, key: tuple[UUID, str]) -> None:

@@ -1,8 +1,8 @@
 """JSON-RPC peer over stdio or SSE streams.
 
-Each request waits at an inbox of its own, so progress reaches the caller in order and in the
-caller's own task. Answers nobody waits for (late, repeated, of a wrong id) are dropped. A request
-that is given up is cancelled at the server too.
+Each request has its own inbox, so progress reaches the caller in order and in the caller's task.
+Unexpected responses (late, repeated, unknown id) are dropped. A canceled request is canceled at the
+server too.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ from mcp_servers.client.jsonrpc import (
 )
 
 INBOX = 256
-# Where servers put the id of an answer: the Python SDK first, the TypeScript SDK last.
+# Where servers put the id of a response: the Python SDK first, the TypeScript SDK last.
 ID_AT_START = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:\s*(\d{1,18})\s*,')
 ID_AT_END = re.compile(rb'"id"\s*:\s*(\d{1,18})\s*\}\s*$')
 METHOD = re.compile(rb'\s*\{[^{\[]{0,100}"method"\s*:')
@@ -48,9 +48,9 @@ Inbox = asyncio.Queue[dict[str, Any] | UpstreamError]
 
 
 class StreamPeer:
-    """What is asked of one server and not answered yet; `send` takes what goes to it.
+    """The pending requests to one server; `send` sends a message to it.
 
-    `hear` takes its change notices, from the reading task: it must return at once.
+    `on_notification` gets its change notifications in the reading task and must return at once.
     """
 
     def __init__(
@@ -73,11 +73,11 @@ class StreamPeer:
 
     @property
     def busy(self) -> bool:
-        """Say whether somebody waits for an answer."""
+        """Return whether requests are pending."""
         return len(self._inboxes) > self._standing
 
     async def request(self, request: McpRequest, meta: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the raw result; raises `UpstreamError`. Waits for ever: deadlines are callers'."""
+        """Return the raw result; raises `UpstreamError`. The caller sets the deadline."""
         return await self._answer(next(self._numbers), request, meta)
 
     async def _answer(
@@ -96,22 +96,22 @@ class StreamPeer:
                         return parse_result(self._endpoint, received, meta)
                     await report(request, received)
             except asyncio.CancelledError:
-                if request.method != "initialize":  # which must not be cancelled
+                if request.method != "initialize":  # which must not be canceled
                     self.notify("notifications/cancelled", {"requestId": number})
                 raise
 
     async def stand(self, request: McpRequest, meta: Mapping[str, Any]) -> None:
-        """Ask for something that stays open and keeps nobody busy, until it ends or is refused."""
+        """Send a request that stays open and does not count as busy; return when it ends."""
         self._standing += 1
         try:
             await self.request(request, meta)
         except UpstreamError:
-            return  # what the others get, they are told themselves
+            return  # other requests get their own error
         finally:
             self._standing -= 1
 
     async def frames(self, request: McpRequest, meta: Mapping[str, Any], on_frame: OnFrame) -> None:
-        """Ask for a stream and hand on its frames, until it ends; raises `UpstreamError`."""
+        """Open a stream and pass on its frames until it ends; raises `UpstreamError`."""
         number = next(self._numbers)
         self._streams[number] = on_frame
         self._standing += 1
@@ -126,17 +126,17 @@ class StreamPeer:
         self._send(build_notification(method, params))
 
     def fail(self, failure: UpstreamError) -> None:
-        """End everything that waits, now and later, with `failure`."""
+        """Fail all pending and future requests with `failure`."""
         self._failure = self._failure or failure
         for number in tuple(self._inboxes):
             self._put(number, failure)
 
     def refuse(self, number: int, failure: UpstreamError) -> None:
-        """End the request `number`, which did not reach the server, with `failure`."""
+        """Fail the request `request_id`, which did not reach the server, with `failure`."""
         self._put(number, failure)
 
     def receive(self, line: bytes | OverlongLine) -> None:
-        """Take one message's text from the server."""
+        """Handle one line from the server."""
         if isinstance(line, OverlongLine):
             self._give_up(
                 line.head, line.tail, build_too_large_error(self._endpoint, self._endpoint.max_line)
@@ -145,7 +145,7 @@ class StreamPeer:
         try:
             received = decode(line)
         except UnreadableJson as error:
-            if line.lstrip().startswith(b"{"):  # meant as a message; anything else is chatter
+            if line.lstrip().startswith(b"{"):  # meant as a message; anything else is log output
                 self._give_up(
                     line[:256], line[-256:], build_protocol_error(self._endpoint, str(error))
                 )
@@ -168,7 +168,7 @@ class StreamPeer:
         elif (token := parse_progress_token(message)) is not None:
             self._put(token, _shorten_progress(message))
         elif is_log(message):
-            # It doesn't say which request it is about: all that are out and want it hear it.
+            # It does not name its request, so every pending request gets it.
             for waiting in tuple(self._inboxes):
                 self._put(waiting, message)
         elif self._hear is not None and (notice := parse_change_notification(message)) is not None:
@@ -178,7 +178,7 @@ class StreamPeer:
         self._send(message)
 
     def _give_up(self, head: bytes, tail: bytes, failure: UpstreamError) -> None:
-        """Fail the request that an unreadable answer was for; all, if that can't be told."""
+        """Fail the request that an unreadable response belongs to, or all if that is unknown."""
         found = ID_AT_START.match(head) or ID_AT_END.search(tail)
         if found and int(found[1]) in self._inboxes:
             self._put(int(found[1]), failure)
@@ -190,7 +190,7 @@ class StreamPeer:
         inbox = self._inboxes.get(number)
         if inbox is None:
             return
-        # Progress that comes faster than it is handled is dropped; what ends the wait never is.
+        # Progress that comes faster than it is handled is dropped; responses and errors never are.
         if isinstance(received, UpstreamError) or "method" not in received or inbox.qsize() < INBOX:
             inbox.put_nowait(received)
 
@@ -207,7 +207,7 @@ class StreamPeer:
 
 
 def _shorten_progress(message: dict[str, Any]) -> dict[str, Any]:
-    # Up to `INBOX` of them wait for a slow caller: what waits must be small.
+    # Up to `MAX_QUEUED_PROGRESS` of them are queued for a slow caller, so they must be small.
     params = message["params"]
     text = params.get("message")
     kept = {name: params.get(name) for name in ("progress", "total")}

@@ -1,8 +1,8 @@
 """Streamable HTTP transport, both eras.
 
-Modern requests stand for themselves. In the handshake era each holder has a session, opened at
-its first request and renewed once when the server has lost it: over Streamable HTTP, or over
-HTTP+SSE where a server knows nothing else.
+Modern requests are stateless. In the handshake era each holder has a session, opened at its first
+request and renewed once if the server has lost it: over Streamable HTTP, or over HTTP+SSE for
+servers that support nothing else.
 """
 
 import asyncio
@@ -66,10 +66,10 @@ SESSION_ID = "Mcp-Session-Id"
 
 
 class StreamableHttpSession:
-    """What one holder asks of one server, and what the server says by itself."""
+    """The session of one holder at one server."""
 
     wire: Wire = "streamable"
-    alive = True  # as long as the server doesn't say that it is lost
+    alive = True  # until a response says that the session is lost
 
     def __init__(
         self,
@@ -90,14 +90,14 @@ class StreamableHttpSession:
         self._host = host
         self._crew = crew
         self._hear = hear
-        self._followed = followed  # then there is one stream for what comes unasked already
+        self._followed = followed  # then another stream is open for server messages already
         self._desk = ServerRequestHandler(endpoint, host, crew, self._tell)
         self._numbers = itertools.count(1)
         self._headers: dict[str, str] = {}
         self._listener: asyncio.Task[None] | None = None
 
     async def open(self) -> HandshakeResult:
-        """Shake hands."""
+        """Perform the handshake."""
         request = build_initialize_request(self._host.capabilities(self._endpoint))
         message = message_of(next(self._numbers), request, {})
         found = await self._channel.ask(request, message, {}, self._heard(request, message["id"]))
@@ -133,7 +133,7 @@ class StreamableHttpSession:
         return parse_result(self._endpoint, found.message)
 
     async def follow(self, opened: asyncio.Event) -> None:
-        """Hand on what the server says by itself, until that stream ends; raises what ended it."""
+        """Pass on server messages until their stream ends; raises what ended it."""
         heard = throttle_messages(self._heard(McpRequest("listen"), NOBODY))
         self._asking += 1
         try:
@@ -142,16 +142,16 @@ class StreamableHttpSession:
             self._asking -= 1
 
     def idle_since(self, moment: float) -> bool:
-        """Say whether nobody asks, nor has asked since `moment`."""
+        """Return whether nothing is pending and nothing was requested since `time`."""
         return not self._asking and self._used_at < moment
 
     def lost(self, error: UpstreamError) -> bool:
-        """Say whether the server no longer knows this session, so that nothing was done."""
+        """Return whether the server has lost this session, so the request had no effect."""
         if SESSION_ID not in self._headers:
             return False
         if error.http_status == 404:
             return error.rpc_code != METHOD_NOT_FOUND
-        # What several servers answer instead of the 404 that the protocol asks for.
+        # Several servers answer this instead of the 404 that the protocol requires.
         return error.http_status == 400 and "session" in str(error).lower()
 
     def leave(self) -> None:
@@ -160,15 +160,15 @@ class StreamableHttpSession:
             self._listener.cancel()
 
     async def end(self) -> None:
-        """Tell the server that the session is over, as far as it listens."""
+        """Tell the server that the session has ended, ignoring failures."""
         self.leave()
         if SESSION_ID in self._headers:
             await _try_to_send(self._channel.delete(self._headers))
 
     async def _listen(self, greeting: HandshakeResult, heard: OnMessage) -> None:
-        """Start to listen, where what the server asks or tells may come on a stream of its own.
+        """Start listening if the server may send requests or notifications on a separate stream.
 
-        Waits a little: servers drop that as long as nobody listens.
+        Waits briefly for the stream: servers drop messages while nobody listens.
         """
         tells = self._hear is not None and change_notifications.list_notifying_topics(
             greeting.capabilities
@@ -209,16 +209,16 @@ class StreamableHttpSession:
 
 
 async def _try_to_send(parting: Coroutine[Any, Any, None]) -> None:
-    """Say something that may stay unheard, for 2 s at most."""
+    """Await the coroutine for 2 s at most, ignoring failures."""
     with suppress(UpstreamError, TimeoutError):
         async with asyncio.timeout(PARTING_S):
             await parting
 
 
 class HttpUpstream(IdleTracker):
-    """One server and credential: the pool of connections, the era, the sessions of holders.
+    """One server and credential: the HTTP connections, the era, the sessions of holders.
 
-    `ears` returns what hears the change notices of a holder's session, if anybody does.
+    `find_handler` returns the handler of change notifications of a holder's session, if any.
     """
 
     def __init__(
@@ -246,16 +246,16 @@ class HttpUpstream(IdleTracker):
         self._opening = asyncio.Lock()
 
     def forget_era(self) -> None:
-        """Find the era out anew, next time."""
+        """Detect the era again at the next request."""
         self._era = None
 
     async def request(
         self, request: McpRequest, holder: str, host: Host, *, renewed: bool = False
     ) -> dict[str, Any]:
-        """Return the raw result; raises `UpstreamError`. Waits for ever: deadlines are callers'.
+        """Return the raw result; raises `UpstreamError`. The caller sets the deadline.
 
-        A request goes out a second time only where the first was refused unread: by a server of
-        the other era, or by one that has lost the session; or where asking twice changes nothing.
+        A request is sent a second time only if the first was rejected unread (by a server of the
+        other era, or one that has lost the session) or is idempotent.
         """
         if self._era != "modern":
             await self.greet(holder, host)
@@ -278,7 +278,7 @@ class HttpUpstream(IdleTracker):
         return await self.request(request, holder, host, renewed=True)
 
     async def greet(self, holder: str, host: Host) -> HandshakeResult:
-        """Ask the server who it is, in its era, which is found where it isn't known."""
+        """Return the handshake result; detect the era if it isn't known."""
         known, wire = self._era == "handshake", self._wire
         if not known:
             wire = "streamable"
@@ -306,9 +306,9 @@ class HttpUpstream(IdleTracker):
     async def listen(
         self, topics: frozenset[Topic], holder: str, host: Host, on_open: OnOpen
     ) -> None:
-        """Hear the server's change notices until it ends their stream; raises `UpstreamError`.
+        """Receive change notifications until the server ends the stream; raises `UpstreamError`.
 
-        In the handshake era the stream is that of a session that `holder` has for it.
+        In the handshake era the stream belongs to a separate session of `holder`.
         """
         hear = self._ears("") or (lambda notice: None)
         self._followed.add(holder)
@@ -332,9 +332,9 @@ class HttpUpstream(IdleTracker):
             await self.release(holder)
 
     async def follow(self, wish: DesiredSubscriptions, told: Told, holder: str, host: Host) -> None:
-        """Have the server tell of what is wished for, until that ends; raises `UpstreamError`.
+        """Subscribe to the desired resources until the stream ends; raises `UpstreamError`.
 
-        In the handshake era by a session that `holder` has for it, as `listen`.
+        In the handshake era the stream belongs to a separate session of `holder`.
         """
         self._followed.add(holder)
         try:
@@ -355,7 +355,7 @@ class HttpUpstream(IdleTracker):
             await self.release(holder)
 
     def has_session(self, holder: str) -> bool:
-        """Say whether the holder has a session that lives."""
+        """Return whether the holder has a live session."""
         session = self._sessions.get(holder)
         return session is not None and session.alive
 
@@ -365,7 +365,7 @@ class HttpUpstream(IdleTracker):
             await session.end()
 
     async def end_idle(self, before: float) -> None:
-        """End the sessions that were not used since `before`."""
+        """End the sessions unused since `before`."""
         idle = [holder for holder, one in self._sessions.items() if one.idle_since(before)]
         await self._end(*idle)
 
@@ -386,7 +386,7 @@ class HttpUpstream(IdleTracker):
         message = message_of(number, request, meta)
 
         async def heard(other: dict[str, Any]) -> None:
-            # Servers ask nothing in this era; what else they tell has no taker here.
+            # Servers send no requests in this era; other notifications are ignored here.
             if is_for_request(other, number):
                 await report(request, other)
 
@@ -394,7 +394,7 @@ class HttpUpstream(IdleTracker):
         return parse_result(self.endpoint, found.message, meta)
 
     async def _frames(self, host: Host, request: McpRequest, on_frame: OnFrame) -> None:
-        """Ask a modern server for a stream, and hand on its frames to its end."""
+        """Open a stream of a modern server and pass on its frames until it ends."""
         number = next(self._numbers)
         meta = build_modern_meta(host.capabilities(self.endpoint))
 
@@ -410,7 +410,7 @@ class HttpUpstream(IdleTracker):
     async def _over_sse(
         self, holder: str, host: Host, refusal: UpstreamError
     ) -> StreamableHttpSession | SseSession:
-        """Try the oldest wire after `refusal` of a handshake, which is raised where it fails."""
+        """Try HTTP+SSE after `refusal` of a handshake, which is raised if that fails too."""
         if not may_be_oldest(refusal):
             raise refusal
         try:
@@ -446,7 +446,7 @@ class HttpUpstream(IdleTracker):
 
 
 def _is_no_sse(error: UpstreamError, wire: Wire) -> bool:
-    """Say whether a session over HTTP+SSE failed for not being one."""
+    """Return whether a session failed because the server does not speak HTTP+SSE."""
     return wire == "sse" and (
         error.code == "protocol_error" or error.http_status in FOREIGN_STATUSES
     )

@@ -1,25 +1,25 @@
-"""The part of the file system that every sandbox sees: the system's programs, read-only.
+"""bubblewrap arguments for the system's programs, which every sandbox sees read-only.
 
-Pure words for bubblewrap: no home, no `/etc` but what programs need to start, no socket.
+No home, no sockets, and of `/etc` only what programs need to start.
 """
 
 from collections.abc import Iterator
 from pathlib import Path
 
-# What programs look for to start, and of the network what names need.
+# Files that programs need to start; below, those for name resolution.
 ETC = (
     *("alternatives", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "mime.types"),
     *("ssl", "pki", "ca-certificates", "ca-certificates.conf", "nsswitch.conf"),
-    *("chromium.d", "fonts"),  # of browsers
+    *("chromium.d", "fonts"),  # for browsers
 )
 ETC_OF_NETWORK = ("resolv.conf", "hosts", "gai.conf", "services", "protocols")
-PROGRAMS = ("/opt/google/chrome",)  # what packages install outside /usr
+PROGRAMS = ("/opt/google/chrome",)  # programs that packages install outside /usr
 TOP = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 SHARED_MEMORY_BYTES = 64 * 1024 * 1024
 
 
 def system_words(*, network: bool) -> tuple[str, ...]:
-    """Return the words that show the system's programs, an own /proc and a small /dev."""
+    """Return the arguments for the system's programs, a new /proc and a minimal /dev."""
     etc = (*ETC, *ETC_OF_NETWORK) if network else ETC
     return (
         *("--ro-bind", "/usr", "/usr", *_top()),
@@ -31,12 +31,12 @@ def system_words(*, network: bool) -> tuple[str, ...]:
 
 
 def bind_if_there(path: str) -> tuple[str, ...]:
-    """Return the words that show a path read-only, if it exists."""
+    """Return the arguments that bind a path read-only if it exists."""
     return ("--ro-bind-try", path, path)
 
 
 def _top() -> Iterator[str]:
-    """Yield what puts the system's folders of programs in their place: links stay links."""
+    """Yield the arguments for top-level program folders; links stay links."""
     for name in TOP:
         path = Path("/", name)
         if path.is_symlink():

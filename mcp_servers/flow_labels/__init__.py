@@ -1,7 +1,7 @@
-"""Labels: what a tool does with what it touches, and whether it may be repeated.
+"""Flow labels: what data a tool reads, whether it has an external effect, and idempotency.
 
-They are ours, from presets and from whoever approved the definition. What a server says of itself
-may add a label of the flow, never take one away; alone it makes nothing repeatable.
+They come from presets and from the reviewer of a definition. A server's own annotations can add a
+flow label, but never remove one, and alone don't make a tool idempotent.
 """
 
 from collections.abc import Iterable
@@ -10,9 +10,9 @@ from functools import reduce
 
 
 class FlowLabel(StrEnum):
-    """The legs of a leak: data that is nobody else's, text that anybody wrote, a way out.
+    """The parts of a data leak: private data, untrusted content, an external effect.
 
-    And `repeatable`: a second call does no more than the first one did.
+    `repeatable` means idempotent.
     """
 
     PRIVATE_DATA = "private_data"
@@ -21,15 +21,15 @@ class FlowLabel(StrEnum):
     REPEATABLE = "repeatable"
 
 
-# The labels that flow; whoever called holds them afterwards.
+# The labels that a session keeps after a call.
 BITS = {FlowLabel.PRIVATE_DATA: 1, FlowLabel.UNTRUSTED_CONTENT: 2, FlowLabel.SENDS_OUT: 4}
 
 
 def encode_labels(labels: Iterable[str]) -> int:
-    """Return labels as the ledger holds them: those that flow."""
+    """Return flow labels as the bits in the ledger; other labels are ignored."""
     return reduce(lambda found, label: found | BITS.get(FlowLabel(label), 0), labels, 0)
 
 
 def decode_labels(found: int) -> tuple[FlowLabel, ...]:
-    """Return the labels of such a number."""
+    """Return the labels for the bits in the ledger."""
     return tuple(label for label, bit in BITS.items() if found & bit)

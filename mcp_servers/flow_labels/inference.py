@@ -1,9 +1,8 @@
-"""Suggest labels from a tool's name and schema (pure).
+"""Suggest labels from a tool's name, description and schema (pure).
 
-A suggestion, made before a person has looked: words of its name and description, the shape of its
-arguments, and what our catalogue says of its server. Where nothing is known it is taken to read
-private data and text that anybody wrote; what calculates or tells the time gets no label. Hints of
-the server itself only add.
+Suggestions apply until a person sets labels. They use words of the name and description, the
+arguments, and the catalog's labels for the server. Unknown tools are assumed to read private data
+and untrusted content; calculations and clocks get no label. The server's own hints only add labels.
 """
 
 from collections.abc import Collection, Mapping
@@ -17,16 +16,16 @@ from mcp_servers.openapi.operations import find_declared_labels
 
 Labels = tuple[FlowLabel, ...]
 SEEN: Labels = (FlowLabel.PRIVATE_DATA, FlowLabel.UNTRUSTED_CONTENT)
-# A page is private in a notebook and public on the web: it is no clue alone.
+# A page is private in a notebook and public on the web.
 _AMBIGUOUS = frozenset({"page"})
 
 
 @dataclass(frozen=True, slots=True)
 class LabelContext:
-    """What is known of a definition's server: how it is reached, and our catalogue's labels.
+    """What is known about a definition's server: its transport and the catalog's labels.
 
-    `preset` holds pairs of a tool's own name (or `*`) and its labels. `declared` says that an
-    administrator wrote the definitions by hand: labels that stand in them are theirs.
+    `preset_labels` are pairs of a tool's own name (or `*`) and its labels. `is_declared` means that
+    an administrator declared the operations: labels in them are trusted.
     """
 
     transport: str = "stdio"
@@ -37,7 +36,7 @@ class LabelContext:
 def build_label_context(
     transport: str, preset: object = None, *, declared: bool = False
 ) -> LabelContext:
-    """Return what is known of a server; `preset` are a preset's labels: a list, or by tool."""
+    """Return the context of a server; `preset` are its preset's labels: a list, or by tool."""
     if isinstance(preset, Mapping):
         pairs = tuple((str(name), read(labels)) for name, labels in preset.items())
     else:
@@ -47,7 +46,7 @@ def build_label_context(
 
 
 def read(said: object) -> Labels:
-    """Return labels as they are written in files: `private-data` or `private_data`, once each."""
+    """Parse labels of a file: `private-data` or `private_data`; ignore unknown ones."""
     if not isinstance(said, Collection) or isinstance(said, str):
         return ()
     found = {str(one).replace("-", "_") for one in said}
@@ -55,7 +54,7 @@ def read(said: object) -> Labels:
 
 
 def infer_labels(kind: str, payload: Mapping[str, Any], known: LabelContext) -> Labels:
-    """Return the labels of a definition before anybody has set any, in a fixed order."""
+    """Return the suggested labels of a definition, in a fixed order."""
     if known.declared and (said := find_declared_labels(payload)) is not None:
         return read(said)
     found = _infer_flow_labels(kind, payload, known)
@@ -83,15 +82,15 @@ def _infer_flow_labels(kind: str, payload: Mapping[str, Any], known: LabelContex
 
 
 def list_missing_labels(suggestion: Collection[str], labels: Collection[str] | None) -> Labels:
-    """Return what a suggestion has and the set labels lack; nothing where none were set."""
+    """Return the suggested flow labels that the set labels lack; empty if none were set."""
     return () if labels is None else tuple(one for one in BITS if one in {*suggestion} - {*labels})
 
 
 def _is_repeatable(payload: Mapping[str, Any], known: LabelContext) -> bool:
-    """Tell whether a second call does no more than the first.
+    """Tell whether the tool is idempotent.
 
-    A preset may say so. For operations of an API our own annotations do, which its method made;
-    else the server must say that the tool only reads, and its name and arguments must look so.
+    A preset may say so. For API operations, our own annotations do, from the method; else the
+    server must declare the tool read-only, and its name and arguments must agree.
     """
     if FlowLabel.REPEATABLE in dict(known.preset).get(str(payload.get("name") or ""), ()):
         return True
@@ -112,7 +111,7 @@ def _infer_resource_labels(known: LabelContext) -> Labels:
 
 
 def _infer_operation_labels(payload: Mapping[str, Any], clues: ToolClues) -> set[FlowLabel]:
-    """Return the labels of an API's operation: our own annotation says whether it only reads."""
+    """Return the labels of an API operation; our annotation says whether it only reads."""
     hints = payload.get("annotations")
     only_reads = isinstance(hints, Mapping) and hints.get("readOnlyHint") is True
     found = {FlowLabel.PRIVATE_DATA if only_reads else FlowLabel.SENDS_OUT}
@@ -122,9 +121,9 @@ def _infer_operation_labels(payload: Mapping[str, Any], clues: ToolClues) -> set
 def _apply_server_labels(
     found: set[FlowLabel], server: frozenset[FlowLabel], clues: ToolClues
 ) -> set[FlowLabel]:
-    """Return a tool's labels where the catalogue knows its server.
+    """Return a tool's labels if the catalog has labels for its server.
 
-    What may be seen there holds for all its tools; which of them send is told by the tool.
+    Labels of read data apply to all tools; an external effect depends on the tool.
     """
     seen = server & frozenset(SEEN)
     sends = FlowLabel.SENDS_OUT in found or (
@@ -134,9 +133,9 @@ def _apply_server_labels(
 
 
 def _with_hints(found: set[FlowLabel], payload: Mapping[str, Any], clues: ToolClues) -> Labels:
-    """Add what the server says: an open world, unless the words tell of no answer but its own.
+    """Add untrusted content for `openWorldHint` if no other clue decides.
 
-    Libraries say `openWorldHint` of every tool, so it counts where nothing else tells.
+    Libraries set this hint for every tool.
     """
     hints = payload.get("annotations")
     if isinstance(hints, Mapping) and hints.get("openWorldHint") is True:
@@ -162,7 +161,7 @@ def _infer_tool_labels(
 
 
 def _has_external_effect(clues: ToolClues) -> bool:
-    """Tell whether a call has an effect outside: by address, by code, or by its deed."""
+    """Tell whether a call has an external effect: by address, code or action."""
     if clues.has_address or clues.runs_code:
         return True
     if clues.names_recipients and clues.deed != "read" and "draft" not in clues.name:
@@ -178,7 +177,7 @@ def _has_external_effect(clues: ToolClues) -> bool:
 
 
 def _changes_elsewhere(clues: ToolClues) -> bool:
-    """Tell whether what is changed lies where others see it: so it is where nothing else tells."""
+    """Tell whether others see the change; assumed if nothing else is known."""
     if clues.is_own or (clues.is_in_browser):
         return False
     if clues.is_local:
@@ -187,7 +186,7 @@ def _changes_elsewhere(clues: ToolClues) -> bool:
 
 
 def _may_send(clues: ToolClues, payload: Mapping[str, Any], known: LabelContext) -> bool:
-    """Tell whether what is unknown may send: given text elsewhere, or by its server's own word."""
+    """Tell whether an unclear tool may send: it takes text remotely, or has a destructive hint."""
     if clues.is_local or clues.is_own or clues.is_in_browser:
         return False
     hints = payload.get("annotations")
@@ -200,7 +199,7 @@ def _may_send(clues: ToolClues, payload: Mapping[str, Any], known: LabelContext)
 
 
 def _brings(clues: ToolClues) -> set[FlowLabel]:
-    """Return what the answer brings along."""
+    """Return the labels of the answer."""
     if clues.runs_code and not clues.is_in_browser:
         return {*SEEN}
     if clues.is_in_browser:
@@ -213,7 +212,7 @@ def _brings(clues: ToolClues) -> set[FlowLabel]:
 
 
 def _read(clues: ToolClues) -> set[FlowLabel]:
-    """Return what is read: of one's own, of anybody's; both where nothing tells."""
+    """Return the labels of read data; both if nothing is known."""
     private, guide = words("things", "private"), words("things", "guide")
     if not clues.named & private and (clues.named | {*clues.sentence}) & guide:
         return set()
@@ -226,7 +225,7 @@ def _read(clues: ToolClues) -> set[FlowLabel]:
 
 
 def is_of_the_web(clues: ToolClues) -> bool:
-    """Tell whether all may read it: nothing private is named, or a page of the web by its URL."""
+    """Tell whether the tool reads public data: nothing private, or a web page by URL."""
     web, published = words("things", "web"), words("things", "published")
     if clues.named & words("things", "private") - _AMBIGUOUS:
         return bool(clues.named & web) and clues.has_address
@@ -234,7 +233,7 @@ def is_of_the_web(clues: ToolClues) -> bool:
         return True
     if {*clues.sentence} & (web | published) and not clues.is_at_service:
         return True
-    # A search of which nothing is said is one of the web.
+    # A search without a description is a web search.
     return "search" in clues.name and not clues.sentence
 
 
@@ -247,7 +246,7 @@ def _is_untrusted(clues: ToolClues) -> bool:
     untrusted = words("things", "untrusted") | words("things", "shared_source")
     if clues.named & untrusted:
         return True
-    # Descriptions of a service's things speak of much that isn't in the answer.
+    # Descriptions of services mention things that aren't in the answer.
     passing = words("things", "passing") if clues.is_at_service else frozenset()
     return bool(clues.things & untrusted - passing)
 

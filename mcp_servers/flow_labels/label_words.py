@@ -1,4 +1,4 @@
-"""The words that tell what a tool does and touches, as `label_words.toml` lists them."""
+"""Access to the word lists in `label_words.toml`, which describe tools."""
 
 import tomllib
 from functools import cache
@@ -9,13 +9,13 @@ FILE = Path(__file__).with_suffix(".toml")
 
 @cache
 def words(section: str, name: str) -> frozenset[str]:
-    """Return one list of the file. Raises `KeyError` where there is none."""
+    """Return one word list. Raises `KeyError` if it doesn't exist."""
     return _sections()[section][name]
 
 
 @cache
 def verbs(section: str) -> dict[str, str]:
-    """Return the kind of deed (`read`, `change`, `send` …) of each verb of a section."""
+    """Return the action (`read`, `change`, `send` …) of each verb in a section."""
     return {word: kind for kind, listed in _sections()[section].items() for word in listed}
 
 

@@ -1,6 +1,6 @@
-"""Effective labels of a definition; set them; display names.
+"""Get and set the effective flow labels of definitions.
 
-Set ones count; before anybody has set any, the suggestion does.
+Labels that a person set override the suggested ones.
 """
 
 from collections import OrderedDict
@@ -26,7 +26,7 @@ from mcp_servers.flow_labels.inference import (
 from mcp_servers.flow_labels.store_use import StoreUse, infer_store_use
 from mcp_servers.models import Definition, Server
 
-# Suggestions that are kept: reading one takes longer than the rest of a row of a snapshot.
+# Inferring labels takes longer than the rest of a snapshot's row, so results are cached.
 KEPT = 20_000
 
 
@@ -34,7 +34,7 @@ Reading = TypeVar("Reading")
 
 
 class _Readings(Generic[Reading]):
-    """What was read in declarations, by what it was made of; safe from several threads."""
+    """A thread-safe LRU cache of inference results by definition and context."""
 
     def __init__(self, read: Callable[[str, Mapping[str, Any], LabelContext], Reading]) -> None:
         self._read = read
@@ -42,7 +42,7 @@ class _Readings(Generic[Reading]):
         self._lock = Lock()
 
     def of(self, row: Definition, known: LabelContext) -> Reading:
-        """Return what a definition's declaration tells, read once for each declaration."""
+        """Return the result for a definition, inferred once per digest and context."""
         key = (row.kind, row.name, row.digest, known)
         found = self._kept.get(key)
         if found is None:
@@ -59,7 +59,7 @@ _USES: _Readings[StoreUse] = _Readings(infer_store_use)
 
 
 def load_label_context(server: Server) -> LabelContext:
-    """Return what labelling knows of a server; its `preset` is read."""
+    """Return the context of a server for label inference; loads its `preset`."""
     preset = server.preset.labels if server.preset else None
     return build_label_context(
         server.transport_type, preset, declared="declared" in server.endpoint_config
@@ -67,19 +67,19 @@ def load_label_context(server: Server) -> LabelContext:
 
 
 def suggest_labels(row: Definition, known: LabelContext) -> Labels:
-    """Return the labels that are suggested for a definition as it is declared now."""
+    """Return the suggested labels for a definition as currently declared."""
     return _SUGGESTIONS.of(row, known)
 
 
 def get_effective_labels(row: Definition, known: LabelContext) -> Labels:
-    """Return the labels that count for a definition: set ones, else the suggestion."""
+    """Return the labels in effect for a definition: set ones, else the suggested ones."""
     if row.labels is None:
         return suggest_labels(row, known)
     return tuple(label for label in FlowLabel if label in row.labels)
 
 
 def store_use_of(row: Definition, known: LabelContext) -> StoreUse:
-    """Return what a call of a definition does with what its server keeps."""
+    """Return whether a call of a definition reads or writes its server's store."""
     return _USES.of(row, known).with_labels(get_effective_labels(row, known))
 
 
@@ -89,10 +89,10 @@ def set_labels(
     rows: Sequence[Definition],
     labels: Collection[str] | None,
 ) -> Labels | None:
-    """Set the labels of definitions of `server`; None goes back to the suggestion.
+    """Set the labels of definitions of `server`; None restores the suggested ones.
 
-    Governed: it holds for the very next call. Raises `Forbidden` without the right to approve
-    definitions, and `Invalid` (code `unknown_label`).
+    Effective immediately. Raises `Forbidden` without the permission to approve definitions, and
+    `InvalidInput` (`unknown_label`).
     """
     principal.require(Action.APPROVE_DEFINITIONS)
     wanted = None if labels is None else _parse_labels(labels)

@@ -1,7 +1,7 @@
-"""Store labels: what a server's data carries from callers who wrote there, and clearing it.
+"""List and clear the labels that calls left in a server's store.
 
-The store of a server is all that it keeps, whoever wrote it: of a server of the pool that is the
-organization's, of a private one its agent's. It keeps its key under any name and any attachment.
+A server's store is all data that it keeps. Its key doesn't depend on the server's name or
+attachments.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ MICROSECONDS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class WrittenLabels:
-    """Labels that one call left in a store, and who has cleared them since, if anybody has."""
+    """Labels that one call left in a store, and when and by whom they were cleared."""
 
     labels: tuple[FlowLabel, ...]
     call_id: UUID
@@ -39,32 +39,32 @@ class WrittenLabels:
 
 @lru_cache(maxsize=4096)
 def server_store(organization_id: UUID, server_id: UUID) -> str:
-    """Return the ledger's key of a server's store."""
+    """Return the key of a server's store in the ledger."""
     return f"flow:{organization_id}:server:{server_id}"
 
 
 def store_labels_of(server: Server) -> tuple[FlowLabel, ...]:
-    """Return the labels that reading from a server brings beside its tools' own (a query)."""
+    """Return the labels of a server's store, which reads add to the tools' own (1 query)."""
     cell = FlowCell.objects.filter(pk=_key(server)).first()
     return decode_labels(cell.labels) if cell else ()
 
 
 def list_written_labels(server: Server) -> list[WrittenLabels]:
-    """Return which calls left labels in a server's store, the latest first (2 queries)."""
+    """Return the calls that left labels in a server's store, latest first (2 queries)."""
     rows = list(StoreLabel.objects.filter(key=_key(server)).order_by("-created")[:SHOWN_AT_MOST])
     calls = AuditRow.objects.of(server.organization_id).in_bulk([row.call_id for row in rows])
     return [_describe_written_labels(row, calls.get(row.call_id)) for row in rows]
 
 
 def clear_store_labels(principal: Principal, server: Server) -> Sequence[FlowLabel]:
-    """Clear what a server's store holds and return it: it holds for the very next call.
+    """Clear the labels of a server's store, effective immediately, and return them.
 
-    Raises `Forbidden` without the right to approve definitions.
+    Raises `Forbidden` without the permission to approve definitions.
     """
     principal.require(Action.APPROVE_DEFINITIONS)
     with transaction.atomic():
         labels = store_labels_of(server)
-        # First the record, then the cell: admissions take the locks in this order.
+        # Audit entry first, then the cell: admissions lock in this order.
         record(
             organization_id=server.organization_id,
             actor=principal.actor,

@@ -1,9 +1,8 @@
-"""Store use: whether a call reads what its server keeps, and whether it writes there. Pure.
+"""Infer whether a call reads or writes its server's store (pure).
 
-It is read from the same words as suggested labels. A call writes unless its words say that it only
-reads, and it reads unless they say that it only adds. What a server says of itself may add a write
-(`readOnlyHint: false`) and never takes one away; of an operation of an API the annotation is ours,
-made of its method.
+Uses the same words as suggested labels. A call writes unless its words say that it only reads, and
+reads unless they say that it only adds. A server's annotations can add a write (`readOnlyHint:
+false`), but never remove one; for API operations, the annotation is ours, from the method.
 """
 
 from collections.abc import Collection, Mapping
@@ -22,19 +21,19 @@ _ADDS = ("change", "control", "send")
 
 @dataclass(frozen=True, slots=True)
 class StoreUse:
-    """What a call does with what its server keeps; `of_web`: what it reads is the web instead."""
+    """Whether a call reads and writes its server's store; `is_public_web`: it reads the web."""
 
     reads: bool = True
     writes: bool = True
     of_web: bool = False
 
     def with_labels(self, labels: Collection[str]) -> "StoreUse":
-        """Return the use by a tool with these labels: what brings data in reads."""
+        """Return the use by a tool with these labels: labels of read data imply a read."""
         brings = {FlowLabel.PRIVATE_DATA} if self.of_web else {*SEEN}
         return self if self.reads or not {*labels} & brings else replace(self, reads=True)
 
     def with_answers(self) -> "StoreUse":
-        """Return the use by a call that carries answers to what its server asked back."""
+        """Return the use by a call that sends answers to the server's requests: it writes."""
         return replace(self, writes=True)
 
 
@@ -43,7 +42,7 @@ READS_ONLY = StoreUse(reads=True, writes=False)
 
 
 def infer_store_use(kind: str, payload: Mapping[str, Any], known: LabelContext) -> StoreUse:
-    """Return what a call of a definition does with what its server keeps."""
+    """Return whether a call of a definition reads or writes its server's store."""
     if kind != "tool":
         return READS_ONLY
     clues = read_clues(payload)
@@ -68,30 +67,30 @@ def _hint(payload: Mapping[str, Any], name: str) -> Any:
 
 
 def _is_pure(clues: ToolClues) -> bool:
-    """Tell whether it keeps nothing: `add` may calculate, `set_timer` does not."""
+    """Tell whether the tool stores nothing: `add` may calculate, `set_timer` stores."""
     deeds = verbs("verbs")
     changes = {word for word in clues.name if deeds.get(word) in _WRITES}
     return clues.is_pure and not clues.runs_code and changes <= words("other", "pure")
 
 
 def _only_reads(clues: ToolClues) -> bool:
-    """Tell whether clear words say that it reads, and no argument that it may do more."""
+    """Tell whether clear words say that the tool reads, and no argument allows more."""
     if clues.deed not in _READS or clues.is_deed_a_guess or clues.runs_code:
         return False
     return not (clues.chooses & _WRITES or _takes_statement(clues))
 
 
 def _takes_statement(clues: ToolClues) -> bool:
-    """Tell whether a statement of a database is run that no clear verb says to be a query."""
+    """Tell whether an argument is a database statement and no clear verb says that it reads."""
     named = {name.lower() for name in clues.arguments} & words("arguments", "statement")
     deeds = verbs("verbs")
     return bool(named) and not any(deeds.get(word) == "read" for word in clues.name)
 
 
 def _only_adds(clues: ToolClues) -> bool:
-    """Tell whether it leaves something and shows nothing of what was there.
+    """Tell whether the tool adds data without returning existing data.
 
-    What changes a part of something may answer with the rest of it (`edit_file`: a diff).
+    Tools that edit a part may return the rest (`edit_file`: a diff).
     """
     if clues.deed not in _ADDS or clues.is_deed_a_guess or clues.runs_code:
         return False

@@ -1,7 +1,7 @@
-"""What a tool's declaration tells of it: its deed, its things, its place, its arguments. Pure.
+"""Extract clues from a tool's declaration: its action, subjects, location and arguments (pure).
 
-All of it is read from words (`label_words.toml`): of the name, of the description's first sentence,
-and of the arguments' names. What the words mean for a flow is decided by `inference`.
+They come from words (`label_words.toml`) in the name, the first sentence of the description and the
+argument names. `inference` derives labels from them.
 """
 
 import re
@@ -15,14 +15,14 @@ from mcp_servers.flow_labels.label_words import verbs, words
 READ_AT_MOST = 4_096
 ARGUMENTS_AT_MOST = 200
 CHOICES_AT_MOST = 50
-# A verb stands among the first words of a description, if it has one.
+# A description has its verb among the first words, if at all.
 _VERB_WITHIN = 8
 _VAGUE_WITHIN = 3
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+\d*|\d+")
 _SPOKEN = re.compile(r"[a-z]+\d*")
 _ENDS = re.compile(r"[.\n]\s|[.\n]$|\n")
 _OPEN_PAGE = re.compile(r"\b(?:current|web)\s+page\b")
-# Said anywhere in a description, a way out; the negated is not told apart, which is the safe side.
+# Anywhere in a description, an external effect; negations are ignored, to be safe.
 _SAYS_SENDS = re.compile(
     r"\b(?:send|post|publish|forward|upload|transmit|deliver)(?:s|ing|es)?\s+"
     r"(?:\w+\s+){0,4}(?:to|an?|the|e?mails?|messages?|via|over)\b"
@@ -34,7 +34,7 @@ _SAYS_SENDS = re.compile(
 
 @dataclass(frozen=True)
 class ToolClues:
-    """A tool in words: of its name in order, of its first sentence in order, and its arguments."""
+    """The words of a tool's name and first sentence, in order, and its arguments."""
 
     name: tuple[str, ...]
     sentence: tuple[str, ...]
@@ -43,21 +43,21 @@ class ToolClues:
 
     @cached_property
     def named(self) -> frozenset[str]:
-        """Return the words of the name that say something."""
+        """Return the words of the name without filler words."""
         return frozenset(self.name) - words("other", "filler")
 
     @cached_property
     def things(self) -> frozenset[str]:
-        """Return the words of the name, and the sentence's where the name has no known thing."""
+        """Return the words of the name, with known ones of the sentence if the name has none."""
         known = words("things", "private") | words("things", "untrusted")
         known |= words("things", "web") | words("things", "published")
         return self.named if self.named & known else self.named | (frozenset(self.sentence) & known)
 
     @cached_property
     def deed(self) -> str:
-        """Return what it does: `read`, `change`, `send`, `act`, `run`, `look`, or nothing known.
+        """Return the action: `read`, `change`, `send`, `act`, `run`, `look` …, or "".
 
-        A clear verb of the name says it; else the description's verb; else a vague one of the name.
+        From a clear verb of the name, else the description's verb, else a vague verb of the name.
         """
         if {"or", "and"} & {*self.name} and any(_clear(word) == "change" for word in self.name):
             return "change"
@@ -76,19 +76,19 @@ class ToolClues:
 
     @cached_property
     def is_deed_a_guess(self) -> bool:
-        """Tell whether nothing but a vague word of the name tells the deed (`git_branch`)."""
+        """Tell whether the action comes only from a vague word of the name (`git_branch`)."""
         spoken = self.sentence[:_VERB_WITHIN]
         said = _first(_clear, (*self.name, *spoken)) or _first(_vague, spoken[:_VAGUE_WITHIN])
         return bool(self.deed) and not said and not self.chooses
 
     @cached_property
     def is_named_a_reader(self) -> bool:
-        """Tell whether the name has a verb of reading, clear or vague."""
+        """Tell whether the name has a clear or vague verb for reading."""
         return any("read" in (_clear(word), _vague(word)) for word in self.name)
 
     @cached_property
     def chooses(self) -> frozenset[str]:
-        """Return the deeds that an argument chooses from (`action`: `list`, `delete`)."""
+        """Return the actions that an argument selects from (`action`: `list`, `delete`)."""
         found = set()
         for name, schema in self.arguments.items():
             listed = schema.get("enum") if isinstance(schema, Mapping) else None
@@ -99,22 +99,22 @@ class ToolClues:
 
     @cached_property
     def argument_words(self) -> frozenset[str]:
-        """Return the words of the arguments' names."""
+        """Return the words of the argument names."""
         return frozenset(word for name in self.arguments for word in argument_words(name))
 
     @cached_property
     def has_address(self) -> bool:
-        """Tell whether an argument is an address: whoever chooses it chooses who is told."""
+        """Tell whether an argument is an address, so that the caller selects the destination."""
         return any(_is_address(name, schema) for name, schema in self.arguments.items())
 
     @cached_property
     def has_url(self) -> bool:
-        """Tell whether an argument is a URL by its whole name: its answer comes back."""
+        """Tell whether an argument is a URL by its full name: its content is returned."""
         return bool({name.lower() for name in self.arguments} & words("arguments", "url"))
 
     @cached_property
     def names_recipients(self) -> bool:
-        """Tell whether somebody and a text for them are among the arguments."""
+        """Tell whether the arguments include a recipient and a text."""
         recipients = words("arguments", "recipient")
         split = [argument_words(name) for name in self.arguments]
         named = any(parts and {parts[0], parts[-1]} & recipients for parts in split)
@@ -122,7 +122,7 @@ class ToolClues:
 
     @cached_property
     def runs_code(self) -> bool:
-        """Tell whether it runs what it is given."""
+        """Tell whether the tool runs code from its arguments."""
         if {*self.name} & words("things", "shell"):
             return True
         if any(
@@ -136,7 +136,7 @@ class ToolClues:
 
     @cached_property
     def is_in_browser(self) -> bool:
-        """Tell whether it works a browser."""
+        """Tell whether the tool controls a browser."""
         said = {*self.name, *self.sentence}
         if said & words("things", "browser") or {*self.name} & words("verbs", "act"):
             return True
@@ -146,21 +146,21 @@ class ToolClues:
 
     @cached_property
     def is_at_service(self) -> bool:
-        """Tell whether arguments name things as a service for many does: owners, tenants, ids."""
+        """Tell whether arguments look like those of a shared service: owners, tenants, IDs."""
         if self.argument_words & words("things", "service") and not self._names_clone:
             return True
         return any(_is_id(name) for name in self.arguments)
 
     @property
     def _names_clone(self) -> bool:
-        """Tell whether the repository is a folder here (`repo_path`)."""
+        """Tell whether the repository is a local folder (`repo_path`)."""
         return not self.argument_words & (words("things", "service") - {"repo"}) and any(
             {"repo", "path"} <= {*argument_words(name)} for name in self.arguments
         )
 
     @cached_property
     def is_local(self) -> bool:
-        """Tell whether what it touches lies where nobody else reads it."""
+        """Tell whether the tool works on local data that others can't read."""
         if self.is_at_service:
             return False
         local = words("things", "local") | words("things", "at_hand")
@@ -170,20 +170,20 @@ class ToolClues:
 
     @cached_property
     def is_named_local(self) -> bool:
-        """Tell whether the name, or a clone among the arguments, says that it is at hand."""
+        """Tell whether the name, or a local clone in the arguments, says that the data is local."""
         named = bool({*self.name} & words("things", "local"))
         return self.is_local and (named or self._names_clone)
 
     @cached_property
     def is_own(self) -> bool:
-        """Tell whether it keeps a person's own things in order, of which nobody is told."""
+        """Tell whether the tool organizes a person's own data without notifying others."""
         if self.deed == "send" or self.argument_words & words("things", "service"):
             return False
         return bool({*self.name} & words("things", "own"))
 
     @cached_property
     def is_pure(self) -> bool:
-        """Tell whether all words of the name are of calculating, clocks and the like."""
+        """Tell whether all words of the name are about calculations, clocks and similar."""
         if not self.name or not self.named <= words("other", "pure"):
             return False
         if not self.named and {*self.name} != {"test"}:
@@ -194,12 +194,12 @@ class ToolClues:
 
     @cached_property
     def says_it_sends(self) -> bool:
-        """Tell whether the description tells of sending, anywhere."""
+        """Tell whether the description mentions sending."""
         return bool(_SAYS_SENDS.search(self.text))
 
 
 def read_clues(payload: Mapping[str, Any]) -> ToolClues:
-    """Return what a declaration tells; whatever it holds, nothing is raised."""
+    """Return the clues in a declaration; never raises."""
     description = payload.get("description")
     text = description[:READ_AT_MOST] if isinstance(description, str) else ""
     sentence = _ENDS.split(text.strip(), maxsplit=1)[0].lower()
@@ -212,12 +212,12 @@ def read_clues(payload: Mapping[str, Any]) -> ToolClues:
 
 
 def split_words(text: str) -> list[str]:
-    """Return the words of a name in small letters, each in its singular."""
+    """Return the words of a name in lower case and singular."""
     return [singular(word.lower()) for word in _WORD.findall(text)]
 
 
 def singular(word: str) -> str:
-    """Return a word without the ending of its plural."""
+    """Return the singular of a word."""
     if word.endswith("ies") and len(word) > 4:
         return f"{word[:-3]}y"
     if word.endswith(("sses", "xes", "ches", "shes")) or word in ("aliases", "statuses"):
@@ -228,12 +228,12 @@ def singular(word: str) -> str:
 
 
 def argument_words(name: str) -> tuple[str, ...]:
-    """Return the words of an argument's name as they are."""
+    """Return the words of an argument's name in lower case."""
     return tuple(word.lower() for word in _WORD.findall(name[:200]))
 
 
 def may_be_text(schema: Any) -> bool:
-    """Tell whether any text could be an argument's value."""
+    """Tell whether an argument accepts free text."""
     if not isinstance(schema, Mapping):
         return True
     return schema.get("type") not in ("boolean", "integer", "number") and "enum" not in schema
@@ -252,7 +252,7 @@ def _first(kind_of: Callable[[str], str], spoken: Iterable[str]) -> str:
 
 
 def _kind(word: str, section: str) -> str:
-    """Return the kind of deed of a verb, whatever its ending."""
+    """Return the action of a verb, whatever its ending."""
     known = verbs(section)
     forms: Iterable[str] = (word, word.removesuffix("e"), word.removesuffix("ing"))
     return next((known[form] for form in forms if form in known), "")

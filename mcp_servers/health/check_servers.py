@@ -1,8 +1,8 @@
 """Claim and check servers that are due.
 
-A check is cheap while what was discovered is still good; otherwise it is a discovery. Checks of
-different servers run beside each other, so one that hangs delays none, and a process claims only
-as many as it has room for: the others are for other workers.
+A check is a ping while the last discovery is recent, otherwise a discovery. Checks run
+concurrently, so a hanging one delays no other, and a process claims only as many as it has slots
+for: the rest is left to other workers.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ LANE = "health"
 
 
 def claim_due(limit: int) -> list[UUID]:
-    """Return servers whose check is ours: each claim moves `next_check_at` on, once."""
+    """Claim servers that are due, by advancing `next_check_at`; return their ids."""
     claimed = []
     for server in Server.objects.due().order_by("next_check_at")[:limit]:
         mine = Server.objects.filter(pk=server.pk, next_check_at=server.next_check_at)
@@ -48,7 +48,7 @@ def claim_due(limit: int) -> list[UUID]:
 
 
 def get_discovery_lifetime(discovery: Mapping[str, Any] | None) -> timedelta:
-    """Return how long a discovery is good: by its `ttlMs`, a day where it says none."""
+    """Return how long a discovery is valid: its `ttlMs` within limits, a day by default."""
     ttl_ms = (discovery or {}).get("ttlMs")
     if not isinstance(ttl_ms, int) or isinstance(ttl_ms, bool):
         return FRESH_AT_MOST
@@ -57,17 +57,17 @@ def get_discovery_lifetime(discovery: Mapping[str, Any] | None) -> timedelta:
 
 
 class HealthCheckRunner:
-    """The checks of this process: it claims what it has room for, and the others what it hasn't."""
+    """The checks of this process, which claims only as many servers as it has slots."""
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Start without checks."""
         self._crew = TaskSet()
         self._ended = asyncio.Event()
         self._feeding = False
         self._again = False
 
     async def feed(self) -> None:
-        """Claim and check until nothing is due; while this goes on, another one does nothing."""
+        """Claim and check until nothing is due; return at once if already running."""
         self._again = True
         if self._feeding:
             return
@@ -79,7 +79,7 @@ class HealthCheckRunner:
             self._feeding = False
 
     async def close(self) -> None:
-        """Stop checking; what was claimed is due again after its pause."""
+        """Stop; claimed servers are due again after their pause."""
         await self._crew.close()
 
     async def _claimed(self) -> bool:
@@ -101,7 +101,7 @@ class HealthCheckRunner:
             async with get_concurrency_limit(LANE):
                 await check_server_safely(server_id)
         finally:
-            # Behind this task's own end, when its place is free.
+            # After this task has ended and its slot is free.
             asyncio.get_running_loop().call_soon(self._ended.set)
 
 
@@ -109,7 +109,7 @@ _by_runtime: WeakKeyDictionary[Runtime, HealthCheckRunner] = WeakKeyDictionary()
 
 
 async def check_what_is_due() -> None:
-    """Claim and check in this process until nothing is due."""
+    """Claim and check servers in this process until none is due."""
     own = get_runtime()
     if (checks := _by_runtime.get(own)) is None:
         checks = _by_runtime[own] = HealthCheckRunner()
@@ -126,20 +126,20 @@ async def check_server_safely(server_id: UUID) -> None:
     except Server.DoesNotExist:
         logger.info("server %s was removed before it was checked", server_id)
     except Exception:
-        # A fault of ours at one server must not leave it looking as if it were being asked.
+        # An internal error must not leave the server as connecting.
         logger.exception("check of server %s broke off", server_id)
         fault = InternalError("Checking this server failed", remedy="It is asked again.")
         await get_runtime().aside(record_failure, server_id, Check.Kind.HEALTH, fault)
 
 
 async def check(server_id: UUID) -> None:
-    """Ask one server whether it is there; discover it again where that was too long ago."""
+    """Ping one server, or discover it again if the last discovery is too old."""
     orm = get_runtime().aside
     server = await orm(Server.objects.select_related("watch").get, pk=server_id)
     heard = load_change_notification_status(server).state == "listening"
     good_for = FRESH_AT_MOST if heard else get_discovery_lifetime(server.discovery)
     seen = server.discovered_at
-    # Without a discovery its address, or what was chosen of it, is another one than before.
+    # There is no discovery after its address or selected operations have changed.
     if seen is None or server.discovery is None or timezone.now() - seen > good_for:
         await discover(server_id, actor=SYSTEM)
         return

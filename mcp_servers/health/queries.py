@@ -1,7 +1,7 @@
-"""Windows, outages, latency of a server.
+"""Uptime windows, outages and latency of servers.
 
-Every number comes from a bounded count of queries, whatever the length of the history: outages
-are rows of their own, and contacts are counted by their latency, which gives every percentile.
+The number of queries does not depend on the length of the history: outages are separate rows, and
+contacts are counted by latency, which gives every percentile.
 """
 
 from collections.abc import Iterable
@@ -27,7 +27,7 @@ OUTAGES_SHOWN = 50
 
 @dataclass(frozen=True, kw_only=True)
 class UptimeWindow:
-    """What happened in one stretch of time up to now; milliseconds, and percent of the time."""
+    """Statistics of a period up to now; latencies in ms, uptime in percent."""
 
     name: str
     since: datetime
@@ -41,7 +41,7 @@ class UptimeWindow:
 
     @property
     def tone(self) -> str:
-        """Return what it means to the eye."""
+        """Return the color tone."""
         if self.uptime is None:
             return "plain"
         return "good" if self.uptime >= 99 else "warn" if self.uptime >= 90 else "bad"
@@ -49,7 +49,7 @@ class UptimeWindow:
 
 @dataclass(frozen=True, kw_only=True)
 class ServerConnectionStatus:
-    """Where a server stands: connected, disconnected, last ping, last error."""
+    """A server's status, with its last connection, outage, check and error."""
 
     status: str
     connected_at: datetime | None
@@ -63,19 +63,19 @@ class ServerConnectionStatus:
 
 
 def list_recent_outages(server: Server, now: datetime, back: timedelta = LONGEST) -> list[Outage]:
-    """Return the outages that reach into the last `back`, the latest first (one query)."""
+    """Return the outages within the last `period`, the latest first (one query)."""
     return list(server.outages.filter(build_outage_condition(now - back)))
 
 
 def build_outage_condition(since: datetime) -> Q:
-    """Return the condition of an outage that wasn't over before `since`."""
+    """Return the condition for outages that did not end before `since`."""
     return Q(ended_at__isnull=True) | Q(ended_at__gt=since)
 
 
 def load_uptime_windows(server: Server, outages: list[Outage], now: datetime) -> list[UptimeWindow]:
-    """Return the last day, week and month (seven queries).
+    """Return the windows of the last day, week and month (seven queries).
 
-    Calls are counted by whole hours of the day, and whole days of the others.
+    Calls are counted by whole hours for the day, and by whole days for the others.
     """
     spans, known = to_spans(outages), find_first_check(server)
     unknown = list_unmonitored_spans(server, now, list_unmonitored_periods(server, now))
@@ -102,7 +102,7 @@ def load_uptime_windows(server: Server, outages: list[Outage], now: datetime) ->
 
 
 def build_connection_status(server: Server, outages: list[Outage]) -> ServerConnectionStatus:
-    """Return where the server stands (no query)."""
+    """Return the connection status of the server (no query)."""
     last = outages[0] if outages else None
     return ServerConnectionStatus(
         status=server.status,
@@ -118,33 +118,33 @@ def build_connection_status(server: Server, outages: list[Outage]) -> ServerConn
 
 
 def to_spans(outages: Iterable[Outage]) -> list[TimeSpan]:
-    """Return outages as stretches of time."""
+    """Return outages as time spans."""
     return [TimeSpan(one.began_at, one.ended_at) for one in outages]
 
 
 def list_unmonitored_periods(
     server: Server, now: datetime, back: timedelta = LONGEST
 ) -> list[Unasked]:
-    """Return the times of the last `back` in which nobody asked the server (one query)."""
+    """Return the unmonitored periods within the last `period` (one query)."""
     return list(server.unasked.filter(ended_at__gt=now - back))
 
 
 def list_unmonitored_spans(
     server: Server, now: datetime, gaps: Iterable[Unasked]
 ) -> list[TimeSpan]:
-    """Return when nobody asked the server, with the stretch that lasts until now."""
+    """Return the unmonitored spans, including a current one."""
     since = find_unmonitored_since(server, now)
     lasting = [TimeSpan(since)] if since is not None else []
     return [TimeSpan(gap.began_at, gap.ended_at) for gap in gaps] + lasting
 
 
 def find_first_check(server: Server) -> datetime | None:
-    """Return from when on something is known of the server; None where nobody asked it yet."""
+    """Return since when the server is monitored; None if it was never checked."""
     return server.created_at if server.checked_at else None
 
 
 def get_outage_duration(outage: Outage, now: datetime | None = None) -> timedelta:
-    """Return how long an outage lasted, or lasts."""
+    """Return how long an outage lasted, or has lasted so far."""
     return (outage.ended_at or now or timezone.now()) - outage.began_at
 
 
@@ -154,7 +154,7 @@ def _build_window_counts(column: str, now: datetime) -> dict[str, Any]:
 
 
 def _load_check_counts(server: Server, now: datetime) -> dict[str, tuple[dict[int, int], int]]:
-    """Return for each window how many contacts took how long, and how many failed (one query)."""
+    """Return contacts by latency, and failures, for each window (one query)."""
     rows = Check.objects.filter(server=server, created_at__gte=now - LONGEST).order_by()
     good: dict[str, dict[int, int]] = {name: {} for name, _back in WINDOWS}
     failed = dict.fromkeys(good, 0)
@@ -171,7 +171,7 @@ def _load_check_counts(server: Server, now: datetime) -> dict[str, tuple[dict[in
 
 
 def _load_call_counts(server: Server, now: datetime) -> dict[str, int]:
-    """Return how many calls there were in each window, by whole hours and days (five queries)."""
+    """Return the calls in each window, by whole hours and days (five queries)."""
     today, hour = truncate_time(to_utc(now), "day"), truncate_time(to_utc(now), "hour")
     since = {name: today - back + DAY for name, back in WINDOWS}
     of: dict[str, Any] = {"server_id": server.pk, "event_type": "call"}

@@ -1,4 +1,4 @@
-"""Record contacts, outages, unmonitored periods; next check."""
+"""Record contacts, outages and unmonitored periods of servers."""
 
 from datetime import datetime, timedelta
 from typing import Any
@@ -25,12 +25,12 @@ REAUTH = "needs_reauth"
 
 
 def extend_outage(server: Server, problem: Problem, now: datetime) -> None:
-    """Write one more failed contact: an outage begins, or lasts; tell people when it is time."""
+    """Record a failed contact: start or extend the outage, and notify if it lasts."""
     found = {"code": problem.code[:64], "detail": make_storable(str(problem))}
     mine = Outage.objects.filter(server=server, ended_at=None)
     if not mine.update(failures=F("failures") + 1, **found):
         fresh = Outage(organization_id=server.organization_id, server=server, began_at=now, **found)
-        # Two contacts may fail at once: the second one finds the first one's row.
+        # If two contacts fail at once, the second uses the first one's row.
         Outage.objects.bulk_create([fresh], ignore_conflicts=True)
     outage = mine.first()
     if outage is not None:
@@ -38,7 +38,7 @@ def extend_outage(server: Server, problem: Problem, now: datetime) -> None:
 
 
 def end(server: Server, now: datetime) -> None:
-    """Write that the server is there again, and tell those who were told that it wasn't."""
+    """End the server's outages, and send recovery notifications."""
     for outage in Outage.objects.filter(server=server, ended_at=None):
         if Outage.objects.filter(pk=outage.pk, ended_at=None).update(ended_at=now):
             text = format_message(
@@ -56,7 +56,7 @@ def end(server: Server, now: datetime) -> None:
 
 
 def _format_duration(time: timedelta) -> str:
-    """Return a duration in signs that every language has."""
+    """Return a duration with unit symbols of all languages."""
     minutes = max(1, round(time.total_seconds() / 60))
     if minutes < 120:
         return f"{minutes} min"
@@ -64,17 +64,17 @@ def _format_duration(time: timedelta) -> str:
 
 
 def close_outage(server: Server) -> None:
-    """End what is open of a server that nobody asks any more, without a word."""
+    """End the outages of a server that is no longer checked, without notification."""
     Outage.objects.filter(server=server, ended_at=None).update(ended_at=timezone.now())
 
 
 def prune_outages(older_than: timedelta) -> int:
-    """Delete outages that ended long ago; return how many rows."""
+    """Delete old outages; return the number of rows."""
     return int(Outage.objects.filter(ended_at__lt=timezone.now() - older_than).delete()[0])
 
 
 def build_server_subject(server: Server, page: str = "change") -> NotificationSubject:
-    """Return the server as notices name it; looking up its page waits until a notice is written."""
+    """Return the server as the subject of notifications; its URL is resolved lazily."""
     link = reverse_lazy(f"admin:mcp_servers_server_{page}", args=[server.pk])
     return NotificationSubject("mcp_server", str(server.pk), server.name, link)
 
@@ -107,12 +107,12 @@ def _build_topic(outage: Outage) -> str:
 
 
 BACKOFF_LIMIT = timedelta(hours=1)
-# A check may be late by its own pause, and by what a busy or restarted worker takes.
+# A check may be late by its own pause, and by delays of a busy or restarted worker.
 LATE_AT_LEAST = timedelta(minutes=10)
 
 
 def pause(server: Server, failures: int) -> timedelta:
-    """Return how long to wait: the regular period, doubled with each failure, up to an hour."""
+    """Return the time until the next check, doubled with each failure up to an hour."""
     over_http = server.transport_type != Server.Transport.STDIO
     seconds = settings.BONOBOT_CHECK_EVERY_S if over_http else settings.BONOBOT_CHECK_STDIO_EVERY_S
     regular = timedelta(seconds=seconds)
@@ -120,7 +120,7 @@ def pause(server: Server, failures: int) -> timedelta:
 
 
 def find_unmonitored_since(server: Server, now: datetime) -> datetime | None:
-    """Return since when nobody asks the server; None while it is asked as it should be."""
+    """Return since when the server is unmonitored; None if its checks are on time."""
     last: datetime = server.checked_at or server.created_at
     if not server.enabled:
         return last
@@ -129,22 +129,22 @@ def find_unmonitored_since(server: Server, now: datetime) -> datetime | None:
 
 
 def end_unasked(server: Server, now: datetime) -> None:
-    """Write that nobody asked the server until now, if that is so."""
+    """Record the unmonitored period that ends now, if there is one."""
     since = find_unmonitored_since(server, now)
     if since is not None and since < now:
         gap = Unasked(
             organization_id=server.organization_id, server=server, began_at=since, ended_at=now
         )
-        # Two contacts at once find the same beginning: one row tells it.
+        # Two contacts at once have the same start: one row is enough.
         Unasked.objects.bulk_create([gap], ignore_conflicts=True)
 
 
 def prune_unmonitored_periods(older_than: timedelta) -> int:
-    """Delete gaps that ended long ago; return how many rows."""
+    """Delete old unmonitored periods; return the number of rows."""
     return int(Unasked.objects.filter(ended_at__lt=timezone.now() - older_than).delete()[0])
 
 
-# What a call can find out about a server, and what its status is then.
+# Error codes of calls that change the status of a server.
 TROUBLES: dict[str, Server.Status] = {
     "needs_reauth": Server.Status.NEEDS_REAUTH,
     "server_unreachable": Server.Status.ERROR,
@@ -153,13 +153,13 @@ CONNECTIONS = Actor(kind="system", id="connections", label="connections")
 
 
 def record_attempt(server: Server) -> None:
-    """Write that we are asking a server that didn't answer last time, or never did."""
+    """Set the status of a server that isn't connected to connecting."""
     waiting = Server.objects.enabled().filter(pk=server.pk).exclude(status=Server.Status.CONNECTED)
     waiting.update(status=Server.Status.CONNECTING)
 
 
 def forget_attempt(server: Server) -> None:
-    """Take `record_attempt` back: what one person lacks says nothing about the server."""
+    """Undo `record_attempt`: a missing login of one person does not affect the server."""
     was = server.status if server.status != Server.Status.CONNECTING else Server.Status.DISCONNECTED
     asked = Server.objects.enabled().filter(pk=server.pk, status=Server.Status.CONNECTING)
     asked.update(status=was)
@@ -167,11 +167,11 @@ def forget_attempt(server: Server) -> None:
 
 @record_changes_at_end()
 def record_success(server: Server, kind: str, survey: ServerDeclarations) -> None:
-    """Write a successful survey: connected, era and discovery stored for the next call."""
+    """Record a successful discovery; store era and discovery for the next call."""
     lock(Server.objects.filter(pk=server.pk))
     found: dict[str, Any] = {"discovered_at": timezone.now(), "server_info": survey.server_info}
     if (server.era, server.discovery) != (survey.era, survey.discovery):
-        # Not observations: the next call is made by them, so snapshots must be read again.
+        # Calls depend on these columns, so policy snapshots must be reloaded.
         Server.objects.filter(pk=server.pk).update(era=survey.era, discovery=survey.discovery)
     leases.store_change_topics(server, survey.capabilities)
     record_contact(server, kind, survey.latency_ms, **found)
@@ -179,12 +179,12 @@ def record_success(server: Server, kind: str, survey: ServerDeclarations) -> Non
 
 @transaction.atomic
 def record_contact(server: Server, kind: str, latency_ms: int, **found: Any) -> None:
-    """Write that the server answered."""
+    """Record that the server answered."""
     lock(Server.objects.filter(pk=server.pk))
     now = timezone.now()
     end_unasked(server, now)
     away = Server.objects.enabled().filter(pk=server.pk).exclude(status=Server.Status.CONNECTED)
-    came = away.update(status=Server.Status.CONNECTED)  # by whoever is first: one event
+    came = away.update(status=Server.Status.CONNECTED)  # only one contact records it
     Server.objects.filter(pk=server.pk).update(
         status=Server.Status.CONNECTED if server.enabled else Server.Status.DISABLED,
         status_code="",
@@ -206,7 +206,7 @@ def record_contact(server: Server, kind: str, latency_ms: int, **found: Any) -> 
 
 @transaction.atomic
 def record_failure(server_id: Any, kind: str, problem: Problem) -> None:
-    """Write that the server did not answer, and why; 401 and 403 ask for new credentials."""
+    """Record that the server did not answer; 401 and 403 mean that credentials are needed."""
     lock(rows := Server.objects.filter(pk=server_id))
     server = rows.first()
     if server is None:
@@ -237,9 +237,9 @@ def record_failure(server_id: Any, kind: str, problem: Problem) -> None:
 
 
 def record_trouble(server_id: Any, problem: Problem) -> None:
-    """Write that a call found the server away or closed to us, unless that is known already.
+    """Record that a call could not reach or use the server, unless that is known.
 
-    Where each person signs in, one person's login is their own task and no trouble of the server's.
+    If each person signs in separately, a missing login does not affect the server.
     """
     status = TROUBLES.get(problem.code)
     server = Server.objects.filter(pk=server_id).exclude(status=status).first() if status else None
@@ -249,7 +249,7 @@ def record_trouble(server_id: Any, problem: Problem) -> None:
 
 
 def _record_event(server: Server, action: str, details: dict[str, Any], code: str = "") -> None:
-    """Write a turn in a server's connection into the audit; it governs nothing."""
+    """Record a change of a server's connection in the audit log, as not governed."""
     told = {name: str(value) for name, value in details.items() if value not in ("", None)}
     record(
         organization_id=server.organization_id,

@@ -10,7 +10,7 @@ NONE = timedelta(0)
 
 @dataclass(frozen=True, slots=True)
 class TimeSpan:
-    """A stretch of time, such as a server's absence; without an end it lasts."""
+    """A time span, such as an outage; without an end it is ongoing."""
 
     begins: datetime
     ends: datetime | None = None
@@ -18,7 +18,7 @@ class TimeSpan:
 
 @dataclass(frozen=True, slots=True)
 class UptimeSegment:
-    """A piece of a picture of time: `up` in percent, None where nothing is known."""
+    """A segment of an uptime chart: `up` in percent, None if unknown."""
 
     begins: datetime
     ends: datetime
@@ -26,14 +26,14 @@ class UptimeSegment:
 
     @property
     def tone(self) -> str:
-        """Return what it means to the eye."""
+        """Return the color tone."""
         if self.up is None:
             return "plain"
         return "good" if self.up >= 100 else "warn" if self.up >= 50 else "bad"
 
 
 def compute_downtime(spans: Iterable[TimeSpan], since: datetime, until: datetime) -> timedelta:
-    """Return how much of the time in between the stretches cover; they never overlap."""
+    """Return how much of the period the (non-overlapping) spans cover."""
     parts = (min(span.ends or until, until) - max(span.begins, since) for span in spans)
     return sum((part for part in parts if part > NONE), NONE)
 
@@ -46,10 +46,9 @@ def compute_uptime_percent(
     known: datetime | None,
     unknown: Sequence[TimeSpan] = (),
 ) -> float | None:
-    """Return the percentage of the known time that a server was there, or None.
+    """Return the uptime in percent of the monitored time, or None.
 
-    Nothing is known before `known` (when it was first asked) and in the `unknown` stretches, in
-    which nobody asked; an outage counts only where it is known that it lasted.
+    The time before `known_since` and the `unmonitored` spans are excluded, also from outages.
     """
     begins = until if known is None else max(since, known)
     whole = until - begins - compute_downtime(unknown, begins, until)
@@ -72,7 +71,7 @@ def build_uptime_segments(
     known: datetime | None,
     unknown: Sequence[TimeSpan] = (),
 ) -> list[UptimeSegment]:
-    """Cut the time in between into `count` equal pieces, oldest first."""
+    """Divide the period into `count` equal segments, oldest first."""
     step = (until - since) / count
     edges = [since + step * number for number in range(count)] + [until]
     return [
@@ -84,7 +83,7 @@ def build_uptime_segments(
 
 
 def compute_percentile(counts: Mapping[int, int], percent: int) -> int | None:
-    """Return the least value that `percent` of all are not above (nearest rank), or None."""
+    """Return the percentile of counted values (nearest rank), or None."""
     wanted = sum(counts.values()) * percent / 100
     seen = 0
     for value in sorted(counts):

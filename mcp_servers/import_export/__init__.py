@@ -1,6 +1,6 @@
-"""Move servers in and out: read what other clients write, and show what would come of it.
+"""Import and export servers in the configuration formats of MCP clients.
 
-Reading touches no row and no network. What becomes of the entries is decided where they are added.
+Parsing uses neither the database nor the network.
 """
 
 from mcp_servers.import_export.entries import ImportEntry, ImportParameter

@@ -1,6 +1,6 @@
-"""Per-agent wishes in an imported file.
+"""Parse per-agent overrides in an imported file.
 
-The shape is `allowed_tools` at a server and `bot_overrides` beside the servers: per bot
+Servers may have `allowed_tools`. `bot_overrides` next to the servers has, for each bot,
 `additional_servers`, `removed_servers` and `tool_permissions` (`allowed`, `denied`) by server.
 """
 
@@ -14,14 +14,14 @@ from bonobot.core.text.untrusted_text import make_visible
 from bonobot.core.text.yaml_reader import is_yaml, read_yaml
 from mcp_servers.import_export.detect_format import detect_servers
 
-# Members that are read here, and therefore not left out by who uses this module.
+# Fields that are parsed here; callers pass them as known fields.
 TAKEN_OVER = frozenset(("allowed_tools", "bot_overrides", "sampling_budget_tokens"))
 _OF_BOTS = ("additional_servers", "removed_servers", "tool_permissions")
 
 
 @dataclass(frozen=True)
 class AgentServerOverride:
-    """How much of one server a bot gets: globs over the server's own tool names."""
+    """The tools of one server for a bot, as globs over the server's own tool names."""
 
     server: str
     line: int
@@ -32,7 +32,7 @@ class AgentServerOverride:
 
 @dataclass(frozen=True)
 class AgentOverride:
-    """What the file says about one bot."""
+    """The overrides of one bot."""
 
     agent: str
     line: int
@@ -41,7 +41,7 @@ class AgentOverride:
 
 @dataclass(frozen=True)
 class ImportOverrides:
-    """Everything beside the servers: tools by server, bots, and what is wrong or unsupported."""
+    """Tools by server, overrides by bot, problems and notices of a file."""
 
     only_tools: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     overrides: tuple[AgentOverride, ...] = ()
@@ -50,7 +50,7 @@ class ImportOverrides:
 
 
 def parse_overrides(text: str) -> ImportOverrides:
-    """Return what a text says beside its servers; raises `Invalid` as `parse` does."""
+    """Return the overrides in a text; raises `InvalidInput` as `parse_import`."""
     root = (read_yaml(text) if is_yaml(text) else read(text)).root
     reader = _OverrideReader()
     only: dict[str, tuple[str, ...]] = {}
@@ -126,7 +126,7 @@ class _OverrideReader:
             )
 
     def names(self, node: SourceNode, member: str, where: str) -> tuple[str, ...]:
-        """Return a list of texts; anything else is a problem."""
+        """Return a list of names; anything else is a problem."""
         found = node.get(member)
         if found is None or found.value is None:
             return ()

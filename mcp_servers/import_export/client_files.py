@@ -1,7 +1,7 @@
-"""Where MCP clients keep their servers.
+"""Find and read the configuration files of MCP clients.
 
-The paths are those that each client documents, for Linux, macOS and Windows. A project's own file
-comes before the user's.
+The paths are those that each client documents for Linux, macOS and Windows. A project's file comes
+before the user's.
 """
 
 import json
@@ -21,7 +21,7 @@ LARGEST_FILE = 64 * 1024 * 1024
 
 @dataclass(frozen=True, kw_only=True)
 class UserMachine:
-    """Where files may be: the person's home and folder, the environment and the platform."""
+    """The user's home and current folder, environment and platform."""
 
     home: Path
     folder: Path
@@ -30,7 +30,7 @@ class UserMachine:
 
     @property
     def applications(self) -> Path:
-        """The folder in which desktop applications keep their settings."""
+        """The folder for settings of desktop applications."""
         if self.platform == "darwin":
             return self.home / "Library" / "Application Support"
         if self.platform == "win32":
@@ -42,7 +42,7 @@ class UserMachine:
 
 @dataclass(frozen=True)
 class ClientConfigFile:
-    """A client's file that is there, the text of it about servers, and others beside it."""
+    """An existing client file, its text about servers, and further existing files."""
 
     path: Path
     text: str = field(repr=False)
@@ -50,7 +50,7 @@ class ClientConfigFile:
 
 
 def list_config_paths(client: str, machine: UserMachine) -> tuple[Path, ...]:
-    """Return where `client` may keep its servers, the most particular first."""
+    """Return the possible configuration files of `client`, the most specific first."""
     applications, home, folder = machine.applications, machine.home, machine.folder
     known = {
         "claude-code": (folder / ".mcp.json", home / ".claude.json"),
@@ -67,7 +67,7 @@ def list_config_paths(client: str, machine: UserMachine) -> tuple[Path, ...]:
 
 
 def read_client(client: str, machine: UserMachine) -> ClientConfigFile:
-    """Return the first file of `client` that is there; raises `NotFound` naming every place."""
+    """Return the first existing file of `client`; raises `NotFound` naming all candidates."""
     looked = list_config_paths(client, machine)
     there = [path for path in looked if path.is_file()]
     if not there:
@@ -87,7 +87,7 @@ def read_client(client: str, machine: UserMachine) -> ClientConfigFile:
 
 
 def read_text(path: Path) -> str:
-    """Return a configuration file's text; raises `NotFound`, `Invalid`."""
+    """Return a configuration file's text; raises `NotFound`, `InvalidInput`."""
     try:
         if path.stat().st_size > LARGEST_FILE:
             raise InvalidInput(
@@ -111,11 +111,11 @@ def read_text(path: Path) -> str:
 
 
 def _extract_claude_code_servers(text: str, folder: Path) -> str:
-    """Return the user's servers and those of this folder's project, without the history."""
+    """Return the servers of the user and of this folder's project, without the history."""
     try:
         document = json.loads(text)
     except ValueError:
-        return text  # the import says what is wrong with it
+        return text  # the import reports the error
     found: dict[str, Any] = {}
     for part in _iterate_server_sections(document, folder):
         servers = part.get("mcpServers")

@@ -1,4 +1,4 @@
-"""Find the servers in a client's file."""
+"""Find the servers in a client's configuration file."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,13 +14,13 @@ TRANSPORT_KEYS = ("transport_type", "transport", "type")
 MOST_SERVERS = 200
 
 _MARKS = (*URL_KEYS, *TRANSPORT_KEYS, "command", "endpoint_config")
-# What else the clients keep in the same file, which is not about how to reach a server.
+# Other keys in the clients' files.
 _BESIDE = frozenset(("$schema", "inputs"))
 
 
 @dataclass(frozen=True, slots=True)
 class ServerNode:
-    """A server where it stands; `name` is None where nothing names it."""
+    """A server in the source; `name` is None if it has none."""
 
     name: str | None
     line: int
@@ -29,7 +29,7 @@ class ServerNode:
 
 @dataclass(frozen=True, slots=True)
 class ImportDocument:
-    """The servers of a text, what VS Code calls inputs, and members that were left out."""
+    """The servers of a file, VS Code's `inputs`, and unused keys."""
 
     servers: tuple[ServerNode, ...]
     inputs: SourceNode | None
@@ -37,9 +37,9 @@ class ImportDocument:
 
 
 def detect_servers(root: SourceNode) -> ImportDocument:
-    """Return what a text holds.
+    """Return the servers of a file.
 
-    Raises `Invalid` (`nothing_to_import`, `not_a_configuration`, `too_many_servers`).
+    Raises `InvalidInput` (`nothing_to_import`, `not_a_configuration`, `too_many_servers`).
     """
     document = _find_servers(root)
     if len(document.servers) > MOST_SERVERS:
@@ -88,7 +88,7 @@ def _find_servers(root: SourceNode) -> ImportDocument:
 
 
 def _find_wrapper_key(root: SourceNode) -> str:
-    """Return the member that holds all of it, or "".
+    """Return the key that wraps the whole configuration, or "".
 
     VS Code and others keep the servers under `mcp` in their settings, some under `tools`.
     """
@@ -125,7 +125,7 @@ def _is_wrapper(node: SourceNode | None) -> bool:
 
 
 def _is_server(node: SourceNode) -> bool:
-    """Tell whether an object describes a server itself; a map may name a server `url`, too."""
+    """Tell whether an object is a server; in a map, a server may be named `url`."""
     for mark in _MARKS:
         member = node.get(mark)
         if member is None:

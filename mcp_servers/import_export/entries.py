@@ -1,4 +1,4 @@
-"""Entry, Parameter, SecretValue, collected problems."""
+"""Import entries with their parameters, secrets and problems."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -15,13 +15,13 @@ from bonobot.core.text.untrusted_text import make_visible
 
 Placement = Literal["header", "env", "auth"]
 
-# The member of `endpoint_config` in which each placement's values are written.
+# The field of `endpoint_config` for each placement.
 MEMBERS: dict[Placement, str] = {"env": "env", "header": "headers"}
 
 
 @dataclass(frozen=True, slots=True)
 class SecretValue:
-    """A value that is sealed when it is stored: where it goes, its name, and (unseen) itself."""
+    """A secret that is encrypted when it is stored: placement, name and value."""
 
     placement: Placement
     name: str
@@ -33,7 +33,7 @@ def put_back(
     auth_config: Mapping[str, Any],
     secrets: Iterable[SecretValue],
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return both configurations with the secrets in their places, as the registry takes them."""
+    """Return both configurations with the secrets in their fields, as for `ServerSpec`."""
     endpoint, auth = dict(endpoint_config), dict(auth_config)
     for secret in secrets:
         if secret.placement == "auth":
@@ -45,7 +45,7 @@ def put_back(
 
 @dataclass(frozen=True, slots=True)
 class ImportParameter:
-    """A value that the import leaves to a person: asked for once, used wherever it is named."""
+    """A value that a person has to fill in, once for all fields that use it."""
 
     name: str
     label: str
@@ -53,16 +53,16 @@ class ImportParameter:
     fields: tuple[str, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return what a form shows."""
+        """Return the form for REST and pages."""
         return asdict(self) | {"fields": list(self.fields)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImportEntry:
-    """What an import says about one server.
+    """One server of an import.
 
-    `endpoint_config` and `auth_config` hold what may be read; `secrets` hold values of headers,
-    environment and sign-in. With `problems` it can't be added as it stands.
+    `endpoint_config` and `auth_config` are public; `secrets` are values of headers, environment and
+    sign-in. An entry with `problems` can't be created.
     """
 
     name: str
@@ -80,11 +80,11 @@ class ImportEntry:
 
     @property
     def sound(self) -> bool:
-        """Tell whether nothing stands against adding it."""
+        """Tell whether the entry has no problems."""
         return not self.problems
 
     def configuration(self) -> dict[str, Any]:
-        """Return the server as the registry takes it (`ServerSpec(**…)`), secrets included."""
+        """Return the server as arguments for `ServerSpec`, including secrets."""
         public_auth = {"type": self.auth_type, **self.auth_config}
         endpoint, auth = put_back(self.endpoint_config, public_auth, self.secrets)
         return {
@@ -96,7 +96,7 @@ class ImportEntry:
         }
 
     def preview(self) -> dict[str, Any]:
-        """Return what is shown before anything is added: no secret, every problem."""
+        """Return the preview: no secrets, all problems."""
         whole = self.configuration()
         endpoint = mask(whole["endpoint_config"])
         if "args" in endpoint:
@@ -124,7 +124,7 @@ class ImportEntry:
 
 
 def _mask_arguments(args: list[str]) -> list[str]:
-    """Return arguments without the values of options that are called like a secret."""
+    """Return the arguments with values of secret-like options masked."""
     options = ["", *args]
     return [
         MASK if before.startswith("-") and is_secret_name(before.lstrip("-")) else arg
@@ -132,38 +132,38 @@ def _mask_arguments(args: list[str]) -> list[str]:
     ]
 
 
-# What VS Code's `inputs` say about an id: a label, and whether it is a password.
+# Label and password flag of VS Code's `inputs`, by ID.
 Labels = Mapping[str, tuple[str, bool]]
 
 
 class EntryCollector:
-    """Takes note of problems, notices and parameters while a server is read."""
+    """Collects problems, notices and parameters while a server is parsed."""
 
     def __init__(self, line: int, values: Mapping[str, str], labels: Labels, prefix: str) -> None:
-        """`prefix` begins the names of parameters that the text itself does not name."""
+        """`prefix` starts the names of generated parameters."""
         self.line, self.problems, self.notices = line, list[Problem](), list[ConfigWarning]()
         self.parameters: dict[str, ImportParameter] = {}
         self._values, self._labels, self._prefix = values, labels, prefix
 
     def refuse(self, code: str, detail: str, field: str, remedy: str, line: int = 0) -> None:
-        """Note a problem; the entry can't be added with it."""
+        """Add a problem."""
         extra = {"line": line or self.line}
         self.problems.append(
             InvalidInput(detail, code=code, field=field, remedy=remedy, extra=extra)
         )
 
     def add(self, problem: Problem, field: str) -> None:
-        """Note a problem that another module found."""
+        """Add a problem from another module."""
         problem.field = problem.field or field
         problem.extra.setdefault("line", self.line)
         self.problems.append(problem)
 
     def tell(self, code: str, detail: str, field: str = "") -> None:
-        """Note what a person should know."""
+        """Add a warning."""
         self.notices.append(ConfigWarning(code, detail, field))
 
     def text(self, node: SourceNode, field: str) -> str | None:
-        """Return a scalar as text; anything else is a problem."""
+        """Return a scalar as a string; anything else is a problem."""
         if isinstance(node.value, str):
             return node.value
         if isinstance(node.value, bool | int | float):
@@ -183,7 +183,7 @@ class EntryCollector:
         return None
 
     def texts(self, node: SourceNode | None, field: str) -> list[tuple[str, str]]:
-        """Return an object's members as (name, text)."""
+        """Return an object's fields as (name, text)."""
         if node is None or node.value is None:
             return []
         if not isinstance(node.value, dict):
@@ -210,16 +210,16 @@ class EntryCollector:
         return list(found.items())
 
     def secret(self, text: str, field: str) -> str | None:
-        """Return a secret's text with its references filled, or None while it misses something."""
+        """Return a secret with its references filled, or None if a value is missing."""
         if text in ("", MASK):
-            # Nothing, or what an export shows instead: to be typed in.
+            # Empty, or masked by an export: becomes a parameter.
             name = f"{self._prefix}_{field.rpartition('.')[2]}".upper().replace("-", "_")
             text = f"${{{name}}}"
         filled, complete = self._fill(text, field, secret=True)
         return filled if complete else None
 
     def plain(self, text: str, field: str) -> str:
-        """Return a readable text with its references filled, as far as there are values."""
+        """Return a public string with its references filled as far as values exist."""
         return self._fill(text, field, secret=False)[0]
 
     def _fill(self, text: str, field: str, *, secret: bool) -> tuple[str, bool]:

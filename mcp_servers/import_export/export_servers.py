@@ -1,6 +1,6 @@
-"""Servers as a client file without secrets.
+"""Export servers in the clients' format, without secrets.
 
-Where a secret is, the file has `${NAME}`: who uses the file gives the value in their environment.
+Secrets are replaced by `${NAME}`, to be set in the environment.
 """
 
 import re
@@ -17,13 +17,13 @@ _MEMBERS = {Secret.Placement.ENV: "env", Secret.Placement.HEADER: "headers"}
 
 
 class SecretPlaceholders:
-    """Names for the secrets of one file: each used once, none of them Bonobot's own."""
+    """Unique names for the secrets of one file; none is a variable of Bonobot."""
 
     def __init__(self) -> None:
         self._used: set[str] = set()
 
     def placeholder(self, owner: str, name: str) -> str:
-        """Return `${OWNER_NAME}`, with a number where another secret is called so already."""
+        """Return `${OWNER_NAME}`, with a number if that name is used already."""
         plain = re.sub(r"[^A-Z0-9]+", "_", f"{owner}_{name}".upper()).strip("_")
         if not plain[:1].isalpha() or any(r.forbidden for r in list_placeholders(f"${{{plain}}}")):
             plain = f"MCP_{plain}"
@@ -35,13 +35,12 @@ class SecretPlaceholders:
 
 
 def as_client_file(servers: Iterable[Server]) -> dict[str, Any]:
-    """Return servers in the words of MCP clients: `{"mcpServers": {name: {…}}}`.
+    """Return servers in the format of MCP clients: `{"mcpServers": {name: {…}}}`.
 
-    A sign-in becomes the header that it sends; OAuth, for which there is none, is left out, and so
-    are APIs.
+    A sign-in becomes the header that it sends; OAuth sign-ins and APIs are omitted.
     """
     names = SecretPlaceholders()
-    # Clients speak MCP: an API is none of their servers.
+    # Clients only support MCP servers.
     found = {
         server.name: _build_client_config(server, names) for server in servers if server.speaks_mcp
     }
@@ -49,7 +48,7 @@ def as_client_file(servers: Iterable[Server]) -> dict[str, Any]:
 
 
 def export_server(server: Server, names: SecretPlaceholders) -> dict[str, Any]:
-    """Return everything that is configured of a server, in the members that an import reads."""
+    """Return a server's whole configuration in the fields that an import reads."""
     found: dict[str, Any] = {
         "transport_type": server.transport_type,
         **_build_endpoint_config(server, names),

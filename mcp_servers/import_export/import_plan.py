@@ -1,8 +1,7 @@
-"""Plan an import, then add as chosen.
+"""Plan an import.
 
-`plan` reads the text and checks each entry as adding it would, so that what a preview shows is what
-happens. Whoever asked then adds the entries that are ready, each whole or not at all; the others
-keep their problems.
+`plan_servers` parses the text and checks each entry as creating it would, so that the preview is
+accurate. The caller then creates the entries that are ready, each atomically.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -26,12 +25,11 @@ from mcp_servers.tool_names import check_name
 
 @dataclass(frozen=True, kw_only=True)
 class ImportChoices:
-    """What a person decided about an import.
+    """A person's choices for an import.
 
-    `values` fills parameters by name; `allow_private` and `chosen` name entries (None: all that are
-    sound); names must be free in `scope_id` (None: the pool); `taken_over` names members that the
-    caller itself understands; `only_tools` are the tools that entries are kept to. Nothing outside
-    the text is ever read for a value.
+    `values` fills parameters by name; `allow_private` and `chosen` name entries (None: all valid
+    ones); names must be unused in `scope_id` (None: the pool); `known_fields` are handled by the
+    caller; `only_tools` are the allowed tools by entry.
     """
 
     values: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -44,9 +42,9 @@ class ImportChoices:
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedServer:
-    """One entry with what would become of it: `problems` empty means that it can be added.
+    """One entry of a plan; it can be created if `problems` is empty.
 
-    `private` says that its address is a private one, which a platform administrator may allow.
+    `private` means that its address is private, which a platform administrator may allow.
     """
 
     entry: ImportEntry
@@ -57,11 +55,11 @@ class PlannedServer:
 
     @property
     def ready(self) -> bool:
-        """Tell whether the entry will be added."""
+        """Tell whether the entry will be created."""
         return self.chosen and self.spec is not None and not self.problems
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the preview: no secret, every problem, and whether a permission is needed."""
+        """Return the preview: no secrets, all problems, and whether a permission is needed."""
         return self.entry.preview() | {
             "action": "add" if self.ready else "refuse" if self.problems else "leave out",
             "private": self.private,
@@ -72,9 +70,9 @@ class PlannedServer:
 def plan(
     principal: Principal, text: str, choices: ImportChoices | None = None
 ) -> tuple[PlannedServer, ...]:
-    """Return what would become of a pasted text; raises `Problem` when it can't be read at all.
+    """Return the plan for a pasted text; raises `Problem` if it can't be parsed.
 
-    Names are resolved to tell private addresses, for up to 5 s each: never call this on the loop.
+    Host names are resolved to detect private addresses, up to 5 s each: never call it on the loop.
     """
     choices = choices or ImportChoices()
     entries = parse(text, values=choices.values, taken_over=choices.taken_over)
@@ -84,7 +82,7 @@ def plan(
 def plan_entries(
     principal: Principal, entries: Collection[ImportEntry], choices: ImportChoices
 ) -> tuple[PlannedServer, ...]:
-    """Return what would become of entries that were read already."""
+    """Return the plan for parsed entries."""
     principal.require(Action.MANAGE_SERVERS)
     beside = Server.objects.in_scope(choices.scope_id or principal.organization_id)
     taken = list(beside.values_list("name", flat=True))

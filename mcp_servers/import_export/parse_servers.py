@@ -1,4 +1,4 @@
-"""Text to entries, with their sign-in."""
+"""Parse client configurations into import entries."""
 
 import re
 import shlex
@@ -34,13 +34,13 @@ _KEY_HEADER = re.compile(
     r"(?i)(?:.*-)?(?:api-?key|subscription-key|(?:access|api|auth|private)-token)"
 )
 
-# Fills a secret's text and reports what is missing in the field; None when it can't be used yet.
+# Fills a secret and reports missing values for the field; returns None if some are missing.
 Fill = Callable[[str, str], str | None]
 
 
 @dataclass(frozen=True, slots=True)
 class ImportAuth:
-    """A way to sign in: its type, its readable part and its secrets."""
+    """The sign-in of an entry: type, public configuration and secrets."""
 
     type: str = "none"
     config: dict[str, str] = field(default_factory=dict)
@@ -50,10 +50,10 @@ class ImportAuth:
 def read_auth_headers(
     headers: Iterable[tuple[str, str]], fill: Fill, *, taken: bool
 ) -> tuple[ImportAuth, tuple[SecretValue, ...]]:
-    """Return the sign-in among (name, text) headers, and all other headers as secrets.
+    """Return the sign-in from (name, text) headers, and all other headers as secrets.
 
-    The first bearer token is the sign-in, else the first header of an API key; none of them when
-    one is `taken` already.
+    The sign-in is the first bearer token, else the first API key header; none if the entry
+    `has_auth` already.
     """
     pairs = tuple(headers)
     chosen = None if taken else _find_auth_header(pairs)
@@ -86,7 +86,7 @@ def _build_auth_secret(name: str, value: str | None) -> tuple[SecretValue, ...]:
 
 
 def from_members(kind: str, members: dict[str, str], fill: Fill, where: str) -> ImportAuth:
-    """Return the sign-in that `auth_config` describes; a masked secret is to be filled."""
+    """Return the sign-in for the fields of `auth_config`; masked secrets become parameters."""
     if kind == "bearer_token":
         return ImportAuth(
             kind, {}, _build_auth_secret("token", fill(members.get("token", ""), f"{where}.token"))
@@ -102,7 +102,7 @@ def from_members(kind: str, members: dict[str, str], fill: Fill, where: str) -> 
 
 
 def _read_oauth(members: dict[str, str], fill: Fill, where: str) -> ImportAuth:
-    """Return an OAuth sign-in: a secret is asked for only where neither a key nor a login is."""
+    """Return an OAuth sign-in; without a key or browser login, the client secret is required."""
     public = {name: text for name, text in members.items() if name in OAUTH_PUBLIC}
     given = [name for name in OAUTH_SEALED if members.get(name)]
     if not given and members.get("grant") != "authorization_code":
@@ -119,17 +119,17 @@ MEMBERS = frozenset(("declared", "document", "document_url", "operations"))
 
 
 def read_api_config(members: Mapping[str, SourceNode], collector: EntryCollector) -> dict[str, Any]:
-    """Return an API's members of `endpoint_config`; `configuration.check` says what holds."""
+    """Return an API's fields of `endpoint_config`; they are validated when the server is saved."""
     found: dict[str, Any] = {}
     if (node := members.get("document_url")) is not None:
         found["document_url"] = collector.plain(
             (collector.text(node, "document_url") or "").strip(), "document_url"
         )
     if (node := members.get("document")) is not None:
-        # As it is: what looks like a variable in it belongs to the API.
+        # Unchanged: apparent variables in it belong to the API.
         found["document"] = node.value if isinstance(node.value, str) else node.plain()
     if (node := members.get("declared")) is not None:
-        # As it is, too; what it comes to is said where it is checked.
+        # Unchanged, too; it is validated later.
         return found | {"declared": node.plain()}
     node = members.get("operations")
     if node is None or not isinstance(node.value, list):
@@ -165,10 +165,10 @@ _SAYS_NOTHING = frozenset(("www", "mcp", "api", "server", "app"))
 def read_server(
     found: ServerNode, values: Mapping[str, str], labels: Labels, taken_over: Collection[str] = ()
 ) -> ImportEntry:
-    """Return the entry of a server, with everything that is wrong with it.
+    """Return the entry of a server with all its problems.
 
-    `values` fill its references; without them each is a parameter and a `missing_value`.
-    `taken_over` are members that the caller understands.
+    `values` fill its references; a reference without a value becomes a parameter and a
+    `missing_value` problem. `known_fields` are handled by the caller.
     """
     collector = EntryCollector(found.line, values, labels, slugify(found.name or "") or "server")
     members = _read_fields(found.node, collector)
@@ -243,7 +243,7 @@ def _read_transport(members: Members, collector: EntryCollector) -> Transport:
 def _resolve_transport(
     said: Transport, url: str, command: str, collector: EntryCollector
 ) -> Transport:
-    """Return the transport that the description agrees on; "" when it doesn't."""
+    """Return the transport of a server; "" if it is ambiguous or incomplete."""
     if url and command and not said:
         detail = format_message("It has both `{url}` and `command`.", url=url)
         remedy = 'Keep one of them, or say which: "type": "http" or "stdio".'
@@ -292,7 +292,7 @@ def _read_stdio_config(
     secrets = tuple(
         SecretValue("env", name, value)
         for name, text in collector.texts(members.get("env"), "env")
-        # An empty variable is a value, too.
+        # Variables may be empty.
         if (value := collector.secret(text, f"env.{name}") if text else "") is not None
     )
     return endpoint, secrets
@@ -316,7 +316,7 @@ def _read_command(members: Members, collector: EntryCollector) -> tuple[str, lis
 
 
 def _split(text: str, collector: EntryCollector) -> list[str]:
-    """Split a command line that was written as one text."""
+    """Split a command line written as one string."""
     if not re.search(r"\s", text.strip()):
         return [text.strip()]
     try:
@@ -407,7 +407,7 @@ def _read_auth_config(members: Members, collector: EntryCollector) -> ImportAuth
 
 
 def _flatten_lists(node: SourceNode) -> SourceNode:
-    """Return an object whose lists of scopes are texts with blanks, as OAuth writes them."""
+    """Return an object with its lists joined by spaces, like OAuth scopes."""
     members = []
     for name, line, value in node.members:
         if isinstance(value.value, list):
@@ -450,7 +450,7 @@ def _has_no_auth(members: Members) -> bool:
 
 
 def _choose_name(found: ServerNode, endpoint: Mapping[str, Any], collector: EntryCollector) -> str:
-    """Return the server's name; one that has none is named after where it is."""
+    """Return the server's name, derived from its host or package if missing."""
     if found.name is not None:
         return found.name.strip()
     name = _derive_host_name(endpoint.get("url", "")) or _derive_package_name(
@@ -495,12 +495,12 @@ def parse(
     values: Mapping[str, str] | None = None,
     taken_over: Collection[str] = (),
 ) -> tuple[ImportEntry, ...]:
-    """Return the servers that `text` describes, each with its problems; nothing is added.
+    """Return the servers in `text`, each with its problems.
 
-    `values` fill `${NAME}` (a person's answers, or the CLI's environment); `taken_over` are members
-    that the caller itself understands, so that nothing is said of leaving them out. Raises
-    `Invalid` about the whole text: `broken_json`, `broken_yaml`, `unsupported_yaml`, `too_large`,
-    `too_deep`, `nothing_to_import`, `not_a_configuration`, `too_many_servers`.
+    `values` fill `${NAME}` (a person's input, or the CLI's environment); `known_fields` are handled
+    by the caller and not reported as unused. Raises `InvalidInput` about the whole text:
+    `broken_json`, `broken_yaml`, `unsupported_yaml`, `too_large`, `too_deep`, `nothing_to_import`,
+    `not_a_configuration`, `too_many_servers`.
     """
     reading = read_yaml(text) if is_yaml(text) else read(text)
     document = detect_servers(reading.root)
@@ -526,7 +526,7 @@ def parse(
 
 
 def _validate_name(entry: ImportEntry, before: list[ImportEntry]) -> tuple[Problem, ...]:
-    """Return what is wrong with a name by itself or beside those that came before it."""
+    """Return the problem with a name by itself or compared with earlier entries."""
     same = next((other for other in before if other.name == entry.name and entry.name), None)
     try:
         check_name(entry.name, [other.name for other in before])
@@ -540,7 +540,7 @@ def _validate_name(entry: ImportEntry, before: list[ImportEntry]) -> tuple[Probl
 
 
 def _read_input_labels(inputs: SourceNode | None) -> Labels:
-    """Return what VS Code's `inputs` call their ids, and which of them are passwords."""
+    """Return label and password flag of VS Code's `inputs`, by ID."""
     labels: dict[str, tuple[str, bool]] = {}
     for item in inputs.items if inputs else ():
         described = item.plain()

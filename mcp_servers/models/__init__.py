@@ -1,4 +1,4 @@
-"""Rows of the registry: servers, secrets, definitions, presets, health, grants, watches, rounds."""
+"""Models of servers, definitions, presets, health, OAuth, subscriptions and bulk jobs."""
 
 from mcp_servers.models.bulk_jobs import Round, Stop
 from mcp_servers.models.definitions import Definition

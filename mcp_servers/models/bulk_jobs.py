@@ -1,4 +1,4 @@
-"""BulkJob, BulkJobItem."""
+"""Models of bulk jobs on servers."""
 
 from django.conf import settings
 from django.db import models
@@ -8,13 +8,13 @@ from bonobot.accounts.models.abstract_models import OrganizationModel
 
 
 class Round(OrganizationModel):
-    """What one person asked to be done to many servers; its stops say how far it is.
+    """A bulk job: an action on many servers; its stops have the progress.
 
-    `held_until` is the lease of the worker that goes it; who finds it over takes the round up.
+    `held_until` is the lease of the worker; another worker continues the job once it has expired.
     """
 
     class Kind(models.TextChoices):
-        """What is done at each server."""
+        """The action on each server."""
 
         TEST = "test", _("Test the connection")
         REFRESH = "refresh", _("Refresh what they offer")
@@ -39,14 +39,14 @@ class Round(OrganizationModel):
 
 
 class Stop(models.Model):
-    """One server of a round: what is to be done with it, and what came of it.
+    """One server of a bulk job, with its state and result.
 
-    The server's id and name are copied: a stop outlives the server that it removed. `said` holds
-    what was confirmed, such as the digests that are approved.
+    The server's ID and name are copied, because the job may delete the server. `said` has what the
+    person confirmed, such as the digests to approve.
     """
 
     class State(models.TextChoices):
-        """How far it is."""
+        """The progress of one server."""
 
         WAITING = "waiting", _("waiting")
         RUNNING = "running", _("running")

@@ -1,4 +1,4 @@
-"""Definition: what a server declared, and what a person pinned of it."""
+"""Model of definitions: what a server declared, and what a person approved."""
 
 from typing import ClassVar
 
@@ -9,42 +9,42 @@ from django.utils.translation import gettext_lazy as _
 from bonobot.accounts.models.abstract_models import GovernedModel, GovernedQuerySet
 
 NAME_LENGTH = 512
-# Declared, and not what a person pinned; `fault` is looked at beside it (a text of any length has
-# no place in an index).
+# Declared and not approved; `fault` is checked separately, because an index can't contain text of
+# any length.
 UNPINNED = Q(present=True) & ~Q(pinned_digest=F("digest"))
 WAITING = UNPINNED & Q(fault="")
 
 
 class DefinitionQuerySet(GovernedQuerySet):
-    """Definitions by what may become of them. `state` of the model says the same of one row."""
+    """Filters for definitions by state, with the same rules as `Definition.state`."""
 
     def tools(self) -> "DefinitionQuerySet":
-        """Keep the tools."""
+        """Keep tools."""
         return self.filter(kind=Definition.Kind.TOOL)
 
     def sound(self) -> "DefinitionQuerySet":
-        """Keep those that nothing forbids."""
+        """Keep definitions without a fault."""
         return self.filter(fault="")
 
     def callable(self) -> "DefinitionQuerySet":
-        """Keep those that are pinned as they stand, switched on and still declared."""
+        """Keep definitions that are approved as declared, enabled and present."""
         return self.sound().filter(
             ~Q(pinned_digest=""), pinned_digest=F("digest"), enabled=True, present=True
         )
 
     def waiting(self) -> "DefinitionQuerySet":
-        """Keep those that wait for a person: new, or changed since they were pinned."""
+        """Keep definitions that wait for review: new, or changed since their approval."""
         return self.filter(WAITING)
 
     def for_deciding(self) -> "DefinitionQuerySet":
-        """Read what deciding and calling need: a pin is as long as the declaration itself."""
+        """Load only the fields for decisions and calls: `pinned` is as long as `payload`."""
         return self.only(
             *("organization", "server", "kind", "name", "payload", "digest", "schema_verdict"),
             *("fault", "pinned_digest", "labels", "enabled", "present"),
         )
 
     def in_state(self, state: str) -> "DefinitionQuerySet":
-        """Keep those in one `Definition.State`, by the rules of the model's `state`."""
+        """Keep definitions in one `Definition.State`, by the rules of `Definition.state`."""
         offered = self.sound().filter(present=True)
         pinned = ~Q(pinned_digest="")
         return {
@@ -59,16 +59,16 @@ class DefinitionQuerySet(GovernedQuerySet):
 class Definition(GovernedModel):
     """A tool, resource, resource template, prompt or the instructions, as declared by the server.
 
-    `payload` is the whole declaration with `digest` over all its fields; `pinned` and
-    `pinned_digest` are what a person approved. Callable means: both digests equal.
-    A definition that disappeared keeps its pin. `fault` says why it can never be used.
+    `payload` is the whole declaration, `digest` is over all its fields; `pinned` and
+    `pinned_digest` are what a person approved. A definition is callable if both digests are equal.
+    A definition that disappears keeps its approval. `fault` says why it can never be used.
     """
 
-    # Schemas are large and read often; each change of one makes it anew.
+    # Schemas are large and read often, and a change replaces the whole value.
     watches_in_place = False
 
     class Kind(models.TextChoices):
-        """MCP's kinds of offers."""
+        """The kinds of definitions in MCP."""
 
         TOOL = "tool", _("tool")
         RESOURCE = "resource", _("resource")
@@ -77,7 +77,7 @@ class Definition(GovernedModel):
         INSTRUCTIONS = "instructions", _("instructions")
 
     class State(models.TextChoices):
-        """Derived, never stored."""
+        """The review state; computed, never stored."""
 
         APPROVED = "approved", _("approved")
         PENDING = "pending", _("waits for approval")
@@ -101,7 +101,7 @@ class Definition(GovernedModel):
     schema_verdict = models.CharField(max_length=10, blank=True, default="")
     fault = models.TextField(_("fault"), blank=True, default="")
     findings = models.JSONField(_("findings"), default=list, blank=True)
-    # The rules that it was read with (`scanning.version`); 0: before there were versions.
+    # The version of the scan rules (`scanning.definitions`); 0: before there were versions.
     rules_version = models.PositiveIntegerField(default=0, db_default=0, editable=False)
     pinned = models.JSONField(_("approved declaration"), null=True, blank=True)
     pinned_digest = models.CharField(max_length=64, blank=True, default="")
@@ -124,7 +124,7 @@ class Definition(GovernedModel):
             ),
         )
         indexes = (
-            # The catalogue is searched by this alone: its rows are long, and there are many.
+            # Covers the search of definitions: there are many, and the rows are long.
             models.Index(
                 fields=["organization", "kind", "name", "server"], name="definition_by_names"
             ),
@@ -132,8 +132,8 @@ class Definition(GovernedModel):
             models.Index(
                 fields=["organization", "server"], name="definition_waiting", condition=UNPINNED
             ),
-            # PostgreSQL counts what waits without a look at the rows. To SQLite, which doesn't know
-            # what a parameter will be when it chooses an index, the one before is all there is.
+            # PostgreSQL counts pending reviews with this index only. SQLite chooses an index before
+            # it knows the parameters, so it can only use the previous one.
             models.Index(
                 fields=["organization", "server", "pinned_digest"],
                 name="definition_waits",
@@ -146,7 +146,7 @@ class Definition(GovernedModel):
 
     @property
     def state(self) -> State:
-        """Say what may become of it; the same rules as the querysets."""
+        """Return the review state, by the same rules as the queryset."""
         if self.fault:
             return self.State.REFUSED
         if not self.present:

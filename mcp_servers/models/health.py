@@ -1,4 +1,4 @@
-"""Check, ErrorOutput, Outage, UnmonitoredPeriod."""
+"""Models of health checks, error output, outages and unmonitored periods."""
 
 from django.db import models
 from django.db.models import Q
@@ -8,10 +8,10 @@ from bonobot.accounts.models.abstract_models import OrganizationModel
 
 
 class Check(OrganizationModel):
-    """One contact with a server: when, how long, and what went wrong."""
+    """One contact with a server: time, latency and error."""
 
     class Kind(models.TextChoices):
-        """Why we asked."""
+        """The reason for the contact."""
 
         HEALTH = "health", _("health check")
         DISCOVERY = "discovery", _("discovery")
@@ -37,11 +37,11 @@ class Check(OrganizationModel):
 
 
 class ErrorOutput(OrganizationModel):
-    """What one child of a stdio server wrote to stderr last, in whatever process it ran.
+    """The last stderr output of one child process of a stdio server.
 
-    The id is the child's own. `text` is at most 64 KiB of characters, without secrets and terminal
-    sequences, hidden characters made visible. `ended` says how the child ended, or why it could not
-    be started; blank while it runs. An observation: no decision depends on it.
+    The ID is the child's own. `text` has at most 64 Ki characters, without secrets and terminal
+    sequences, with hidden characters made visible. `ended` says how the child ended, or why it
+    could not be started; blank while it runs.
     """
 
     server = models.ForeignKey(
@@ -62,7 +62,7 @@ class ErrorOutput(OrganizationModel):
 
 
 class Outage(OrganizationModel):
-    """A time in which a server was away or closed to us, and why; it is open while that lasts."""
+    """A period in which a server was unavailable or refused us; no `ended_at` while it lasts."""
 
     server = models.ForeignKey(
         "mcp_servers.Server", on_delete=models.CASCADE, related_name="outages"
@@ -92,10 +92,9 @@ class Outage(OrganizationModel):
 
 
 class Unasked(OrganizationModel):
-    """A time in which nobody asked a server: no worker ran, or it was switched off.
+    """A period without contacts with a server: no worker ran, or it was disabled.
 
-    Nothing is known of such a time. It is written by the contact that ends it; what lasts is read
-    from the server's own row.
+    It is saved by the contact that ends it; a current period follows from the server's own row.
     """
 
     server = models.ForeignKey(

@@ -1,7 +1,7 @@
-"""OAuthGrant, OAuthClient, OAuthLogin.
+"""Models of OAuth tokens, client registrations and logins at servers.
 
-Tokens are sealed in rows of their own: their expiry is known after a restart, every process sees
-the same ones, and a lease on the row lets one process at a time ask for new ones.
+Tokens are encrypted in the database, so that all processes share them; a lease on the row lets one
+process at a time renew them.
 """
 
 from datetime import datetime, timedelta
@@ -16,7 +16,7 @@ from bonobot.accounts.models.abstract_models import OrganizationModel
 from bonobot.core.crypto.encrypted_fields import SealedTextField
 from mcp_servers.models.servers import Server
 
-# A token that ends while it is on its way is refused: ask for the next one a little earlier.
+# Renew tokens this long before they expire, because a request takes time.
 EARLY = timedelta(seconds=30)
 ISSUER_LENGTH = 500
 
@@ -24,10 +24,10 @@ ISSUER_LENGTH = 500
 class OAuthGrant(OrganizationModel):
     """The tokens of one server for one subject: the organization, or one person.
 
-    `binding` is a digest of the URL and sign-in that the tokens were given for; under another one
-    they are worth nothing. `version` counts what was stored, so that who was refused with one
-    version knows whether somebody has renewed it meanwhile. `signed_in_at` is the last login, which
-    may have been another account's; None where no person signs in.
+    `binding` is a digest of the URL and sign-in that the tokens were issued for; with another one
+    they are invalid. `version` counts renewals, so that a process whose token was rejected knows
+    whether another one has renewed it. `signed_in_at` is the last login, possibly of another
+    account; None if no person signs in.
     """
 
     server = models.ForeignKey(Server, on_delete=models.CASCADE, related_name="grants")
@@ -66,14 +66,14 @@ class OAuthGrant(OrganizationModel):
         )
 
     def alive(self, now: datetime | None = None) -> bool:
-        """Tell whether a token can be sent, or another one asked for without a person."""
+        """Tell whether the access token can be sent or renewed without a person."""
         return self.usable(now) or bool(self.refresh_token)
 
 
 class OAuthClient(OrganizationModel):
-    """Who we are at one authorization server that registered us by itself (RFC 7591).
+    """Our dynamic client registration at one authorization server (RFC 7591).
 
-    Kept by issuer and never used at another one.
+    Never used with another issuer.
     """
 
     issuer = models.CharField(max_length=ISSUER_LENGTH)
@@ -99,10 +99,10 @@ class OAuthClient(OrganizationModel):
 
 
 class OAuthLogin(OrganizationModel):
-    """A login on its way through a browser: single use, ten minutes, one person, one session.
+    """A pending browser login: single use, ten minutes, one person, one session.
 
-    The state itself is not kept, only its digest; the issuer and whether it names itself in its
-    answer (RFC 9207) are recorded before anybody is sent there.
+    Only the digest of the state is stored; the issuer, and whether it identifies itself in the
+    response (RFC 9207), are recorded before the redirect.
     """
 
     LIFETIME: ClassVar[timedelta] = timedelta(minutes=10)

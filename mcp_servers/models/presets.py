@@ -1,4 +1,4 @@
-"""Preset: a ready server entry that a person completes and adds."""
+"""Model of presets."""
 
 import uuid
 from typing import ClassVar
@@ -14,7 +14,7 @@ STDIO = "stdio"
 
 
 class PresetQuerySet(GovernedQuerySet):
-    """Presets as an organization sees them."""
+    """Filters for presets."""
 
     def offered_to(self, organization_id: uuid.UUID) -> "PresetQuerySet":
         """Keep platform presets and the organization's own."""
@@ -22,15 +22,15 @@ class PresetQuerySet(GovernedQuerySet):
         return self.filter(models.Q(organization__isnull=True) | own)
 
     def named(self, organization_id: uuid.UUID, slug: str) -> "Preset | None":
-        """Return the one that a slug means there: the organization's own before the platform's."""
+        """Return the preset with this slug, the organization's own before the platform's."""
         offered = self.offered_to(organization_id).filter(slug=slug)
         return offered.order_by(models.F("organization").desc(nulls_last=True)).first()
 
     def enabled_for(self, organization_id: uuid.UUID) -> "PresetQuerySet":
-        """Keep those that the organization may use.
+        """Keep presets that the organization may use.
 
-        The catalogue's stdio presets start programs on this host: each one has to be enabled for
-        an organization. All others need nothing.
+        The catalog's stdio presets start programs on this host, so they have to be enabled for
+        each organization; all others are always enabled.
         """
         links = Preset.enabled_for.through._default_manager
         enabled = links.filter(preset=models.OuterRef("pk"), organization=organization_id)
@@ -38,21 +38,20 @@ class PresetQuerySet(GovernedQuerySet):
         return self.filter(~needs_enabling | models.Exists(enabled))
 
     def platform(self) -> "PresetQuerySet":
-        """Keep those that come from the shipped catalogue."""
+        """Keep presets of the shipped catalog."""
         return self.filter(organization__isnull=True)
 
 
 class Preset(Governed):
-    """A platform preset (no organization; loaded from the catalogue) or an organization's own.
+    """A platform preset (no organization; loaded from the catalog) or an organization's own.
 
-    `endpoint_config` may hold `${PARAMETER}`; `parameters` describes each one. `proof` says why we
-    believe that the server exists: a registry name with version, or the vendor's documentation.
-    `resolution` is what a registry said of the package when it was asked last: `state`, `detail`,
-    `asked_at`; empty until then. `replaces` names what it stands in for: names in use elsewhere
-    that don't exist. `catalogue` is the digest of the file that a platform row was loaded from.
-    A server's tools are labelled by what its preset says of them: decisions depend on it.
-    `enabled_for` holds the organizations that a platform administrator enabled a stdio preset of
-    the catalogue for; it says nothing of other presets.
+    `endpoint_config` may contain `${PARAMETER}`, described in `parameters`. `proof` shows that the
+    server exists: a package name with version, or the vendor's documentation. `resolution` is the
+    last result of the registry: `state`, `detail`, `asked_at`; empty before the first check.
+    `replaces` are nonexistent package names that it is an alternative for. `catalogue` is the
+    digest of the file that a platform row was loaded from. `labels` are the flow labels of its
+    tools; policy decisions depend on them. `enabled_for` are the organizations that may use a stdio
+    preset of the catalog; it is unused for other presets.
     """
 
     observed_fields: ClassVar[frozenset[str]] = frozenset({"resolution"})
@@ -109,23 +108,23 @@ class Preset(Governed):
 
     @classmethod
     def organizations_of(cls, rows: models.QuerySet) -> set[uuid.UUID]:
-        """Return the organizations that have servers made from some presets (a query)."""
+        """Return the organizations with servers created from some presets (1 query)."""
         server = apps.get_model("mcp_servers", "Server")
         made = server._default_manager.filter(preset__in=rows.order_by().values("pk"))
         return set(made.values_list("organization_id", flat=True).distinct())
 
     def governed(self) -> set[uuid.UUID]:
-        """Return the organizations that have servers made from it (a query, once it is stored)."""
+        """Return the organizations with servers created from it (1 query if it is stored)."""
         if self._state.adding:
             return set()
         return self.organizations_of(type(self)._default_manager.filter(pk=self.pk))
 
     @property
     def needs_enabling(self) -> bool:
-        """Tell whether organizations may use it only once it was enabled for them."""
+        """Tell whether it has to be enabled for each organization."""
         return self.organization_id is None and self.transport_type == STDIO
 
     @property
     def gone(self) -> bool:
-        """Tell whether its registry no longer knew its package when it was asked last."""
+        """Tell whether its package was missing from the registry at the last check."""
         return bool(self.resolution.get("state") == "gone")

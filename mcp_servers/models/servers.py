@@ -1,4 +1,4 @@
-"""Server, Secret, Launcher, ApiDocument."""
+"""Models of servers, their secrets and documents, and allowed launchers."""
 
 import hashlib
 import uuid
@@ -18,49 +18,48 @@ from bonobot.core.crypto.encrypted_fields import SealedTextField
 
 
 class ServerQuerySet(GovernedQuerySet):
-    """Servers as lists and tasks want them."""
+    """Filters for servers."""
 
     def enabled(self) -> "ServerQuerySet":
-        """Keep those that are switched on."""
+        """Keep enabled servers."""
         return self.filter(enabled=True)
 
     def going(self) -> "ServerQuerySet":
-        """Keep those that are switched on, of organizations that are not halted."""
+        """Keep enabled servers of organizations that are not halted."""
         return self.enabled().filter(organization__halted_at=None)
 
     def pool(self) -> "ServerQuerySet":
-        """Keep the organization's own; private servers of agents are left out."""
+        """Keep servers of the organization's pool, without agents' private ones."""
         return self.filter(scope_id=models.F("organization_id"))
 
     def in_scope(self, scope_id: Any) -> "ServerQuerySet":
-        """Keep those of one scope: the organization's pool or one agent's private servers."""
+        """Keep servers of one scope: the organization's pool or an agent."""
         return self.filter(scope_id=scope_id)
 
     def due(self) -> "ServerQuerySet":
-        """Keep servers that are going and whose next check has come."""
+        """Keep operational servers whose next check is due."""
         soon = models.Q(next_check_at__isnull=True) | models.Q(next_check_at__lte=timezone.now())
         return self.going().filter(soon)
 
 
 class Server(GovernedModel):
-    """A registered server, in the organization's pool or private to one agent; an API
-    that an OpenAPI document describes is one, too.
+    """A registered MCP server or REST API, in the organization's pool or private to one agent.
 
-    `scope_id` is the organization's or the owning agent's id (copied: agents live above). Names are
-    unique in their scope. The configuration keeps what is public; values of headers, environment
-    and credentials are `Secret` rows. What was found out on the wire (`era`, `discovery`, status)
-    is observed, never decided upon by itself.
+    `scope_id` is the organization's or the owning agent's ID (no foreign key, because `agents`
+    depends on this app). Names are unique in their scope. The configuration is public; values of
+    headers, environment and credentials are `Secret` rows. `era`, `discovery` and status are
+    observed on the connection.
     """
 
     class Transport(models.TextChoices):
-        """What a person chooses; HTTP+SSE is detected."""
+        """The configured transport; HTTP+SSE is detected."""
 
         STDIO = "stdio", "stdio"
         HTTP = "http", "HTTP"
         OPENAPI = "openapi", "OpenAPI"
 
     class Auth(models.TextChoices):
-        """How we sign in to the server."""
+        """How Bonobot signs in to the server."""
 
         NONE = "none", _("none")
         BEARER = "bearer_token", _("bearer token")
@@ -75,7 +74,7 @@ class Server(GovernedModel):
         ALWAYS = "always", _("everything is trusted, always")
 
     class Confinement(models.TextChoices):
-        """What a stdio server must run in; it isn't started with less protection."""
+        """The required sandbox of a stdio server; it isn't started with less."""
 
         SANDBOX = "sandbox", _("sandbox: its organization's own folders, and nothing else of ours")
         NONE = "none", _("what this machine offers")
@@ -83,21 +82,21 @@ class Server(GovernedModel):
         BUBBLEWRAP = "bubblewrap", _("bubblewrap: files can only be read")
 
     class Network(models.TextChoices):
-        """What a confined stdio server reaches."""
+        """The network access of a sandboxed stdio server."""
 
         EGRESS = "egress", _("by the egress rules, never this machine")
         HOST = "host", _("all that this machine reaches")
         NONE = "none", _("nothing but its own loopback")
 
     class Sampling(models.TextChoices):
-        """Whether the server may use the agent's model for itself."""
+        """Whether the server may use the agent's model (MCP sampling)."""
 
         OFF = "off", _("no")
         ASK = "ask", _("a person is asked each time")
         ALLOW = "allow", _("yes, within its tokens")
 
     class Status(models.TextChoices):
-        """What the last contact showed."""
+        """The result of the last contact."""
 
         CONNECTING = "connecting", _("connecting")
         CONNECTED = "connected", _("connected")
@@ -249,16 +248,16 @@ class Server(GovernedModel):
 
     @property
     def by_person(self) -> bool:
-        """Tell whether each person signs in to this server for themselves."""
+        """Tell whether each person signs in to this server separately."""
         return self.interactive and self.auth_config.get("per") == "user"
 
     @property
     def speaks_mcp(self) -> bool:
-        """Tell whether it is an MCP server; an API is asked in its own way."""
+        """Tell whether it is an MCP server, not an API."""
         return self.transport_type != self.Transport.OPENAPI
 
     def related_secret_marks(self) -> dict[str, str]:
-        """Return what tells its secrets from others, by the part of it that they belong to."""
+        """Return markers that change with the secrets, by configuration field."""
         marks: dict[str, list[str]] = {"auth_config": [], "endpoint_config": []}
         for secret in self.secrets.all():
             signs_in = secret.placement == Secret.Placement.AUTH
@@ -273,13 +272,13 @@ class Server(GovernedModel):
 
 
 class Secret(GovernedModel):
-    """One sealed value of a server: a header, an environment variable, or a credential part.
+    """An encrypted value of a server: a header, an environment variable or a credential.
 
-    The name is public, the value is written and never read back by a surface.
+    The name is public; no interface returns the value.
     """
 
     class Placement(models.TextChoices):
-        """Where the value goes when a connection is made."""
+        """Where the value is used."""
 
         HEADER = "header", _("HTTP header")
         ENV = "env", _("environment variable")
@@ -306,9 +305,9 @@ class Secret(GovernedModel):
 
 
 class ApiDocument(OrganizationModel):
-    """The text of a document as it was given or fetched, at most 4 MiB; lists never read it.
+    """The OpenAPI document of a server, at most 4 MiB; a table of its own, so lists don't load it.
 
-    What is called is in the definitions that were approved: a change here changes no request.
+    Requests are built from approved definitions: a change here changes no request.
     """
 
     server = models.OneToOneField(Server, on_delete=models.CASCADE, related_name="document")
@@ -326,7 +325,7 @@ class ApiDocument(OrganizationModel):
 
 
 def keep_document(server: Server, text: str | None, etag: str = "") -> None:
-    """Write a server's document; None keeps what is stored."""
+    """Save a server's document; None keeps the stored one."""
     if text is not None:
         ApiDocument.objects.update_or_create(
             server=server,
@@ -341,21 +340,20 @@ def keep_document(server: Server, text: str | None, etag: str = "") -> None:
 
 
 def find_document(server: Server) -> ApiDocument | None:
-    """Return a server's document, if it has one yet."""
+    """Return a server's document, if it has one."""
     found: ApiDocument | None = ApiDocument.objects.filter(server=server).first()
     return found
 
 
 def hash_document(text: str) -> str:
-    """Return SHA-256 over a document's text."""
+    """Return the SHA-256 digest of a document's text."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 class Launcher(models.Model):
-    """One entry of the platform's allow-list, beside those of `BONOBOT_LAUNCHERS`.
+    """An entry of the platform's launcher allowlist, in addition to `BONOBOT_LAUNCHERS`.
 
-    Whoever may choose a program can run code on this host, so only a platform administrator adds
-    one.
+    Launchers run code on this host, so only a platform administrator may create one.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)

@@ -1,4 +1,4 @@
-"""Change and resource subscriptions."""
+"""Models of subscriptions to changes of servers and resources."""
 
 from django.db import models
 from django.utils.translation import gettext_lazy as _
@@ -7,17 +7,17 @@ from bonobot.accounts.models.abstract_models import OrganizationModel
 
 
 class Followed(OrganizationModel):
-    """Who has the server tell of a resource, whether it does, and how often it has.
+    """A subscription to a resource of a server, with its state and number of changes.
 
-    `holder` is the process that has it told, `beat_at` its sign of life (a lease); `wanted_at` is
-    when some process last said that a client of its wants to be told. Clients compare `changes`.
+    `holder` is the subscribed process, `beat_at` its last heartbeat (a lease); `wanted_at` is when
+    a process last reported a subscribed client. Clients compare `changes`.
 
-    `subject` is the person through whose login it is told, where each signs in to the server for
-    themselves; None where it is the same for all. `digest` is of both, the URI and the subject.
+    `subject` is the person whose sign-in is used, if each person signs in to the server separately;
+    None if it is the same for all. `digest` is over the URI and the subject.
     """
 
     class State(models.TextChoices):
-        """What the server says to being asked to tell of it."""
+        """The server's answer to the subscription."""
 
         ASKED = "asked", "asked"
         GRANTED = "granted", "granted"
@@ -48,12 +48,12 @@ class Followed(OrganizationModel):
 
 
 class Watch(OrganizationModel):
-    """Who listens to a server, what was heard, and whether its catalogue has to be read again.
+    """The change notification stream of a server, and whether its definitions are stale.
 
-    `asks` names the lists whose changes the server says that it tells over HTTP. `holder` is the
-    process that listens, `beat_at` its sign of life (a lease); `refused_at` says that the server
-    has no such stream after all. `stale_at` is when the catalogue was last said to be out of date,
-    `reread_after` the moment before which it is not read again.
+    `asks` names the lists for which the server announces changes over HTTP. `holder` is the
+    listening process, `beat_at` its last heartbeat (a lease); `refused_at` is set if the server has
+    no such stream after all. `stale_at` is the time of the last change notification; discovery
+    doesn't run before `reread_after`.
     """
 
     server = models.OneToOneField(

@@ -1,8 +1,6 @@
-"""OAuth 2.1 towards upstream servers: how calls get a bearer token of their own.
+"""OAuth 2.1 client for upstream servers.
 
-A server whose sign-in is `oauth2` is reached through an `OAuthEndpoint`: each HTTP request to it is
-signed right before it leaves, with a token that was given for that server and subject alone. What
-callers present to Bonobot never travels on. Decisions (`metadata`, `types`, `auth_config`) are
-pure, rows are the truth (`grants`), and all that is asked of anybody goes through egress
-(`http`).
+A server with the sign-in `oauth2` is reached through an `OAuthEndpoint`: each HTTP request gets a
+token issued for that server and subject only. Tokens that callers present to Bonobot are never
+forwarded. `grants` holds the stored state, and all requests go through the egress rules (`http`).
 """

@@ -1,13 +1,12 @@
-"""Obtain, refresh, attach bearer tokens.
+"""Obtain access tokens, refresh them and add them to requests.
 
-Within a process those who wait share one task; across processes a lease on the grant's row lets one
-of them ask, and the others read what it stored. The task outlives its callers: a call that is
-cancelled must not lose a refresh token that was rotated meanwhile.
+Within a process, callers share one refresh task; across processes, a lease on the grant's row lets
+one process refresh, and the others read what it stored. The task outlives its callers, so that a
+canceled call can't lose a rotated refresh token.
 
-A request that is refused with 401 was not executed: the token is renewed once and the request goes
-out once more. With 403 and `insufficient_scope` it is the same, with more scopes. The token is no
-part of what tells connections apart, so sessions survive its renewal; the subject is, so that no
-two people share one.
+A request rejected with 401 was not executed: the token is refreshed and the request sent once more.
+The same applies to 403 with `insufficient_scope`, with more scopes. Connections are not keyed by
+token, so sessions survive a refresh, but by subject, so that no two people share one.
 """
 
 import asyncio
@@ -47,10 +46,10 @@ from mcp_servers.oauth_client.types import (
 )
 
 EXCHANGE_S = 45.0  # shorter than the lease
-WAIT_S = 70.0  # longer than the lease, so that a dead holder's is waited out
+WAIT_S = 70.0  # longer than the lease, so that the lease of a dead process expires meanwhile
 LOOK_AGAIN_S = 0.1
 
-# Its own: nobody who seeds the one that all share decides when others look again.
+# Separate from the shared generator, so that seeding that one does not affect polling.
 _CHANCE = SystemRandom()
 
 _Key = tuple[Runtime, str, str, int, str]
@@ -58,19 +57,19 @@ _running: dict[_Key, Future[AccessToken | Problem]] = {}
 
 
 def login_url(account: OAuthAccount) -> str:
-    """Return where a person signs in to the account's server."""
+    """Return the URL where a person signs in to the account's server."""
     return login_address(account.server_id)
 
 
 def login_address(server_id: UUID) -> str:
-    """Return where a person signs in to a server."""
+    """Return the URL where a person signs in to a server."""
     return f"{settings.BONOBOT_URL}/oauth/start/{server_id}"
 
 
 async def get_access_token(account: OAuthAccount) -> AccessToken:
-    """Return a token that holds; raises `OAuthProblem` (`needs_reauth` where a person is needed).
+    """Return a valid token; raises `OAuthProblem` (`needs_reauth` if a person must sign in).
 
-    On the loop of `runtime()` only.
+    Only on the loop of `get_runtime()`.
     """
     grant, found = await get_runtime().orm(_load_grant_token, account)
     if found is not None:
@@ -81,21 +80,21 @@ async def get_access_token(account: OAuthAccount) -> AccessToken:
 async def replace_refused_token(
     account: OAuthAccount, refused: AccessToken, challenge: BearerChallenge | None
 ) -> AccessToken:
-    """Return another token than the one that was refused with 401."""
+    """Return a new token in place of one rejected with 401."""
     return await _await_refresh(account, refused.version, challenge, "")
 
 
 async def extend_token_scope(
     account: OAuthAccount, refused: AccessToken, challenge: BearerChallenge
 ) -> AccessToken:
-    """Return a token with the scopes that a challenge asks for beside those asked for before.
+    """Return a token with the scopes of a challenge in addition to those requested before.
 
-    Raises `LoginNeeded` where only a person can agree to more, or more was asked for in vain.
+    Raises `LoginNeeded` if a person must grant them, `OAuthProblem` if they were requested already.
     """
     grant, _found = await get_runtime().orm(_load_grant_token, account)
     before = parse_scopes(f"{grant.wanted_scope} {grant.scope}") or account.scopes
     wanted = join_scopes(before, challenge.scopes)
-    # Where a person signed in, only what was granted counts: what is wanted may still be to come.
+    # For sign-ins by a person only granted scopes count: wanted ones may not be granted yet.
     had = grant.scope if account.interactive else grant.wanted_scope
     in_vain = set(challenge.scopes) <= set(parse_scopes(had))
     if account.interactive and not in_vain:
@@ -111,10 +110,9 @@ async def extend_token_scope(
 
 
 async def get_signed_in_account(account: OAuthAccount) -> OAuthAccount:
-    """Return the account of a member whose login still holds, for what nobody in particular asks.
+    """Return the account of any signed-in member, for background discovery and health checks.
 
-    Discovery and health checks in the background go by it: who has to sign in again is passed over.
-    Raises `LoginNeeded` where nobody is left.
+    Raises `LoginNeeded` if no member is signed in.
     """
     for subject in await get_runtime().orm(grants.list_signed_in_members, account):
         theirs = replace(account, subject=subject)
@@ -152,7 +150,7 @@ async def _await_refresh(
 async def _refresh_token(
     account: OAuthAccount, version: int, challenge: BearerChallenge | None, scope: str
 ) -> AccessToken | Problem:
-    """Renew, or wait for whoever does; failures are returned, since many wait for them."""
+    """Refresh, or wait for another process to; return failures, as many callers share them."""
     holder, began, orm = uuid4(), timezone.now(), get_runtime().orm
     gives_up_at = time.monotonic() + WAIT_S
     remembered = began if account.interactive else began - grants.REMEMBERED
@@ -184,7 +182,7 @@ async def _refresh_under_lease(
     challenge: BearerChallenge | None,
     scope: str,
 ) -> AccessToken | Problem:
-    """Ask for new tokens under the lease, and write what came of it."""
+    """Request new tokens under the lease, and store the outcome."""
     orm = get_runtime().orm
     try:
         async with asyncio.timeout(EXCHANGE_S):
@@ -248,7 +246,7 @@ async def _send_refresh_request(
 
 
 async def _mark_login_ended(account: OAuthAccount, grant: OAuthGrant) -> Problem:
-    """Return what to say where there is nothing left to renew with."""
+    """Mark the server and return the error if there is no refresh token."""
     why = "The sign-in has ended." if grant.issuer else "Nobody has signed in yet."
     ended = _login(account, why)
     await _mark(account, ended)
@@ -256,7 +254,7 @@ async def _mark_login_ended(account: OAuthAccount, grant: OAuthGrant) -> Problem
 
 
 async def _mark(account: OAuthAccount, problem: Problem) -> None:
-    if account.subject == account.organization_id:  # one person's login is no task for all
+    if account.subject == account.organization_id:  # one person's login does not concern the others
         await get_runtime().orm(grants.mark, account, f"{problem} {problem.remedy}")
 
 
@@ -272,41 +270,41 @@ def _login(account: OAuthAccount, detail: str) -> LoginNeeded:
     return LoginNeeded(detail, remedy="Enter valid client credentials for this server.")
 
 
-TOKENS_KEPT = 4  # of one account, to take them out of what the server says
+TOKENS_KEPT = 4  # recent tokens of an account, masked in text from the server
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class OAuthEndpoint(ServerEndpoint):
-    """An endpoint whose requests are signed for an account."""
+    """An endpoint whose requests carry the token of an account."""
 
     account: OAuthAccount = field(repr=False)
 
     @cached_property
     def fingerprint(self) -> str:
-        """Tell configurations and subjects apart."""
-        # Not by `super()`, which would keep the bare one under the same name for a moment.
+        """Return a digest that changes with configuration and subject."""
+        # Not `super()`, which would cache the base fingerprint under the same name.
         bare: str = _compute_base_property("fingerprint", self)
         text = f"{bare}:{self.account.binding}:{self.account.subject}"
         return hashlib.sha256(text.encode()).hexdigest()
 
     @property
-    def secrets(self) -> tuple[str, ...]:  # not kept: tokens come and go
-        """Return every opened value: what is never sent to this server, and the token that was."""
+    def secrets(self) -> tuple[str, ...]:  # not cached: tokens change
+        """Return every decrypted value, the account's secrets and recently sent tokens."""
         return (*_compute_base_property("secrets", self), *self.account.secrets, *self.signer.sent)
 
     @cached_property
     def signer(self) -> "BearerTokenAuth":
-        """Return what signs this endpoint's requests."""
+        """Return the auth that adds tokens to this endpoint's requests."""
         return BearerTokenAuth(self.account)
 
     @property
     def auth(self) -> httpx2.Auth:
-        """Return what signs each request."""
+        """Return the auth of each request."""
         return self.signer
 
 
 class BearerTokenAuth(httpx2.Auth):
-    """Puts the account's token on a request, over whatever a configured header says."""
+    """Adds the account's token to requests, overriding a configured header."""
 
     def __init__(self, account: OAuthAccount) -> None:
         self._account = account
@@ -315,7 +313,7 @@ class BearerTokenAuth(httpx2.Auth):
     async def async_auth_flow(
         self, request: httpx2.Request
     ) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
-        """Sign, and sign once more where the first token was refused."""
+        """Add the token; retry once with a new one if it was rejected."""
         account = self._account
         try:
             held = await get_access_token(account)
@@ -344,19 +342,19 @@ def _compute_base_property(name: str, endpoint: ServerEndpoint) -> Any:
 
 
 def is_per_person(endpoint: ServerEndpoint) -> bool:
-    """Tell whether each person signs in to this server for themselves."""
+    """Return whether each person signs in to this server separately."""
     return isinstance(endpoint, OAuthEndpoint) and endpoint.account.by_person
 
 
 def find_person_id(endpoint: ServerEndpoint) -> UUID | None:
-    """Return the person whose login an endpoint is signed with; None where it isn't a person's."""
+    """Return the person whose login an endpoint uses; None if it isn't a person's."""
     if not isinstance(endpoint, OAuthEndpoint) or not endpoint.account.by_person:
         return None
     return endpoint.account.subject
 
 
 def build_person_endpoint(endpoint: ServerEndpoint, person: UUID | None) -> ServerEndpoint:
-    """Return the endpoint with the tokens of a person, where each signs in for themselves."""
+    """Return the endpoint with a person's tokens, if each person signs in separately."""
     if not isinstance(endpoint, OAuthEndpoint) or not endpoint.account.by_person:
         return endpoint
     if person is None:
@@ -373,9 +371,9 @@ def build_person_endpoint(endpoint: ServerEndpoint, person: UUID | None) -> Serv
 
 
 async def build_background_endpoint(endpoint: ServerEndpoint) -> ServerEndpoint:
-    """Return the endpoint as somebody who is signed in reaches it; the same for all others.
+    """Return the endpoint with any member's login, if each person signs in separately.
 
-    Raises `LoginNeeded` where each person signs in and nobody's login holds.
+    Raises `LoginNeeded` if no member is signed in.
     """
     if not isinstance(endpoint, OAuthEndpoint) or not endpoint.account.by_person:
         return endpoint

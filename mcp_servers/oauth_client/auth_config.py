@@ -1,4 +1,4 @@
-"""Checks auth_config of type oauth2."""
+"""Validation of an `auth_config` of type `oauth2`."""
 
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -16,9 +16,9 @@ CHOICES = {"grant": GRANTS, "per": PER}
 
 
 def list_required_secrets(members: Mapping[str, Any], stored: Collection[str]) -> frozenset[str]:
-    """Return the secrets that have to be there; one of two kinds is enough.
+    """Return the required secrets; a private key replaces the client secret.
 
-    Raises `Invalid` for members that don't go together or aren't what they should be.
+    Raises `InvalidInput` for invalid fields and combinations.
     """
     interactive = _parse_choice(members, "grant") == "authorization_code"
     _parse_choice(members, "per")
@@ -47,13 +47,13 @@ def list_required_secrets(members: Mapping[str, Any], stored: Collection[str]) -
 
 
 def list_replaced_secrets(members: Mapping[str, Any]) -> frozenset[str]:
-    """Return the stored secrets that what is given replaces: a key a secret, and back."""
+    """Return the stored secrets that entered ones replace (a key a secret, and vice versa)."""
     given = frozenset(name for name in SEALED if _find_entered_value(members, name))
     return SEALED - given if len(given) == 1 else frozenset()
 
 
 def check_urls(members: Mapping[str, Any], *, allow_private: bool) -> None:
-    """Refuse URLs that could never be asked; raises `EgressDenied` with the field."""
+    """Raise `EgressDenied` with the field for URLs that the egress rules deny."""
     for name in ("token_url", "issuer"):
         if url := members.get(name):
             try:

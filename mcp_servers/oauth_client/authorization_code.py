@@ -1,7 +1,7 @@
-"""Login with PKCE, from button to grant.
+"""Sign-in with the authorization code grant and PKCE.
 
-The state belongs to one person and one browser session, works once and for ten minutes; the issuer
-is recorded before anybody is sent there, and compared with what comes back (RFC 9207).
+The state is valid for one person and browser session, once, for ten minutes. The issuer is stored
+before the redirect and compared with the one in the callback (RFC 9207).
 """
 
 import base64
@@ -50,7 +50,7 @@ SHOWN = 200
 
 
 class LoginRefused(Problem):
-    """A browser came back with something that can't be gone on with.
+    """The callback of a sign-in is not acceptable.
 
     Codes: `state_unknown`, `state_expired`, `state_used`, `state_foreign`, `iss_missing`,
     `iss_mismatch`, `login_refused`, `login_outdated`.
@@ -62,16 +62,16 @@ class LoginRefused(Problem):
 
 @dataclass(frozen=True)
 class LoginRedirect:
-    """Where to send the browser, and who is asked."""
+    """Where to redirect the browser, and the issuer there."""
 
     url: str
     issuer: str
 
 
 def get_login_account(principal: Principal, server: Server) -> OAuthAccount:
-    """Return the account that this person signs in for: the organization's, or their own.
+    """Return the account that this person signs in to: the organization's or their own.
 
-    Raises `Forbidden`, and `Conflict` (`no_login`) for a server that no person signs in to.
+    Raises `Forbidden`, and `Conflict` (`no_login`) for a server without sign-in by a person.
     """
     endpoint = build_endpoint(server)
     if not isinstance(endpoint, OAuthEndpoint) or not endpoint.account.interactive:
@@ -94,12 +94,12 @@ def get_login_account(principal: Principal, server: Server) -> OAuthAccount:
 
 
 def as_person(account: OAuthAccount, person: UUID) -> OAuthAccount:
-    """Return the account with a person's own tokens."""
+    """Return the account of one person."""
     return replace(account, subject=person)
 
 
 def begin(principal: Principal, server: Server, *, user_id: UUID, session: str) -> LoginRedirect:
-    """Record a login and return where it goes on; does network and ORM work, off the loop.
+    """Store a login and return its redirect; does network and ORM work, off the loop.
 
     Raises `OAuthProblem` (`pkce_unsupported`, `client_unknown` …), `EgressDenied`, `Forbidden`.
     """
@@ -141,9 +141,9 @@ def begin(principal: Principal, server: Server, *, user_id: UUID, session: str) 
 def finish(
     principal: Principal, answer: Mapping[str, str], *, user_id: UUID, session: str
 ) -> Server:
-    """Take up the login that a browser came back with, and store what it brought.
+    """Complete the login of a callback and store its tokens.
 
-    Raises `LoginRefused`, `OAuthProblem`, `EgressDenied`; a state is used up by its first try.
+    Raises `LoginRefused`, `OAuthProblem`, `EgressDenied`; a state works once, even if that fails.
     """
     login = _claim_login(answer.get("state", ""), user_id=user_id, session=session)
     server = Server.objects.get_or_404(principal.organization_id, pk=login.server_id)
@@ -170,14 +170,14 @@ def finish(
         "code_verifier": login.verifier.open(),
     }
     tokens = _run_on_loop(_request_tokens, account, authority, login.client_id, form)
-    # Said nothing, an authorization server grants what was asked for (RFC 6749 5.1).
+    # Without a scope in the response, the requested one was granted (RFC 6749 5.1).
     tokens = replace(tokens, scope=tokens.scope or login.scope)
     _keep(principal, server, account, login, tokens)
     return server
 
 
 def forget(principal: Principal, server: Server) -> None:
-    """Forget the tokens of an account: the very next call asks for a login, on every host."""
+    """Delete and revoke the tokens of an account, effective with the next call."""
     account = get_login_account(principal, server)
     with _record_login_change(principal, server, "oauth_disconnected", account):
         revoke_grants(server, account, principal.actor, _filter_grants(server, account))
@@ -204,7 +204,7 @@ def _run_on_loop(fn: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
 
 
 def _forget_old(server: Server) -> None:
-    """Delete logins that nobody will finish any more."""
+    """Delete logins that expired more than a day ago."""
     old = timezone.now() - KEPT
     OAuthLogin.objects.filter(organization_id=server.organization_id, expires_at__lt=old).delete()
 
@@ -245,7 +245,7 @@ def _claim_login(state: str, *, user_id: UUID, session: str) -> OAuthLogin:
         raise LoginRefused("This sign-in is unknown.", code="state_unknown", remedy=AGAIN)
     mine = hmac.compare_digest(login.session_digest, _hash_text(session))
     if login.user_id != user_id or not mine:
-        # Not used up: else anybody who saw the state could end somebody else's sign-in.
+        # The state stays valid: else anyone who saw it could end another person's sign-in.
         raise LoginRefused(
             "This sign-in was started by somebody else, or in another browser.",
             code="state_foreign",
@@ -261,7 +261,7 @@ def _claim_login(state: str, *, user_id: UUID, session: str) -> OAuthLogin:
 
 
 def _check_iss(authority: AuthorizationServer, iss: str | None) -> None:
-    """Compare who answered with who was asked, letter by letter; errors are answers too."""
+    """Raise unless the issuer of the callback, also of an error, is exactly the expected one."""
     if iss is None and authority.iss_named:
         raise LoginRefused(
             "The answer doesn't say who it is from, as it has to.", code="iss_missing", remedy=AGAIN
@@ -296,7 +296,7 @@ def _keep(
             wanted_scope=login.scope,
         )
         asked = Server.objects.enabled().filter(pk=server.pk)
-        if account.by_person:  # others may be using it: only who waited for a login is woken
+        if account.by_person:  # others may be using it: reset it only if it needs a login
             asked = asked.filter(status=Server.Status.NEEDS_REAUTH)
         asked.update(
             status=Server.Status.DISCONNECTED,
@@ -319,7 +319,7 @@ def _get_subject(account: OAuthAccount) -> UUID:
 
 def _build_scope(account: OAuthAccount, authority: AuthorizationServer, grant: OAuthGrant) -> str:
     wanted = join_scopes(account.scopes or authority.scopes, parse_scopes(grant.wanted_scope))
-    # Without it many servers give no refresh token, and the login would be over within the hour.
+    # Many servers issue no refresh token without it, and the login would end within the hour.
     offline = ("offline_access",) if authority.offline_access and wanted else ()
     return join_scopes(wanted.split(), offline)
 

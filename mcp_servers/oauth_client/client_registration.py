@@ -1,4 +1,4 @@
-"""Client id: entered, metadata document, registered."""
+"""The OAuth client id of Bonobot: entered, from a metadata document, or registered."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -23,12 +23,12 @@ LONGEST = 2048
 
 
 def redirect_uri() -> str:
-    """Return where browsers come back to."""
+    """Return the redirect URI."""
     return f"{settings.BONOBOT_URL}{CALLBACK}"
 
 
 def get_metadata_document_url() -> str:
-    """Return where authorization servers can read about us; "" where they can't."""
+    """Return the URL of our client metadata document; "" if it is not https."""
     if settings.BONOBOT_OAUTH_CLIENT_ID:
         return str(settings.BONOBOT_OAUTH_CLIENT_ID)
     own = f"{settings.BONOBOT_URL}{DOCUMENT}"
@@ -36,7 +36,7 @@ def get_metadata_document_url() -> str:
 
 
 def build_metadata_document() -> dict[str, Any]:
-    """Return what we publish about ourselves (a client id metadata document)."""
+    """Return our client id metadata document."""
     return {
         "client_id": get_metadata_document_url() or f"{settings.BONOBOT_URL}{DOCUMENT}",
         "token_endpoint_auth_method": "none",
@@ -57,9 +57,9 @@ def build_entered_client(account: OAuthAccount) -> OAuthClientCredentials:
 async def resolve_client(
     account: OAuthAccount, authority: AuthorizationServer
 ) -> OAuthClientCredentials:
-    """Return who we are there, registering only where nothing else is left.
+    """Return our client at an authorization server; register it only as a last resort.
 
-    Raises `OAuthProblem` (`client_unknown`) when a person has to enter a client id.
+    Raises `OAuthProblem` (`client_unknown`) if a person has to enter a client id.
     """
     if account.client_id:
         return build_entered_client(account)
@@ -85,12 +85,12 @@ async def resolve_client(
 async def load_grant_client(
     account: OAuthAccount, authority: AuthorizationServer, client_id: str
 ) -> OAuthClientCredentials:
-    """Return the client under whose id a grant was given; it is used at its own issuer only."""
+    """Return the client that a grant was issued to; it is used only at its own issuer."""
     return await get_runtime().orm(load_client, account, authority.issuer, client_id)
 
 
 def load_client(account: OAuthAccount, issuer: str, client_id: str) -> OAuthClientCredentials:
-    """Return the client of that id at that issuer, as it was entered or registered (ORM work)."""
+    """Return the entered or registered client with that id at that issuer (ORM work)."""
     if client_id == account.client_id:
         return build_entered_client(account)
     found = _find_registered_client(account, issuer)
@@ -111,7 +111,7 @@ def _find_registered_client(account: OAuthAccount, issuer: str) -> OAuthClientCr
 async def _register(
     account: OAuthAccount, authority: AuthorizationServer
 ) -> OAuthClientCredentials:
-    """Register dynamically (RFC 7591): deprecated, so the last resort."""
+    """Register a client dynamically (RFC 7591), which is deprecated."""
     method = "none" if "none" in authority.methods else _choose_registration_method(authority)
     wanted = {**_build_registration_metadata(), "token_endpoint_auth_method": method}
     async with open_http_client(account) as asker:
@@ -164,13 +164,13 @@ def _keep(
 def _parse_management_endpoint(
     authority: AuthorizationServer, body: Mapping[str, Any]
 ) -> tuple[str, str]:
-    """Return where the registration can be removed, and the token for it (RFC 7592); or blanks."""
+    """Return URL and token for deleting the registration (RFC 7592), or blanks."""
     url, token = body.get("registration_client_uri"), body.get("registration_access_token")
     if not (isinstance(url, str) and isinstance(token, str) and token.isprintable()):
         return "", ""
     if len(url) > LONGEST or len(token) > LONGEST or not token.isascii():
         return "", ""
-    own = is_same_origin(url, authority.registration_endpoint)  # the token is for nobody else
+    own = is_same_origin(url, authority.registration_endpoint)  # never send the token elsewhere
     return (url, token) if own else ("", "")
 
 

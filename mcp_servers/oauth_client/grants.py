@@ -1,7 +1,7 @@
-"""Stored grants: read, lease, store, fail.
+"""Stored grants and the lease for refreshing them.
 
-A lease is taken by a conditional UPDATE and held while the authorization server is asked, with no
-transaction open; whoever lost it writes nothing.
+A lease is claimed by a conditional UPDATE and held during the request to the authorization server,
+without an open transaction; a process that has lost it writes nothing.
 """
 
 from dataclasses import dataclass, field
@@ -20,9 +20,9 @@ from mcp_servers.oauth_client.token_requests import OAuthTokens
 from mcp_servers.oauth_client.types import LoginNeeded, OAuthAccount, OAuthProblem
 
 LEASE = timedelta(seconds=60)
-# A failure answers for this long to all who ask, so that a refused client isn't a flood.
+# A failure is reused for this long, so that a rejected client causes no flood of requests.
 REMEMBERED = timedelta(seconds=10)
-# How many people's grants are tried before a server counts as one that nobody has signed in to.
+# So many members' grants are tried before a server counts as one without sign-in.
 MOST_TRIED = 20
 
 _EMPTY: dict[str, Any] = {
@@ -42,7 +42,7 @@ _EMPTY: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class AccessToken:
-    """What a call needs of a grant: the token, and the version that it is."""
+    """The token of a grant and its version."""
 
     token: str = field(repr=False)
     version: int
@@ -50,10 +50,10 @@ class AccessToken:
 
 
 def grant_of(account: OAuthAccount) -> OAuthGrant:
-    """Return the account's row, made or emptied where its sign-in is another than it was.
+    """Return the account's row; create it, or clear it if the sign-in has changed.
 
-    Raises `LoginNeeded` for an account of nobody: each person has a row of their own; and
-    `Server.DoesNotExist`, where the server was removed meanwhile.
+    Raises `LoginNeeded` for an account without subject, and `Server.DoesNotExist` if the server was
+    deleted meanwhile.
     """
     if account.subject is None:
         raise LoginNeeded("Each person signs in to this server, and no person asks.")
@@ -80,7 +80,7 @@ def grant_of(account: OAuthAccount) -> OAuthGrant:
 
 
 def list_signed_in_members(account: OAuthAccount) -> list[UUID]:
-    """Return the members whose grants may still be good, those with a usable token first."""
+    """Return members whose grants may be valid, those with a usable token first."""
     rows = OAuthGrant.objects.filter(server=account.server_id, binding=account.binding)
     members = Membership.objects.filter(
         organization=account.organization_id, user__is_active=True
@@ -98,13 +98,13 @@ def find_usable_token(grant: OAuthGrant) -> AccessToken | None:
 
 
 def find_pinned_issuer(account: OAuthAccount) -> str:
-    """Return the issuer that this sign-in's credentials were first used at; "" before."""
+    """Return the issuer where the credentials were first used, or ""."""
     rows = OAuthGrant.objects.filter(server=account.server_id, binding=account.binding)
     return rows.exclude(issuer="").values_list("issuer", flat=True).first() or ""
 
 
 def claim(grant: OAuthGrant, holder: UUID) -> bool:
-    """Take the lease, unless somebody has it or has stored something newer."""
+    """Claim the lease unless it is held or a newer version is stored."""
     now = timezone.now()
     free = Q(lease_until=None) | Q(lease_until__lt=now)
     mine = OAuthGrant.objects.filter(free, pk=grant.pk, version=grant.version)
@@ -112,11 +112,11 @@ def claim(grant: OAuthGrant, holder: UUID) -> bool:
 
 
 def store(grant: OAuthGrant, holder: UUID | None, tokens: OAuthTokens, **found: Any) -> bool:
-    """Write new tokens and end the lease; False when it was lost meanwhile.
+    """Store new tokens and release the lease; return False if it was lost meanwhile.
 
-    A refresh token that isn't replaced stays. `holder` None is a login, which needs no lease.
+    A refresh token that isn't replaced stays. `holder` is None for a login, which needs no lease.
     """
-    row: Any = grant  # sealed fields take plain text and give it back sealed
+    row: Any = grant  # assigning plain text to an encrypted field encrypts it
     row.access_token = tokens.access
     now = timezone.now()
     values: dict[str, Any] = {"access_token": row.access_token}
@@ -147,7 +147,7 @@ def store(grant: OAuthGrant, holder: UUID | None, tokens: OAuthTokens, **found: 
 
 
 def fail(grant: OAuthGrant, holder: UUID, problem: Problem, *, over: bool) -> None:
-    """Write why there is no new token and end the lease; `over` forgets the tokens too."""
+    """Store why there is no new token and release the lease; `over` deletes the tokens."""
     gone = {"access_token": "", "refresh_token": ""} if over else {}
     OAuthGrant.objects.filter(pk=grant.pk, lease_holder=holder).update(
         **gone,
@@ -159,12 +159,12 @@ def fail(grant: OAuthGrant, holder: UUID, problem: Problem, *, over: bool) -> No
 
 
 def store_wanted_scope(grant: OAuthGrant, scope: str) -> None:
-    """Remember the scopes that the next login has to ask for."""
+    """Store the scopes that the next login requests."""
     OAuthGrant.objects.filter(pk=grant.pk).update(wanted_scope=scope)
 
 
 def find_recent_failure(grant: OAuthGrant, since: datetime) -> OAuthProblem | None:
-    """Return the failure that came after `since`, as it was written."""
+    """Return the stored failure if it is newer than `since`."""
     if grant.failed_at is None or grant.failed_at < since or not grant.failure:
         return None
     kind = LoginNeeded if grant.failure["code"] == LoginNeeded.code else OAuthProblem
@@ -172,7 +172,7 @@ def find_recent_failure(grant: OAuthGrant, since: datetime) -> OAuthProblem | No
 
 
 def mark(account: OAuthAccount, detail: str) -> None:
-    """Let the server ask for a login, where everybody depends on it (a task in the admin)."""
+    """Set the server's status to `needs_reauth`."""
     servers = Server.objects.filter(pk=account.server_id, enabled=True)
     servers.exclude(status=Server.Status.NEEDS_REAUTH, status_detail=detail).update(
         status=Server.Status.NEEDS_REAUTH,

@@ -1,4 +1,4 @@
-"""Bounded HTTP to authorization servers."""
+"""HTTP requests to authorization servers, with limits."""
 
 import base64
 import json
@@ -29,21 +29,21 @@ PROBE = {"jsonrpc": "2.0", "id": 1, "method": "server/discover", "params": {}}
 
 @dataclass(frozen=True)
 class OAuthResponse:
-    """A status and the JSON object that came with it (empty if it was none)."""
+    """A status and a JSON object (empty if the body was none)."""
 
     status: int
     body: Mapping[str, Any]
 
 
 class OAuthHttpClient:
-    """Asks on behalf of one account, and only where the account's server may be reached too."""
+    """Sends requests for one account, under the egress rules of its server."""
 
     def __init__(self, client: httpx2.AsyncClient, account: OAuthAccount) -> None:
         self._client = client
         self._account = account
 
     def check(self, url: Any, what: str) -> str:
-        """Return a URL that may be asked; raises `OAuthProblem` or `EgressDenied`."""
+        """Return the URL if it is allowed; raises `OAuthProblem` or `EgressDenied`."""
         if not isinstance(url, str) or not url:
             raise OAuthProblem(
                 format_message("The authorization server names no {what}.", what=what),
@@ -74,7 +74,7 @@ class OAuthHttpClient:
         document: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> OAuthResponse:
-        """Return what is answered to a form, or to a JSON document."""
+        """Post a form or a JSON document and return the response."""
         if form is not None:
             content = "&".join(f"{quote_plus(k)}={quote_plus(v)}" for k, v in form.items())
             kind = "application/x-www-form-urlencoded"
@@ -88,7 +88,7 @@ class OAuthHttpClient:
         return await self._send("DELETE", self.check(url, what), what, headers=headers)
 
     async def challenge(self, url: str) -> str:
-        """Return the challenge with which a server refuses a request without credentials."""
+        """Return the `WWW-Authenticate` challenge to a request without credentials."""
         headers = {
             "Content-Type": "application/json",
             "Accept": "application/json, text/event-stream",
@@ -117,7 +117,7 @@ class OAuthHttpClient:
             if refusal.code == "redirect_refused" and verb == "GET":
                 return OAuthResponse(
                     404, {}
-                )  # a page elsewhere is not the document that belongs here
+                )  # a redirect elsewhere does not count as the document here
             raise
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             raise _build_unreachable_error(url, what, error) from None
@@ -126,7 +126,7 @@ class OAuthHttpClient:
 
 @asynccontextmanager
 async def open_http_client(account: OAuthAccount) -> AsyncIterator[OAuthHttpClient]:
-    """Yield an asker for one exchange; its connections end with it."""
+    """Yield a client for one exchange."""
     async with build_guarded_client(
         allow_private=account.allow_private, connect_s=CONNECT_S, read_s=READ_S, max_body=MAX_BODY
     ) as client:
@@ -134,7 +134,7 @@ async def open_http_client(account: OAuthAccount) -> AsyncIterator[OAuthHttpClie
 
 
 def build_basic_header(client_id: str, secret: str) -> dict[str, str]:
-    """Return the header of `client_secret_basic`: both parts URL-encoded first (RFC 6749 2.3.1)."""
+    """Return the `client_secret_basic` header; both parts are URL-encoded (RFC 6749 2.3.1)."""
     pair = f"{quote_plus(client_id)}:{quote_plus(secret)}".encode()
     return {"Authorization": f"Basic {base64.b64encode(pair).decode('ascii')}"}
 

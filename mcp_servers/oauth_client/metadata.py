@@ -1,7 +1,7 @@
-"""RFC 9728, RFC 8414, WWW-Authenticate challenges.
+"""OAuth metadata (RFC 9728, RFC 8414) and WWW-Authenticate challenges.
 
-Every document is checked before it is believed: the resource has to cover the server's URL, and
-the issuer has to be, letter by letter, the identifier that its document was looked up by.
+Documents are validated: the resource must cover the server's URL, and the issuer must be exactly
+the identifier that its document was looked up by.
 """
 
 import re
@@ -23,7 +23,7 @@ from mcp_servers.oauth_client.types import (
 )
 
 _SCHEME = re.compile(r"(?i)(?:^|,)\s*bearer(?:\s+|$)")
-# The next scheme of the same header: a word that is not the name of a parameter.
+# The next scheme in the same header: a word that is not a parameter name.
 _NEXT_SCHEME = re.compile(r",\s*[A-Za-z][A-Za-z0-9-]*\s+[A-Za-z]")
 _PARAMETER = re.compile(r'([A-Za-z_*]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s,"]+))')
 LONGEST = 8192
@@ -31,7 +31,7 @@ LONGEST = 8192
 
 @dataclass(frozen=True)
 class BearerChallenge:
-    """A Bearer challenge: where to read about the resource, the scope it wants, and why."""
+    """A Bearer challenge: URL of the resource metadata, required scopes, error."""
 
     resource_metadata: str = ""
     scopes: tuple[str, ...] = ()
@@ -39,12 +39,12 @@ class BearerChallenge:
 
     @property
     def wants_more(self) -> bool:
-        """Tell whether the token is good, but not for this."""
+        """Return whether the token is valid but lacks scopes."""
         return self.error == "insufficient_scope"
 
 
 def read(header: str) -> BearerChallenge | None:
-    """Return the Bearer challenge of a `WWW-Authenticate` header, None if there is none."""
+    """Return the Bearer challenge of a `WWW-Authenticate` header, or None."""
     header = header[:LONGEST]
     found = _SCHEME.search(header)
     if found is None:
@@ -63,12 +63,12 @@ def read(header: str) -> BearerChallenge | None:
 
 
 SHOWN = 200
-BASIC_ONLY = ("client_secret_basic",)  # what RFC 8414 says where nothing is said
+BASIC_ONLY = ("client_secret_basic",)  # the default of RFC 8414
 
 
 @dataclass(frozen=True, kw_only=True)
 class AuthorizationServer:
-    """An authorization server for one resource; `iss_named`: it names itself (RFC 9207)."""
+    """An authorization server for one resource; `iss_named`: it sends `iss` (RFC 9207)."""
 
     issuer: str
     resource: str
@@ -84,12 +84,12 @@ class AuthorizationServer:
     offline_access: bool = False
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it for a JSON column."""
+        """Return a dict for a JSON column."""
         return asdict(self)
 
     @classmethod
     def of(cls, stored: dict[str, Any]) -> "AuthorizationServer":
-        """Return what `as_dict` gave."""
+        """Return the instance for a dict of `as_dict`."""
         lists = {name: tuple(stored.get(name, ())) for name in ("methods", "scopes")}
         return cls(**{**stored, **lists})
 
@@ -104,10 +104,10 @@ class _ProtectedResource:
 async def discover(
     account: OAuthAccount, challenge: BearerChallenge | None = None, *, pinned: str = ""
 ) -> AuthorizationServer:
-    """Find out where tokens for the account's server are given.
+    """Find the authorization server that issues tokens for the account's server.
 
-    `challenge` is what the server said, if it was asked already; `pinned` is the issuer that knows
-    the account's client, which no other one gets to see. Raises `OAuthProblem`, `EgressDenied`.
+    `challenge` is the server's, if known already; `pinned` is the only issuer that the client's
+    credentials may be sent to. Raises `OAuthProblem`, `EgressDenied`.
     """
     async with open_http_client(account) as asker:
         if challenge is None:
@@ -134,7 +134,7 @@ async def _fetch_protected_resource(
                 "There is no resource metadata at `{named}`.", named=make_visible(named, SHOWN)
             )
         )
-    # Servers of 2025-03-26 say nothing about themselves: they are their own authority.
+    # Servers of 2025-03-26 have no resource metadata: they are their own authorization server.
     return _ProtectedResource(account.url, (build_origin(httpx2.URL(account.url)),), ())
 
 
@@ -244,7 +244,7 @@ def _is_resource_for(identifier: str, url: str) -> bool:
 
 
 def is_same_origin(one: str, other: str) -> bool:
-    """Tell whether two URLs have the same scheme, host and port."""
+    """Return whether two URLs have the same scheme, host and port."""
     try:
         return build_origin(httpx2.URL(one)) == build_origin(httpx2.URL(other))
     except (httpx2.InvalidURL, ValueError):

@@ -1,4 +1,4 @@
-"""Who is signed in where."""
+"""Sign-in status of people and organizations at servers."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -21,10 +21,10 @@ INTERACTIVE = Q(auth_type=Server.Auth.OAUTH2, auth_config__grant="authorization_
 
 @dataclass(frozen=True)
 class LoginStatus:
-    """How somebody stands at a server that people sign in to.
+    """The sign-in status of a principal at a server with sign-in by people.
 
-    `personal` is for whoever is no person where each signs in for themselves; `people` counts who
-    is. `url` is where to sign in, with a browser.
+    `personal`: each person signs in separately, and the principal is no person. `people` counts
+    those signed in. `url` is where to sign in with a browser.
     """
 
     per: str
@@ -36,7 +36,7 @@ class LoginStatus:
     expires_at: datetime | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it for JSON."""
+        """Return a dict for JSON."""
         return {
             "per": self.per,
             "state": self.state,
@@ -49,7 +49,7 @@ class LoginStatus:
 
 
 def load_login_statuses(principal: Principal, servers: Iterable[Server]) -> dict[UUID, LoginStatus]:
-    """Return how a principal stands at those of the servers that people sign in to (one query)."""
+    """Return a principal's status at the servers with sign-in by people (one query)."""
     asked = [server for server in servers if server.interactive]
     if not asked:
         return {}
@@ -82,7 +82,7 @@ def _build_login_status(
 
 
 def list_pending_logins(principal: Principal, limit: int) -> list[tuple[Server, LoginStatus]]:
-    """Return the servers that a principal has yet to sign in to, where that is theirs to do."""
+    """Return the servers that a principal can and still has to sign in to."""
     servers = Server.objects.for_organization(principal.organization_id).enabled()
     found = list(servers.filter(INTERACTIVE).order_by("name", "pk"))
     mine = [server for server in found if may_sign_in(principal, server)]
@@ -92,7 +92,7 @@ def list_pending_logins(principal: Principal, limit: int) -> list[tuple[Server, 
 
 
 def may_sign_in(principal: Principal, server: Server) -> bool:
-    """Tell whether signing in to a server is for this principal to do."""
+    """Return whether this principal can sign in to a server."""
     if not server.by_person:
         return principal.may(Action.MANAGE_SERVERS)
     uses = principal.may(Action.CALL_TOOLS) or principal.may(Action.USE_TOOLS)

@@ -1,9 +1,8 @@
-"""Revoke tokens; tokens of former members.
+"""Revocation of tokens, also those of former members.
 
-Rows go first, in the transaction of whatever ends a sign-in, so the very next call has no token
-whatever the authorization server says. It is asked after the commit, as far as it can be reached,
-and what came of it is in the audit. A client that was registered for nobody else is removed there
-too (RFC 7592).
+Rows are deleted in the transaction that ends a sign-in, so the next call has no token. The
+authorization server is called after the commit, and the outcome is recorded in the audit log. A
+client registration that is no longer used is deleted there too (RFC 7592).
 """
 
 import asyncio
@@ -37,24 +36,24 @@ from mcp_servers.oauth_client.token_requests import (
 from mcp_servers.oauth_client.types import OAuthAccount
 
 ASKED_S = 15.0
-WAITED_S = 3.0  # a command ends soon after its commit, and what it left under way with it
+WAITED_S = 3.0  # a command may exit soon after its commit, with its background tasks
 BESIDE_EACH_OTHER = 8
 DONE = (200, 204)
 
 
 @dataclass(frozen=True)
 class GrantRevocation:
-    """What is to be withdrawn at one authorization server; printing it shows no secret."""
+    """Tokens to revoke at one authorization server; `repr` shows no secrets."""
 
     account: OAuthAccount
     authority: AuthorizationServer
     client: OAuthClientCredentials
-    tokens: tuple[tuple[str, str], ...] = field(repr=False)  # what kind each is, refresh first
+    tokens: tuple[tuple[str, str], ...] = field(repr=False)  # (type hint, token), refresh first
 
 
 @dataclass(frozen=True)
 class ClientUnregistration:
-    """A client of ours that is to be removed where it registered itself."""
+    """A registration to delete at its authorization server."""
 
     account: OAuthAccount
     issuer: str
@@ -63,7 +62,7 @@ class ClientUnregistration:
 
 
 def find_server_account(server: Server) -> OAuthAccount | None:
-    """Return how we sign in to a server as its rows say; None without OAuth, or without keys."""
+    """Return the OAuth account of a server; None without OAuth or if it can't be decrypted."""
     if server.auth_type != Server.Auth.OAUTH2:
         return None
     try:
@@ -76,9 +75,9 @@ def find_server_account(server: Server) -> OAuthAccount | None:
 def revoke_grants(
     server: Server, account: OAuthAccount, actor: Actor, rows: Any, *, unregister: bool = False
 ) -> None:
-    """Delete grants (a queryset) and withdraw their tokens once the transaction has committed.
+    """Delete grants (a queryset) and revoke their tokens after the commit.
 
-    `account` is how they were obtained; `unregister` also drops a client that nobody else uses.
+    `account` is the one that obtained them; `unregister` also deletes an unused registration.
     """
     found = list(rows)
     partings = [one for row in found if (one := _build_revocation(account, row)) is not None]
@@ -96,14 +95,14 @@ def _build_revocation(account: OAuthAccount, row: OAuthGrant) -> GrantRevocation
         authority = AuthorizationServer.of(row.authority) if row.authority else None
         client = client_registration.load_client(account, row.issuer, row.client_id)
     except UnreadableSecret:
-        return None  # nothing can be said to anybody with it
+        return None  # a token that can't be decrypted can't be revoked
     return GrantRevocation(account, authority, client, tokens) if tokens and authority else None
 
 
 def _delete_unused_registrations(
     server: Server, account: OAuthAccount, rows: Iterable[OAuthGrant]
 ) -> Iterable[ClientUnregistration]:
-    """Delete the registrations that served these grants alone, and yield those to be removed."""
+    """Delete registrations that only these grants used; yield those to unregister."""
     for issuer in {row.issuer for row in rows if row.client_id != account.client_id}:
         mine = {"organization_id": server.organization_id}
         row = OAuthClient.objects.filter(**mine, issuer=issuer).first()
@@ -114,7 +113,7 @@ def _delete_unused_registrations(
         )
         if under_way.exclude(server=server).exists():
             continue
-        try:  # before it is deleted: a value is sealed for its row
+        try:  # before deleting it: decryption needs the row
             token = row.registration_token.open() if row.registration_token else ""
         except UnreadableSecret:
             token = ""
@@ -126,7 +125,7 @@ def _delete_unused_registrations(
 def _run_in_background(
     partings: list[GrantRevocation], gone: list[ClientUnregistration], note: Callable[..., None]
 ) -> None:
-    """Ask in the background, and wait a moment for it."""
+    """Send the requests in the background, and wait for them briefly."""
     going = get_runtime().spawn(_revoke_all(partings, gone, note), name="withdraw tokens")
     try:
         going.result(WAITED_S)
@@ -149,7 +148,7 @@ async def _revoke_all(
             group.create_task(
                 one("oauth_revoked", parting.authority.issuer, _revoke_tokens(parting))
             )
-    # A client that is gone could withdraw nothing any more.
+    # Afterwards: an unregistered client could not revoke tokens.
     async with asyncio.TaskGroup() as group:
         for registration in gone:
             group.create_task(
@@ -181,7 +180,7 @@ async def _revoke_tokens(parting: GrantRevocation) -> str:
                 authority.revocation_endpoint, "revocation endpoint", form=form, headers=headers
             )
             outcomes.append(answer.status in DONE)
-    # Some take refresh tokens only: the access tokens of one end with it.
+    # Some servers accept only refresh tokens, which also end their access tokens.
     return "done" if outcomes[0] else "refused"
 
 
@@ -221,7 +220,7 @@ MOST = 200
 
 
 def forget_leavers() -> int:
-    """Delete the grants of people who are no members any more, and withdraw them; count them."""
+    """Delete and revoke the grants of former members; return how many."""
     subject = OuterRef("subject")
     members = Membership.objects.filter(
         organization=OuterRef("organization_id"), user=subject, user__is_active=True

@@ -35,7 +35,7 @@ SMALLEST_RSA = 2048
 
 @dataclass(frozen=True)
 class OAuthClientCredentials:
-    """Who we are at one authorization server; printing it shows no secret."""
+    """Our client at one authorization server; `repr` shows no secrets."""
 
     id: str
     secret: str = field(default="", repr=False)
@@ -47,7 +47,7 @@ class OAuthClientCredentials:
 def build_client_authentication(
     client: OAuthClientCredentials, authority: AuthorizationServer
 ) -> tuple[Mapping[str, str], Mapping[str, str]]:
-    """Return the headers and form members that authenticate `client` there."""
+    """Return the headers and form fields that authenticate `client`."""
     if client.private_key:
         assertion = _sign_assertion(client, authority.issuer or authority.token_endpoint)
         named = {"client_id": client.id, "client_assertion_type": ASSERTION}
@@ -61,7 +61,7 @@ def build_client_authentication(
 
 
 def detect_signing_algorithm(pem: str) -> str:
-    """Return the algorithm that a private key signs with; raises `Invalid` (`bad_private_key`)."""
+    """Return the signing algorithm of a private key; raises `InvalidInput` (`bad_private_key`)."""
     try:
         key = load_pem_private_key(pem.encode("utf-8"), password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
@@ -117,13 +117,13 @@ def _build_key_error(detail: str) -> InvalidInput:
 LONGEST_TOKEN = 16_384
 LONGEST_LIFE_S = 366 * 86_400
 SHOWN = 200
-# What a person has to put right: the grant or the client is not (any more) good there.
+# Errors that a person has to fix: the grant or the client is not valid.
 OVER = ("invalid_grant", "invalid_client", "unauthorized_client", "access_denied")
 
 
 @dataclass(frozen=True)
 class OAuthTokens:
-    """What an authorization server gave; printing it shows neither token."""
+    """Tokens from an authorization server; `repr` shows neither."""
 
     access: str = field(repr=False)
     refresh: str = field(repr=False)
@@ -137,9 +137,9 @@ async def ask_for_tokens(
     client: OAuthClientCredentials,
     form: Mapping[str, str],
 ) -> OAuthTokens:
-    """Return the tokens given for a grant; the resource is always named (RFC 8707).
+    """Request tokens for a grant, always with the resource (RFC 8707).
 
-    Raises `LoginNeeded` when the grant or the client is refused, `Transient`, `OAuthProblem`.
+    Raises `LoginNeeded` if the grant or the client is rejected, and other `OAuthProblem`s.
     """
     headers, proven = build_client_authentication(client, authority)
     whole = {**form, **proven, "resource": authority.resource}
@@ -161,7 +161,7 @@ def _build_token_error(answer: OAuthResponse) -> OAuthProblem:
     error = answer.body.get("error")
     said = answer.body.get("error_description")
     code = make_visible(error, 64) if isinstance(error, str) else f"HTTP {answer.status}"
-    # What is said may quote what was sent, so only the standard's own word is repeated.
+    # The description may quote what was sent, so only the standard error code is shown.
     if error in OVER or answer.status == 401:
         return LoginNeeded(format_message("The authorization server refused: {code}.", code=code))
     return OAuthProblem(

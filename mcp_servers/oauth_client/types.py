@@ -1,4 +1,4 @@
-"""OAuthAccount, OAuthProblem, LoginNeeded."""
+"""OAuth accounts, scopes and errors."""
 
 import hashlib
 import json
@@ -19,8 +19,8 @@ PER = ("organization", "user")
 class OAuthAccount:
     """How Bonobot signs in to a server.
 
-    `subject` is whose tokens are used: the organization's id, a person's, or None where each person
-    signs in and nobody in particular asks. Printing an account shows no secret.
+    `subject` is the owner of the tokens: the organization's id, a person's, or None if each person
+    signs in separately and no person is involved. `repr` shows no secrets.
     """
 
     server_id: UUID
@@ -41,22 +41,22 @@ class OAuthAccount:
 
     @property
     def by_person(self) -> bool:
-        """Tell whether each person signs in for themselves."""
+        """Return whether each person signs in separately."""
         return self.interactive and self.per == "user"
 
     @property
     def interactive(self) -> bool:
-        """Tell whether a person has to sign in, in a browser."""
+        """Return whether a person has to sign in with a browser."""
         return self.grant == "authorization_code"
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Return the opened secrets, so that texts can be shown without them."""
+        """Return the decrypted secrets, to mask them in text."""
         return tuple(one for one in (self.client_secret, self.private_key) if one)
 
     @cached_property
     def binding(self) -> str:
-        """Return the digest of everything that tokens were given for."""
+        """Return the digest of everything that tokens depend on."""
         parts = [
             *(self.url, self.grant, self.per, self.client_id, self.client_secret),
             *(self.private_key, self.key_id, list(self.scopes), self.token_url, self.issuer),
@@ -65,7 +65,7 @@ class OAuthAccount:
 
 
 def parse_scopes(value: Any) -> tuple[str, ...]:
-    """Return scopes from how people write them: a list, or a text with blanks or commas."""
+    """Return scopes from a list, or from a string with spaces or commas."""
     if isinstance(value, str):
         return tuple(value.replace(",", " ").split())
     if isinstance(value, Iterable):
@@ -74,7 +74,7 @@ def parse_scopes(value: Any) -> tuple[str, ...]:
 
 
 def join_scopes(*several: Iterable[str]) -> str:
-    """Return the union of scopes as OAuth writes it, each once, in the order of appearance."""
+    """Return the union of scopes, separated by spaces, in order of appearance."""
     return " ".join(dict.fromkeys(one for scopes in several for one in scopes))
 
 
@@ -83,7 +83,7 @@ class OAuthProblem(Problem):
 
     Codes: `oauth_metadata_invalid`, `issuer_mismatch`, `issuer_changed`, `resource_mismatch`,
     `oauth_insecure`, `pkce_unsupported`, `client_unknown`, `token_refused`,
-    `authorization_server_unreachable`; those of egress pass through as they are.
+    `authorization_server_unreachable`; those of egress are passed through.
     """
 
     code = "oauth_failed"
@@ -92,13 +92,13 @@ class OAuthProblem(Problem):
 
 
 class LoginNeeded(OAuthProblem):
-    """Nobody but a person can go on: there is no grant, or it was withdrawn."""
+    """A person has to sign in: there is no grant, or it was revoked."""
 
     code = "needs_reauth"
 
 
 class AuthorizationServerUnavailable(OAuthProblem):
-    """The authorization server is away; the same may work later."""
+    """The authorization server is unavailable; the same request may succeed later."""
 
     code = "authorization_server_unreachable"
     status = 503

@@ -1,4 +1,4 @@
-"""URLs below /oauth/."""
+"""URLs under /oauth/."""
 
 from django.urls import path
 

@@ -1,4 +1,4 @@
-"""Login start, callback, client metadata pages."""
+"""Views of the sign-in: start, callback and client metadata."""
 
 from typing import Any
 from uuid import UUID
@@ -25,7 +25,7 @@ LONGEST = 4096
 @never_cache
 @require_http_methods(["GET", "POST"])
 def start(request: HttpRequest, server_id: UUID) -> HttpResponseBase:
-    """Ask whether to sign in to a server; when confirmed, send the browser on its way."""
+    """Ask whether to sign in to a server; redirect the browser when confirmed."""
     user: Any = request.user
     try:
         principal = resolve_principal(request)
@@ -48,7 +48,7 @@ def start(request: HttpRequest, server_id: UUID) -> HttpResponseBase:
             "scopes": account.scopes,
         },
     )
-    # Browsers judge where a form's answer leads to as well, and that is the authorization server.
+    # `form-action` also applies to the redirect after the form, to the authorization server.
     schemes = "https: http:" if account.allow_private else "https:"
     page[HEADER] = build_content_security_policy(STRICT | {"form-action": f"'self' {schemes}"})
     return page
@@ -57,7 +57,7 @@ def start(request: HttpRequest, server_id: UUID) -> HttpResponseBase:
 @never_cache
 @require_GET
 def complete_login(request: HttpRequest) -> HttpResponseBase:
-    """Take up the login that comes back."""
+    """Complete the login of a callback."""
     user: Any = request.user
     answer = {name: request.GET[name][:LONGEST] for name in request.GET}
     try:
@@ -76,7 +76,7 @@ def complete_login(request: HttpRequest) -> HttpResponseBase:
 @login_not_required
 @require_GET
 def show_client_metadata(request: HttpRequest) -> HttpResponse:
-    """Tell authorization servers who we are (a client id metadata document)."""
+    """Return our client id metadata document."""
     return JsonResponse(
         client_registration.build_metadata_document(),
         headers={"Cache-Control": "public, max-age=3600"},
@@ -84,7 +84,7 @@ def show_client_metadata(request: HttpRequest) -> HttpResponse:
 
 
 class _AuthorizationRedirect(HttpResponseRedirect):
-    """A redirect to an authorization server, whose URL was checked when it was learned."""
+    """A redirect to an authorization server, whose URL was checked before."""
 
     status_code = 303
 

@@ -1,4 +1,4 @@
-"""OpenAPI document of declared operations (pure)."""
+"""Compose an OpenAPI document from declared operations (pure)."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,9 +29,9 @@ MEDIA = {"json": "application/json", "form": FORM}
 
 
 def compose(declared: Sequence[DeclaredOperation], base_url: str, field: str = FIELD) -> str:
-    """Return the document of operations, as text; the same operations make the same text.
+    """Return the document of operations as JSON text; deterministic.
 
-    Raises `Invalid` (`operation_refused`) for one that couldn't be a tool after all.
+    Raises `InvalidInput` (`operation_refused`) for an operation that can't be a tool.
     """
     document = _build_document(declared, base_url, field)
     found = {one.key: one for one in _read(document)}
@@ -42,7 +42,7 @@ def compose(declared: Sequence[DeclaredOperation], base_url: str, field: str = F
 
 
 def build_tool(declared: DeclaredOperation, base_url: str, field: str = "") -> Mapping[str, Any]:
-    """Return the tool that an operation becomes; raises `Invalid`."""
+    """Return the tool for an operation; raises `InvalidInput`."""
     [one] = _read(_build_document([declared], base_url, field))
     if one.refused or one.tool is None:
         raise _build_refusal(one, field)
@@ -50,7 +50,7 @@ def build_tool(declared: DeclaredOperation, base_url: str, field: str = "") -> M
 
 
 def build_example_request(tool: Mapping[str, Any], base_url: str) -> PreparedRequest:
-    """Return the request that a call with made-up arguments would send; no sign-in is in it."""
+    """Return the request for a call with example arguments, without the sign-in."""
     return prepare(tool["_meta"][PLAN], base_url, _build_example_object(tool["inputSchema"]))
 
 
@@ -110,7 +110,7 @@ def _build_parameter(one: OperationInput) -> dict[str, Any]:
 
 
 def _build_field_tree(fields: Sequence[OperationInput], field: str) -> dict[str, Any]:
-    """Return the fields of a JSON body by name; `customer.email` is a member of `customer`."""
+    """Return the fields of a JSON body as a tree; `customer.email` is in `customer`."""
     root: dict[str, Any] = {}
     for one in fields:
         *way, last = one.name.split(".")
@@ -157,7 +157,7 @@ def _list_example_values(properties: Mapping[str, Any]) -> Iterator[tuple[str, A
 
 
 def _value(name: str, schema: Mapping[str, Any]) -> Any:
-    """Return a value that fits: the default, the first choice, or one that shows its place."""
+    """Return an example value: the default, the first choice, or a placeholder."""
     if "default" in schema:
         return schema["default"]
     if schema.get("enum"):

@@ -1,7 +1,7 @@
-"""Read and check hand-declared operations (pure).
+"""Parse and check operations that an administrator declares without a document (pure).
 
-What comes out is the one form that is kept (`endpoint_config.declared`), exported and shown; a
-document is composed from it (`composing`), and what stands behind that is as for every API.
+The result is the form that is stored (`endpoint_config.declared`), exported and shown.
+`compose_document` builds an OpenAPI document from it, which is then handled like any other.
 """
 
 import json
@@ -30,7 +30,7 @@ LONGEST_TEXT = 1_000
 
 @dataclass(frozen=True, kw_only=True)
 class OperationInput:
-    """A value of the request: its name, where it goes, and what it may be."""
+    """An input of the request: its name, location, type and constraints."""
 
     name: str
     place: str
@@ -41,7 +41,7 @@ class OperationInput:
     choices: tuple[Any, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as it is kept and read back."""
+        """Return the stored form, which `read_inputs` parses."""
         found: dict[str, Any] = {"name": self.name, "in": self.place, "type": self.type}
         found["required"] = self.required
         if self.description:
@@ -53,7 +53,7 @@ class OperationInput:
         return found
 
     def schema(self) -> dict[str, Any]:
-        """Return its JSON Schema."""
+        """Return the JSON Schema of the input."""
         found: dict[str, Any] = {"type": self.type}
         bounded = found
         if self.type in LISTS:
@@ -67,7 +67,7 @@ class OperationInput:
 
 
 def read_inputs(raw: Any, in_path: Sequence[str], field: str) -> tuple[OperationInput, ...]:
-    """Return what is declared; what the path alone names is a text in it. Raises `Invalid`."""
+    """Return the inputs; undeclared path parameters become strings. Raises `InvalidInput`."""
     if raw is not None and not isinstance(raw, list):
         raise build_field_error(field, "`parameters` must be a list.", "bad_value")
     if len(raw or ()) > MOST_INPUTS:
@@ -100,7 +100,7 @@ def read_inputs(raw: Any, in_path: Sequence[str], field: str) -> tuple[Operation
 
 
 def build_field_error(field: str, detail: str, code: str, remedy: str = "") -> InvalidInput:
-    """Return the problem of something that doesn't hold."""
+    """Return the problem for an invalid field."""
     return InvalidInput(detail, code=code, field=field, remedy=remedy)
 
 
@@ -261,7 +261,7 @@ def _default_holds(one: OperationInput, field: str) -> None:
 
 
 def _is_valid_value(value: Any, kind: str) -> bool:
-    """Tell whether a value is of a type; texts are bounded, numbers are such that JSON has."""
+    """Tell whether a value has a type; strings are limited in length, numbers are finite."""
     if kind == "string":
         return isinstance(value, str) and len(value) <= LONGEST_TEXT
     if kind == "boolean":
@@ -292,14 +292,14 @@ OPERATION_FIELDS = (
     "labels",
 )
 FIELD = "endpoint_config.declared"
-# As it stays when a document is read: names of tools are made of letters, digits, `-` and `_`.
+# Names that stay unchanged when the document is parsed: letters, digits, `-` and single `_`.
 _NAME = re.compile(r"[A-Za-z0-9-]+(?:_[A-Za-z0-9-]+)*")
 _TEMPLATE = re.compile(r"\{([^{}]*)\}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeclaredOperation:
-    """One operation as a person declares it; `labels` are None where they are suggested."""
+    """An operation as declared by an administrator; `labels` are None where they are inferred."""
 
     name: str
     description: str
@@ -312,15 +312,15 @@ class DeclaredOperation:
 
     @property
     def key(self) -> str:
-        """Return what it is known by among an API's operations."""
+        """Return the operation's identity within its API, such as `GET /pets`."""
         return f"{self.method} {self.path}"
 
     def of(self, place: str) -> tuple[OperationInput, ...]:
-        """Return what goes to one place of the request."""
+        """Return the inputs of one location of the request."""
         return tuple(one for one in self.inputs if one.place == place)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as it is kept and read back."""
+        """Return the stored form, which `read_operation` parses."""
         found: dict[str, Any] = {
             "name": self.name,
             "description": self.description,
@@ -336,7 +336,7 @@ class DeclaredOperation:
 
 
 def read_declared(raw: Any, base_url: str, field: str = FIELD) -> tuple[DeclaredOperation, ...]:
-    """Return the operations of a list; raises `Invalid`, which names the member."""
+    """Return the operations of a list; raises `InvalidInput` naming the field."""
     if not isinstance(raw, list):
         raise build_field_error(field, "`declared` must be a list of operations.", "bad_value")
     if not raw:
@@ -370,7 +370,7 @@ def read_declared(raw: Any, base_url: str, field: str = FIELD) -> tuple[Declared
 
 
 def read_one(raw: Any, base_url: str, field: str = "") -> DeclaredOperation:
-    """Return one operation; raises `Invalid`."""
+    """Return one operation; raises `InvalidInput`."""
     if not isinstance(raw, Mapping):
         raise build_field_error(field, "An operation must be an object.", "bad_value")
     check_known_fields(raw, OPERATION_FIELDS, field)
@@ -397,7 +397,7 @@ def read_one(raw: Any, base_url: str, field: str = "") -> DeclaredOperation:
 
 
 def check_known_fields(raw: Mapping[str, Any], known: tuple[str, ...], field: str) -> None:
-    """Raise `Invalid` for a member that there isn't: no typo passes."""
+    """Raise `InvalidInput` for an unknown field."""
     if strange := sorted(set(map(str, raw)) - set(known)):
         raise build_field_error(
             _build_field_namer(field)(strange[0][:64]),
@@ -429,7 +429,7 @@ def _with_body(found: DeclaredOperation, kind: Any, where: Any) -> DeclaredOpera
 
 
 def _check_unique(found: tuple[DeclaredOperation, ...], field: str) -> None:
-    """Refuse what couldn't be told apart: by name, or by method and path."""
+    """Raise `InvalidInput` if two operations share a name, or method and path."""
     names: set[str] = set()
     keys: set[str] = set()
     for index, one in enumerate(found):
@@ -494,7 +494,7 @@ def _parse_operation_description(said: Any, field: str) -> str:
 
 
 def _parse_path(said: Any, base_url: str, field: str) -> str:
-    """Return the path below the base address; a whole address below it is one, too."""
+    """Return the path below the base URL; a full URL below it is accepted, too."""
     text = said.strip() if isinstance(said, str) else ""
     if not text:
         raise build_field_error(
@@ -546,7 +546,7 @@ def _strip_base_url(text: str, base_url: str, field: str) -> str:
 
 
 def _parse_result_pointer(said: Any, field: str) -> str:
-    """Return a JSON pointer; `data.items` is written for `/data/items`, too."""
+    """Return a JSON pointer; `data.items` is accepted for `/data/items`."""
     if said in (None, ""):
         return ""
     text = said.strip() if isinstance(said, str) else ""
@@ -583,9 +583,9 @@ def _build_field_namer(field: str) -> Any:
 
 
 def parse_value(kind: str, text: str, *, many: bool = False, field: str = "") -> Any:
-    """Return a value of a type; several are separated by commas, or a JSON list.
+    """Return a value of a type; lists are comma-separated or JSON.
 
-    Raises `Invalid` (`bad_value`).
+    Raises `InvalidInput` (`bad_value`).
     """
     several = many or kind in LISTS
     plain = kind.removesuffix("[]")
@@ -607,7 +607,7 @@ def parse_value(kind: str, text: str, *, many: bool = False, field: str = "") ->
 
 
 def format_value(value: Any) -> str:
-    """Return a value as it is typed; blank for none."""
+    """Return a value as `parse_value` accepts it; "" for None."""
     if value is None:
         return ""
     if isinstance(value, list | tuple):

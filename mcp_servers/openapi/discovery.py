@@ -1,4 +1,4 @@
-"""Fetch the document, list its tools."""
+"""Fetch OpenAPI documents and discover their tools."""
 
 import asyncio
 import time
@@ -29,7 +29,7 @@ NOT_MODIFIED = 304
 
 
 class DocumentFetchFailed(Problem):
-    """The document could not be had from its address."""
+    """The document could not be fetched from its URL."""
 
     code = "document_unreachable"
     status = 502
@@ -38,7 +38,7 @@ class DocumentFetchFailed(Problem):
 
 @dataclass(frozen=True)
 class FetchedDocument:
-    """A document as it came; `text` is None where it is still the one of the tag."""
+    """A fetched document; `text` is None if it is unchanged for the given ETag."""
 
     text: str | None = field(repr=False)
     etag: str = ""
@@ -54,7 +54,7 @@ async def fetch(
     connect_s: float = 30,
     read_s: float = 60,
 ) -> FetchedDocument:
-    """Return the text at `url`; raises `NotFetched` or `EgressDenied`."""
+    """Return the document at `url`; raises `DocumentFetchFailed` or `EgressDenied`."""
     asked = {"Accept": "application/json, application/yaml, text/yaml;q=0.9, */*;q=0.5"}
     if etag:
         asked["If-None-Match"] = etag
@@ -97,10 +97,10 @@ def _build_fetch_error(why: str) -> DocumentFetchFailed:
 
 
 async def discover_operations(server: Server, endpoint: ServerEndpoint) -> ServerDeclarations:
-    """Return what a server's document declares of the operations that were chosen.
+    """Return the definitions of the selected operations in a server's document.
 
-    A document with an address is fetched again, and kept once it could be read; an operation that
-    can't be a tool is an item with its fault, one that is gone is told in the notices. Raises
+    A document with a URL is fetched again and stored once it was parsed. An operation that can't be
+    a tool is returned with its fault; one that is gone is listed in the notices. Raises
     `UpstreamError` and other problems.
     """
     began = time.perf_counter()
@@ -128,7 +128,7 @@ async def discover_operations(server: Server, endpoint: ServerEndpoint) -> Serve
 
 
 async def _fetch_document(url: str, endpoint: ServerEndpoint, etag: str) -> Any:
-    """Fetch the document; our credential goes along where it is at the API's own origin."""
+    """Fetch the document, with our credential only if it is at the API's own origin."""
     own = _parse_origin(url) == _parse_origin(endpoint.url)
     try:
         return await fetch(

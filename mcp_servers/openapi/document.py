@@ -1,4 +1,4 @@
-"""Parse an OpenAPI document (pure)."""
+"""Parse OpenAPI documents and resolve their references (pure)."""
 
 import json
 import re
@@ -16,7 +16,7 @@ from bonobot.core.text.yaml_reader import read_documents
 
 LONGEST_TEXT = 4 * 1024 * 1024
 LONGEST_CHAIN = 16
-ALIASED = 100_000  # values that YAML's aliases may add
+ALIASED = 100_000  # values that YAML aliases may add
 DEEPEST = 64
 VERSION = re.compile(r"3\.([0-2])(?:\.\d{1,4})?(?:-[\w.]{1,20})?")
 SWAGGER = (
@@ -26,7 +26,7 @@ SWAGGER = (
 
 
 class UnusableDocumentPart(Exception):
-    """A part of a document that can't be used; the text says why, `pointer` where."""
+    """A part of a document that can't be used; the message says why, `pointer` where."""
 
     def __init__(self, reason: str, pointer: str = "") -> None:
         super().__init__(reason)
@@ -35,16 +35,16 @@ class UnusableDocumentPart(Exception):
 
 @dataclass(frozen=True)
 class OpenApiDocument:
-    """A document that could be read; `minor` is 0, 1 or 2 for OpenAPI 3.0 to 3.2."""
+    """A parsed document; `minor` is 0, 1 or 2 for OpenAPI 3.0 to 3.2."""
 
     root: Mapping[str, Any] = field(repr=False)
     version: str
     minor: int
 
     def follow(self, node: Any, pointer: str) -> tuple[Any, str]:
-        """Return what `node` stands for, and its pointer; raises `Refused`.
+        """Return `node` with its reference resolved, and its pointer.
 
-        References lead to other places of the document, by a short chain without a circle.
+        Raises `UnusableDocumentPart` for circular, long, remote or dangling references.
         """
         seen: list[str] = []
         while isinstance(node, dict) and isinstance(node.get("$ref"), str):
@@ -61,7 +61,7 @@ class OpenApiDocument:
         return node, pointer
 
     def at(self, reference: str, pointer: str) -> Any:
-        """Return what a reference points to; raises `Refused`, whose place is `pointer`."""
+        """Return the target of a reference; raises `UnusableDocumentPart` at `pointer`."""
         shown = make_visible(reference, 100)
         if not reference.startswith("#"):
             raise UnusableDocumentPart(
@@ -84,9 +84,9 @@ class OpenApiDocument:
 
 
 def read(text: str) -> OpenApiDocument:
-    """Return the document of a text.
+    """Return the parsed document.
 
-    Raises `Invalid`: `too_large`, `broken_document`, `unsupported_version`.
+    Raises `InvalidInput`: `too_large`, `broken_document`, `unsupported_version`.
     """
     if len(text.encode("utf-8", "surrogatepass")) > LONGEST_TEXT:
         raise InvalidInput(
@@ -124,7 +124,7 @@ def read(text: str) -> OpenApiDocument:
 
 
 def build_pointer(*tokens: str) -> str:
-    """Return a JSON pointer (RFC 6901) of these tokens."""
+    """Return the JSON pointer (RFC 6901) with these tokens."""
     return "".join("/" + token.replace("~", "~0").replace("/", "~1") for token in tokens)
 
 
@@ -141,7 +141,7 @@ def _parse_text(text: str) -> Any:
     try:
         if bare.startswith("{"):
             return _check_depth(json.loads(bare, parse_constant=_reject_constant))
-        # The parser in C, where there is one: documents are long.
+        # Documents are long: use the C parser if it is available.
         loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
         roots = read_documents(text, longest=LONGEST_TEXT, loader=loader, aliased=ALIASED)
     except RecursionError:

@@ -1,4 +1,4 @@
-"""Checks the API part of endpoint_config."""
+"""Check the `endpoint_config` of APIs."""
 
 import re
 from collections.abc import Mapping
@@ -22,9 +22,9 @@ _KEY = re.compile(r"[A-Z]{3,7} /.*")
 def check(
     config: Mapping[str, Any], allow_private: bool, old: Server | None
 ) -> tuple[dict[str, Any], str | None]:
-    """Return what is stored of an API's members, and the document where one is given.
+    """Return the API fields to store, and the document if one is given.
 
-    The document of what is declared by hand is composed here. Raises `Invalid` and `EgressDenied`,
+    The document of declared operations is composed here. Raises `InvalidInput` and `EgressDenied`,
     each with its field.
     """
     if (declared := find_declared_operations(config, old)) is not None:
@@ -47,9 +47,9 @@ def check(
 
 
 def find_declared_operations(config: Mapping[str, Any], old: Server | None = None) -> Any:
-    """Return the operations that are declared by hand; None where an API has a document.
+    """Return the declared operations; None if the API has a document.
 
-    Where nothing is said of either, what was declared stays.
+    If the configuration has neither, the existing declared operations are kept.
     """
     if config.get("declared") is not None:
         return config["declared"]

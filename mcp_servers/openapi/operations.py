@@ -1,11 +1,10 @@
-"""Operations and parameters as tools; x- extensions (pure).
+"""Build tools from OpenAPI operations, parameters and Bonobot's `x-` extensions (pure).
 
-Each place that a value goes to is written down beside the schema, and approved together with it.
+The plan of the request is stored in the tool's `_meta`, so that it is reviewed with the tool.
 
-`x-bonobot-result` names the part of an answer that is the result (a JSON pointer),
-`x-bonobot-send-defaults` has defaults sent where an argument is left out, `x-bonobot-labels` are
-the flow labels of an operation that an administrator declared. All of it stands in the plan, and so
-is approved with everything else.
+`x-bonobot-result` is a JSON pointer to the part of a response that is the result,
+`x-bonobot-send-defaults` sends defaults for omitted arguments, `x-bonobot-labels` holds the flow
+labels of an operation that an administrator declared. All of them are part of the plan.
 """
 
 import hashlib
@@ -28,7 +27,7 @@ STYLES = {
     "header": ("simple",),
     "cookie": ("form",),
 }
-# What the protocol, the sign-in or OpenAPI itself says: a parameter can't.
+# Headers that HTTP, the sign-in or OpenAPI sets: a parameter can't.
 OURS = re.compile(
     r"(?i)accept|content-type|authorization|host|connection|content-length|transfer-encoding|"
     r"cookie|te|trailer|upgrade|expect|keep-alive|user-agent|accept-encoding|proxy-.*"
@@ -42,7 +41,7 @@ FORM, MULTIPART = "application/x-www-form-urlencoded", "multipart/form-data"
 
 @dataclass
 class OperationArguments:
-    """The arguments of a tool, and where each goes."""
+    """The arguments of a tool and their locations in the request."""
 
     properties: dict[str, Any] = field(default_factory=dict)
     required: list[str] = field(default_factory=list)
@@ -50,7 +49,7 @@ class OperationArguments:
     body: dict[str, Any] | None = None
 
     def claim(self, name: str, place: str) -> str:
-        """Return the argument's name for a parameter: as it is, if that is plain and free."""
+        """Return an unused argument name for a parameter: its own, sanitized, if that is free."""
         plain = re.sub(r"[^A-Za-z0-9_.-]+", "_", name).strip("_")[:MAX_PARAMETER_NAME] or place
         chosen, number = plain, 2
         if chosen in self.properties:
@@ -67,7 +66,7 @@ def collect_arguments(
     path: str,
     levels: list[tuple[Any, str]],
 ) -> OperationArguments:
-    """Return what an operation takes; `levels` are path item and operation, with their pointers."""
+    """Return an operation's arguments; `levels` are path item and operation with their pointers."""
     taken = OperationArguments()
     found: dict[tuple[str, str], tuple[dict[str, Any], str]] = {}
     for node, pointer in levels:
@@ -164,7 +163,7 @@ def _parse_style(parameter: Mapping[str, Any], where: str, place: str) -> dict[s
 
 
 def _check_path(path: str, declared: set[str], pointer: str) -> None:
-    """Refuse a path whose parameters aren't those that are declared, or that leads elsewhere."""
+    """Raise if the path is unsafe or its parameters differ from the declared ones."""
     named = _TEMPLATE.findall(path)
     bare = _TEMPLATE.sub("x", path)
     if not path.startswith("/") or re.search(r"[{}?#\\\x00-\x20\x7f]", bare):
@@ -232,7 +231,7 @@ def _take_body(
 
 
 def _choose_media_type(content: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return the media type to send, and how it is written; None where it is none of ours."""
+    """Return the media type to send and its encoding; None if none is supported."""
     kinds = {media: media.partition(";")[0].strip().lower() for media in content}
     for kind, pattern in (
         ("json", _JSON_MEDIA_RANGE),
@@ -247,7 +246,7 @@ def _choose_media_type(content: Mapping[str, Any]) -> tuple[str, str] | None:
 
 
 def _check_no_files(document: OpenApiDocument, schema: Any, pointer: str) -> None:
-    """Refuse a form that can't be sent without a file."""
+    """Raise for a form that requires a file."""
     form, place = document.follow(schema, pointer)
     properties = form.get("properties") if isinstance(form, dict) else None
     required = form.get("required") if isinstance(form, dict) else None
@@ -271,7 +270,7 @@ def _add_description(schema: Any, description: str) -> Any:
     return schema
 
 
-# Where a tool's declaration says which request it stands for; approved with everything else.
+# The key in a tool's `_meta` for the plan of its request.
 PLAN = "bonobot/operation"
 
 RESULT = "x-bonobot-result"
@@ -287,7 +286,7 @@ _MISSING = object()
 def build_plan_extensions(
     operation: Mapping[str, Any], properties: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return what an operation's plan has of these; `properties` are its arguments' schemas."""
+    """Return the `x-` parts of an operation's plan; `properties` are its arguments' schemas."""
     found: dict[str, Any] = {}
     pointer = operation.get(RESULT)
     if isinstance(pointer, str) and pointer.startswith("/") and len(pointer) <= LONGEST_POINTER:
@@ -302,7 +301,7 @@ def build_plan_extensions(
 
 
 def find_declared_labels(payload: Mapping[str, Any]) -> list[str] | None:
-    """Return the labels that stand in a tool's plan; None where there are none."""
+    """Return the labels in a tool's plan; None if it has none."""
     meta = payload.get("_meta")
     plan = meta.get(PLAN) if isinstance(meta, Mapping) else None
     found = plan.get("labels") if isinstance(plan, Mapping) else None
@@ -310,13 +309,13 @@ def find_declared_labels(payload: Mapping[str, Any]) -> list[str] | None:
 
 
 def with_defaults(plan: Mapping[str, Any], arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the arguments with the plan's defaults in the place of those that are left out."""
+    """Return the arguments with the plan's defaults for omitted ones."""
     defaults = plan.get("defaults")
     return _merge_defaults(arguments, defaults) if isinstance(defaults, Mapping) else arguments
 
 
 def resolve_pointer(value: Any, pointer: str) -> tuple[Any, bool]:
-    """Return the part of an answer that a pointer names, and whether it is there."""
+    """Return the value that a JSON pointer refers to, and whether it exists."""
     for token in pointer.split("/")[1:]:
         key = token.replace("~1", "/").replace("~0", "~")
         if isinstance(value, Mapping):
@@ -364,7 +363,10 @@ _JSON = re.compile(r"application/(?:json|[\w.+-]+\+json)")
 
 @dataclass(frozen=True, kw_only=True)
 class OpenApiOperation:
-    """One operation: `key` (`GET /pets`) is its identity; `refused` says why it can't be a tool."""
+    """One operation, identified by `key` (`GET /pets`).
+
+    `refusal_reason` says why it can't be a tool; `refusal_pointer` where in the document.
+    """
 
     key: str
     name: str
@@ -382,11 +384,11 @@ class OpenApiOperation:
 
     @property
     def reads(self) -> bool:
-        """Tell whether its method is one that changes nothing."""
+        """Tell whether the method is read-only."""
         return self.method in READING
 
     def as_dict(self) -> dict[str, Any]:
-        """Return what a person chooses by."""
+        """Return the summary that a person selects operations from."""
         return {
             "key": self.key,
             "name": self.name,
@@ -403,7 +405,7 @@ class OpenApiOperation:
 
 
 def list_operations(document: OpenApiDocument) -> Iterator[OpenApiOperation]:
-    """Yield every operation of a document, in its order."""
+    """Yield every operation of a document, in document order."""
     found = list(_walk_paths(document))[:MOST_OPERATIONS]
     names = _build_names([(key, node) for key, _, _, node, _ in found])
     for key, path, method, node, levels in found:
@@ -466,7 +468,7 @@ def _build_operation(
 
 
 def _check_servers(document: OpenApiDocument, levels: list[_Level]) -> None:
-    """Refuse an operation that has servers of its own: a credential is for one place only."""
+    """Raise for an operation with its own servers: a credential is for one server only."""
     for node, pointer in levels:
         if isinstance(node, dict) and node.get("servers", document.root.get("servers")) != (
             document.root.get("servers")
@@ -505,7 +507,7 @@ def _build_tool(
 
 
 def _build_annotations(method: str, title: str) -> dict[str, Any]:
-    """Return hints made of the method, which any definition may give and nobody decides by."""
+    """Return annotations derived from the method."""
     hints: dict[str, Any] = {"readOnlyHint": method in READING}
     if method not in READING:
         hints |= {"destructiveHint": method != "post", "idempotentHint": method in IDEMPOTENT}
@@ -515,7 +517,7 @@ def _build_annotations(method: str, title: str) -> dict[str, Any]:
 def _answer(
     document: OpenApiDocument, operation: Mapping[str, Any], pointer: str
 ) -> dict[str, Any] | None:
-    """Return what the JSON answer of success looks like; None where that isn't sound."""
+    """Return the schema of the successful JSON response; None if it is missing or unusable."""
     try:
         schema, place = _find_success_schema(document, operation, f"{pointer}/responses")
         if schema is None:
@@ -549,7 +551,7 @@ def _find_success_schema(
 
 
 def _build_names(found: list[tuple[str, Any]]) -> dict[str, str]:
-    """Return a name for each key: unique, plain, and none of them hanging on the order."""
+    """Return a unique, plain name for each key, independent of the order."""
     wanted = {key: _build_plain_name(key, node) for key, node in found}
     often = Counter(name.lower() for name in wanted.values())
     return {

@@ -1,6 +1,6 @@
-"""Operations, base URLs, sign-ins to choose from (pure).
+"""Outline of a document: operations, base URLs and sign-ins to select from (pure).
 
-It is made in the child process of `mcp_servers.schemas.subprocess_pool`, and travels as JSON.
+It is built in a child process of `mcp_servers.schemas.subprocess_pool` and returned as JSON.
 """
 
 import re
@@ -19,9 +19,9 @@ _VARIABLE = re.compile(r"\{([^{}]*)\}")
 
 
 def list_base_urls(document: OpenApiDocument, document_url: str = "") -> list[dict[str, str]]:
-    """Return where the API is: `url` with its variables' defaults, and `description`.
+    """Return the API's servers: `url` with its variables' defaults, and `description`.
 
-    A relative address is taken from the document's own; without one it is left out.
+    Relative URLs are resolved against `document_url`; without it they are omitted.
     """
     servers = document.root.get("servers")
     listed = servers if isinstance(servers, list) and servers else [{"url": "/"}]
@@ -40,7 +40,7 @@ def list_base_urls(document: OpenApiDocument, document_url: str = "") -> list[di
 
 
 def sign_ins(document: OpenApiDocument) -> list[dict[str, str]]:
-    """Return the sign-ins of `securitySchemes` that Bonobot knows, as `auth_config` has them."""
+    """Return the supported sign-ins of `securitySchemes`, in the form of `auth_config`."""
     components = document.root.get("components")
     schemes = components.get("securitySchemes") if isinstance(components, dict) else None
     found = []
@@ -72,7 +72,7 @@ def _sign_in(scheme: Mapping[str, Any]) -> dict[str, str] | None:
 
 
 def _fill_url_variables(server: Mapping[str, Any]) -> str | None:
-    """Return a server's URL, each variable with its default; None where one has none."""
+    """Return a server's URL with its variables' defaults; None if one has no default."""
     variables = server.get("variables")
     known: Mapping[str, Any] = variables if isinstance(variables, dict) else {}
     url = find_text(server, "url")[:LONGEST_URL]
@@ -94,9 +94,9 @@ LONGEST_ABOUT = 2_000
 def build_outline(
     text: str, *, document_url: str = "", chosen: Collection[str] | None = None
 ) -> dict[str, Any]:
-    """Return the outline of a document's text, or `{"problem": …}` where it can't be read.
+    """Return the outline of a document's text, or `{"problem": …}` if it can't be parsed.
 
-    With `chosen` (keys of operations) their tools come instead of the operations to choose from.
+    With `operation_keys`, return the tools of these operations instead of all operations.
     """
     try:
         document = read(text)

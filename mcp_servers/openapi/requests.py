@@ -1,8 +1,7 @@
-"""Requests: a tool's arguments, put where its operation wants them: pure.
+"""Build an operation's HTTP request from a tool's arguments (pure).
 
-Styles are those of OpenAPI 3 (RFC 6570 and beyond). Whatever the arguments are, the request stays
-below the base address and within the segments of the operation's path, and a value stays one value
-of a header: what can't is refused.
+Parameter styles are those of OpenAPI 3 (RFC 6570 and more). No argument can leave the base URL or
+the path segments of the operation, or add a header; arguments that would are rejected.
 """
 
 import hashlib
@@ -19,7 +18,7 @@ from mcp_servers.openapi.operations import FORM, MULTIPART, with_defaults
 from mcp_servers.schemas import InvalidArguments
 
 LONGEST_URL = 8_000
-DECODINGS = 3  # how often somebody on the way may decode a path
+DECODINGS = 3  # times that intermediaries may decode a path
 SEPARATORS = {"form": ",", "spaceDelimited": "%20", "pipeDelimited": "%7C"}
 _TEMPLATE = re.compile(r"\{([^{}]*)\}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -29,7 +28,7 @@ Pair = tuple[str, str]
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedRequest:
-    """A request as it will be sent; `headers` are those of its arguments and body."""
+    """A request to send; `headers` come from the arguments and the body."""
 
     method: str
     url: str
@@ -47,7 +46,7 @@ def prepare(
 ) -> PreparedRequest:
     """Return the request of an operation; raises `InvalidArguments`.
 
-    `query` is ours (a sign-in): no argument gets to write a member of that name.
+    `query` is the sign-in's: arguments can't set parameters with these names.
     """
     own = tuple(query)
     arguments = with_defaults(plan, arguments)
@@ -69,7 +68,7 @@ def prepare(
         else:
             cookies += _query(parameter, value)
     parts += [f"{quote(name, safe='')}={quote(value, safe='')}" for name, value in own]
-    # What stands behind the base's `?` is its own; the path goes before it.
+    # The base URL may have a query: the path goes before it.
     base, _, kept = base_url.partition("?")
     asked = "&".join(filter(None, [kept, *parts]))
     url = base.rstrip("/") + _build_path(plan["path"], values) + (f"?{asked}" if asked else "")
@@ -101,12 +100,12 @@ def _build_path(template: str, values: Mapping[str, tuple[Mapping[str, Any], Any
 
 
 def _is_safe_segment(segment: str) -> bool:
-    """Tell whether a segment is one whoever decodes it: neither empty nor a way up."""
+    """Tell whether a segment is not empty and has no `..`, however often it is decoded."""
     if not segment:
         return False
     for _ in range(1 + DECODINGS):
         for part in re.split(r"[/\\]", segment):
-            # Some servers cut `;…` off a segment before they look at it.
+            # Some servers strip `;…` from a segment.
             if part.partition(";")[0].strip() in (".", ".."):
                 return False
         segment = unquote(segment, errors="replace")
@@ -153,7 +152,7 @@ def _encode_path_value(parameter: Mapping[str, Any], value: Any) -> str:
 
 
 def _query(parameter: Mapping[str, Any], value: Any) -> Iterator[Pair]:
-    """Yield the members that a value makes in a query or a cookie, encoded."""
+    """Yield the encoded (name, value) pairs of a query or cookie parameter."""
     name = _quote_text(parameter["name"])
     if parameter.get("json"):
         yield name, _quote_text(_dump_json(value))
@@ -259,11 +258,11 @@ def _encode_multipart(fields: list[tuple[str, Any]]) -> tuple[bytes, str]:
 
 
 def _format_text(value: Any) -> str:
-    """Return a value as it is written outside of JSON."""
+    """Return a value as plain text; objects and arrays as JSON."""
     if isinstance(value, str):
         return value
     if isinstance(value, float) and math.isfinite(value) and value.is_integer():
-        return str(int(value))  # 5.0 is the integer 5 to JSON Schema, and to whoever reads a path
+        return str(int(value))  # JSON Schema accepts 5.0 as the integer 5
     return "" if value is None else _dump_json(value)
 
 

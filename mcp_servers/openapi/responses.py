@@ -1,4 +1,4 @@
-"""HTTP response to tool result (pure)."""
+"""Convert HTTP responses to tool results (pure)."""
 
 import base64
 import json
@@ -18,11 +18,11 @@ TEXTS = (
 def build_tool_result(
     status: int, content_type: str, body: bytes, part: str = ""
 ) -> dict[str, Any]:
-    """Return the result of a tool; a status outside of 2xx is an error for the model to read.
+    """Return the tool result of a response; a status outside of 2xx becomes an error result.
 
-    JSON comes as text and as structured content (what is no object under `result`), text as text,
-    pictures and sounds as such; of anything else the kind and the size are told. `part` points to
-    what of a JSON answer is the result; where that is missing, all of it is, with a note.
+    JSON is returned as text and as structured content (non-objects under `result`), text as text,
+    images and audio as such; for anything else, the type and size. `result_pointer` selects a part
+    of a JSON response; if that is missing, all of it is returned, with a note.
     """
     kind = content_type.partition(";")[0].strip().lower()
     if not 200 <= status < 300:

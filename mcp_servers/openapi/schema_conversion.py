@@ -1,7 +1,7 @@
-"""OpenAPI schema to JSON Schema 2020-12 (pure).
+"""Convert OpenAPI schemas to JSON Schema 2020-12 (pure).
 
-What a schema refers to comes along under `$defs`, so that a recursive one stays one and shared
-parts are written once; the judge of schemas says then how it may be checked.
+Referenced schemas are included under `$defs`, so that recursive schemas work and shared parts occur
+once; `classify_schema` decides afterwards how the result is checked.
 """
 
 import re
@@ -19,7 +19,7 @@ from mcp_servers.openapi.document import (
 
 MOST_NODES = 2_000
 
-# Keywords of JSON Schema 2020-12 by what their values are; others are OpenAPI's own.
+# Keywords of JSON Schema 2020-12 by the type of their values; others are OpenAPI's own.
 SCHEMA = (
     *("items", "contains", "not", "if", "then", "else", "additionalProperties", "propertyNames"),
     *("unevaluatedItems", "unevaluatedProperties"),
@@ -33,16 +33,16 @@ BOUNDS = (
     *("minContains", "maxContains"),
 )
 TOLD = ("title", "description", "default", "examples", "deprecated", "contentMediaType")
-# Which of their properties a request, or an answer, doesn't have.
+# The keyword of properties that a request, or a response, doesn't have.
 HIDDEN = {"request": "readOnly", "answer": "writeOnly"}
 _PLAIN = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
 class SchemaConverter:
-    """One schema in the making: what it defines, and how large it has become.
+    """Converts one schema with its definitions, up to a number of nodes.
 
-    A translation of answers describes rather than demands: APIs drift from their documents, and
-    clients refuse an answer that doesn't fit. So bounds are left out, and null may always be.
+    Output schemas omit constraints and allow null: APIs drift from their documents, and clients
+    reject a result that doesn't match its schema.
     """
 
     def __init__(
@@ -57,14 +57,14 @@ class SchemaConverter:
         self._left = self._most = most
 
     def whole(self, schema: dict[str, Any]) -> dict[str, Any]:
-        """Return a schema together with all that it refers to; raises `Refused`."""
+        """Return a schema with all its definitions; raises `UnusableDocumentPart`."""
         while self._waiting:
             name, target, place = self._waiting.pop()
             self.definitions[name] = self.schema(target, place)
         return schema | ({"$defs": self.definitions} if self.definitions else {})
 
     def schema(self, node: Any, pointer: str) -> Any:
-        """Return `node` as JSON Schema 2020-12; raises `Refused`."""
+        """Return `node` as JSON Schema 2020-12; raises `UnusableDocumentPart`."""
         self._left -= 1
         if self._left < 0:
             raise UnusableDocumentPart(
@@ -84,7 +84,7 @@ class SchemaConverter:
         return self._nullable(node, self._own(node, pointer))
 
     def root(self, node: Any, pointer: str) -> tuple[Any, str]:
-        """Return what a schema stands for, so that its own keywords can be seen."""
+        """Return a schema with its reference resolved, and its pointer."""
         return self._document.follow(node, pointer)
 
     def _reference(self, node: Mapping[str, Any], pointer: str) -> dict[str, Any]:
@@ -92,13 +92,13 @@ class SchemaConverter:
         if place not in self._names:
             self._names[place] = name = self._name(place)
             self.definitions[name] = {}
-            # Made later, by `whole`: references may form long chains, and circles.
+            # Converted later, by `include_definitions`: references may form long chains and cycles.
             self._waiting.append((name, target, place))
         told = {"$ref": f"#/$defs/{self._names[place]}"}
         if isinstance(text := node.get("description"), str):
             told["description"] = text
         if self._document.minor == 0:
-            return told  # there, all that stands beside a reference is void
+            return told  # OpenAPI 3.0 ignores siblings of a reference
         rest = {key: value for key, value in node.items() if key != "$ref"}
         return (self._own(rest, pointer) | told) if rest else told
 
@@ -137,7 +137,7 @@ class SchemaConverter:
 
     def _bounds(self, node: Mapping[str, Any], found: dict[str, Any]) -> None:
         for exclusive, plain in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
-            # As OpenAPI 3.0 writes it: a switch beside the bound.
+            # OpenAPI 3.0: a boolean beside the bound.
             if found.get(exclusive) is True and plain in found:
                 found[exclusive] = found.pop(plain)
             elif isinstance(found.get(exclusive), bool):
@@ -153,7 +153,7 @@ class SchemaConverter:
                 found.pop(keyword, None)
             if found.get("additionalProperties") is False:
                 found.pop("additionalProperties")
-            if "oneOf" in found:  # several may fit, once their bounds are gone
+            if "oneOf" in found:  # without constraints, several may match
                 found.setdefault("anyOf", found.pop("oneOf"))
 
     def _nullable(self, node: Mapping[str, Any], found: dict[str, Any]) -> dict[str, Any]:
@@ -172,11 +172,11 @@ class SchemaConverter:
 
 
 def find_text(node: Any, *names: str) -> str:
-    """Return the first of these members that is a text with something in it, else ""."""
+    """Return the first of these fields that is a non-blank string, else ""."""
     values = (node.get(name) for name in names) if isinstance(node, dict) else ()
     return next((value for value in values if isinstance(value, str) and value.strip()), "")
 
 
 def format_node(node: Any) -> str:
-    """Return what was found where something else belongs, fit to be shown."""
+    """Return an unexpected value as a short, safe string."""
     return make_visible(str(node), 60)

@@ -1,7 +1,7 @@
-"""What a document offers; choose operations.
+"""Outline a document and select operations from it.
 
-A document is fetched and read here, before anything is written and outside of any transaction; what
-is stored afterwards is checked once more by `mcp_servers.server_config`.
+Documents are fetched and parsed here, before any write and outside of transactions; what is stored
+afterwards is checked again by `mcp_servers.server_config`.
 """
 
 import json
@@ -29,25 +29,25 @@ EVERYTHING = "*"
 
 @dataclass(frozen=True, kw_only=True)
 class DocumentOutline:
-    """What a document offers: its text, and its outline as `build_outline` returns it."""
+    """A document's text, and its outline as `build_outline` returns it."""
 
     text: str = field(repr=False)
     told: Mapping[str, Any] = field(repr=False)
 
     @property
     def operations(self) -> list[dict[str, Any]]:
-        """Return the operations, those that are refused too."""
+        """Return all operations, including unusable ones."""
         found: list[dict[str, Any]] = self.told["operations"]
         return found
 
     @property
     def base_url(self) -> str:
-        """Return where the API is by its own account; "" where it doesn't say."""
+        """Return the first base URL in the document, or ""."""
         found: list[dict[str, Any]] = self.told["base_urls"]
         return str(found[0]["url"]) if found else ""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return what is shown before anything is added."""
+        """Return the preview that is shown before an API is added."""
         return {**self.told, "notices": list(list_warnings(self.told))}
 
 
@@ -58,9 +58,9 @@ def inspect_document(
     document_url: str = "",
     allow_private: bool = False,
 ) -> DocumentOutline:
-    """Return what a document offers, given or fetched; blocks, never on the loop.
+    """Return the outline of a document, given or fetched; blocks, so never call it on the loop.
 
-    Raises `Invalid`, `EgressDenied`, `NotFetched`, `Forbidden`.
+    Raises `InvalidInput`, `EgressDenied`, `DocumentFetchFailed`, `Forbidden`.
     """
     principal.require(Action.MANAGE_SERVERS)
     if allow_private:
@@ -80,7 +80,7 @@ def inspect_document(
 
 
 def parse_document_outline(text: str, document_url: str = "") -> DocumentOutline:
-    """Return what a document's text offers; raises `Invalid`."""
+    """Return the outline of a document's text; raises `InvalidInput`."""
     told = build_outline_in_child(text, document_url=document_url)
     for one in told["base_urls"]:
         one["private"] = _is_private(one["url"])
@@ -88,10 +88,10 @@ def parse_document_outline(text: str, document_url: str = "") -> DocumentOutline
 
 
 def complete_spec(principal: Principal, spec: ServerSpec, old: Server | None = None) -> ServerSpec:
-    """Return an API's specification with document, address and keys of operations filled in.
+    """Return an API's specification with document, base URL and operation keys filled in.
 
-    What isn't about an API comes back as it is. Raises what `look_at` and `chosen` do, and
-    `Invalid` (`base_url_missing`).
+    Specifications of other servers are returned unchanged. Raises as `inspect_document` and
+    `select_operations`, and `InvalidInput` (`base_url_missing`).
     """
     config = spec.endpoint_config
     if spec.transport_type != Server.Transport.OPENAPI or not isinstance(config, Mapping):
@@ -128,11 +128,11 @@ def select_operations(
     tags: Collection[str] = (),
     everything: bool = False,
 ) -> list[str]:
-    """Return the keys of what is wanted: by key, operation id or name, by tag, or all.
+    """Return the keys of operations selected by key, operation ID or name, by tag, or all.
 
-    Named ones have to be there and sound; by tag, or all, what is refused is left out. Raises
-    `NotFound` (`unknown_operation`) and `Invalid` (`operation_refused`, `nothing_chosen`,
-    `too_many`).
+    Requested operations must exist and be usable; by tag, or for all, unusable ones are skipped.
+    Raises `NotFound` (`unknown_operation`) and `InvalidInput` (`operation_refused`,
+    `nothing_chosen`, `too_many`).
     """
     if wanted is not None and not isinstance(wanted, list | tuple):
         raise InvalidInput("`operations` must be a list.", field="endpoint_config.operations")
@@ -165,12 +165,12 @@ def select_operations(
 
 
 def list_read_operations(offer: DocumentOutline) -> list[str]:
-    """Return the keys of sound operations whose method changes nothing: what to begin with."""
+    """Return the keys of usable read-only operations, the default selection."""
     return [one["key"] for one in offer.operations if not (one["writes"] or one["refused"])]
 
 
 def list_warnings(told: Mapping[str, Any]) -> Iterable[str]:
-    """Yield what a person should know before they add an API."""
+    """Yield warnings to show before an API is added."""
     urls = told["base_urls"]
     if not urls:
         yield "The document doesn't say where the API is: give its base address."
@@ -213,7 +213,7 @@ def _get_operation_key(offer: DocumentOutline, name: str) -> str:
 
 
 def _is_unchanged(old: Server, config: Mapping[str, Any]) -> bool:
-    """Tell whether nothing is said that a document would have to be read for."""
+    """Tell whether the configuration has no change that needs the document."""
     stored = old.endpoint_config
     return (
         not old.speaks_mcp

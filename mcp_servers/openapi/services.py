@@ -1,7 +1,7 @@
-"""Add, change, remove, preview declared operations.
+"""Create, update, delete and preview declared operations.
 
-Each is a change of the server's configuration like any other; what it makes of a tool is found at
-the next discovery, and waits for approval there.
+Each change updates the server's configuration; the next discovery finds the changed tools, which
+then wait for review.
 """
 
 import re
@@ -25,12 +25,12 @@ _OWN = re.compile(r"endpoint_config\.declared\[\d+\]\.?")
 
 
 def is_declared(server: Server) -> bool:
-    """Tell whether a server's operations are declared by hand."""
+    """Tell whether a server has declared operations instead of a document."""
     return "declared" in server.endpoint_config
 
 
 def list_declared_operations(server: Server) -> list[dict[str, Any]]:
-    """Return what is declared by hand at a server, as it is kept; nothing where a document is."""
+    """Return a server's declared operations in stored form; empty if it has a document."""
     return list(server.endpoint_config.get("declared", ()))
 
 
@@ -50,9 +50,9 @@ def get_declared_operation(server: Server, name: str) -> dict[str, Any]:
 
 
 def add_operation(principal: Principal, server: Server, said: Any) -> DeclaredOperation:
-    """Declare one more operation.
+    """Add a declared operation.
 
-    Raises what `read_declared` and `alter` do, by its members, and `Conflict` (`not_declared`).
+    Raises as `read_operation` and `update_server`, and `Conflict` (`not_declared`).
     """
     return _write(principal, server, said, replaces="")
 
@@ -60,12 +60,12 @@ def add_operation(principal: Principal, server: Server, said: Any) -> DeclaredOp
 def update_operation(
     principal: Principal, server: Server, name: str, said: Any
 ) -> DeclaredOperation:
-    """Declare an operation anew; with another name it becomes another tool."""
+    """Replace a declared operation; with another name it becomes another tool."""
     return _write(principal, server, said, replaces=name)
 
 
 def remove_operation(principal: Principal, server: Server, name: str) -> None:
-    """Remove an operation: it isn't called from then on. The last one stays (`last_operation`)."""
+    """Delete an operation, effective immediately; the last one can't be (`last_operation`)."""
     principal.require(Action.MANAGE_SERVERS)
     with transaction.atomic():
         server.refresh_from_db()
@@ -105,7 +105,7 @@ def _write(principal: Principal, server: Server, said: Any, *, replaces: str) ->
         try:
             _keep(principal, server, listed)
         except InvalidInput as problem:
-            # The person speaks of one operation, not of a list.
+            # The request has one operation, not a list: strip the index from the field.
             problem.field = _OWN.sub("", problem.field)
             raise
     return one
@@ -117,12 +117,12 @@ def _keep(principal: Principal, server: Server, declared: list[dict[str, Any]]) 
 
 
 def build_operation_preview(said: Any, base_url: str, *, field: str = "") -> dict[str, Any]:
-    """Return key, tool and an example of the request, without a sign-in; nothing is sent.
+    """Return key, tool and an example request without the sign-in; nothing is sent.
 
-    Raises `Invalid`, and `EgressDenied` where the address could never be asked.
+    Raises `InvalidInput`, and `EgressDenied` for an address that is never allowed.
     """
     try:
-        check_url(base_url, allow_private=True)  # whether it may be is said when it is written
+        check_url(base_url, allow_private=True)  # private addresses are checked on save
     except EgressDenied as problem:
         problem.field = "url"
         raise

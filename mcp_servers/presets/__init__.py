@@ -1,1 +1,1 @@
-"""Presets: ready server entries with the proof that the server exists."""
+"""Presets: catalog entries for servers, with a proof that the server exists."""

@@ -1,8 +1,8 @@
-"""Folders and files that presets of programs may be given (docs/stdio-servers.md).
+"""Folders and files that stdio presets may use (docs/stdio-servers.md).
 
-Whoever fills in a preset chooses what its program reads and writes on this host. So a parameter of
-the kind `folder` or `file` lies in the organization's own workspace, or in a folder that a platform
-administrator allowed (`BONOBOT_PRESET_FOLDERS`); links are followed before that is decided.
+A parameter of the kind `folder` or `file` must be in the organization's own workspace, or in a
+folder that a platform administrator allowed (`BONOBOT_PRESET_FOLDERS`); symbolic links are resolved
+first.
 """
 
 from collections.abc import Iterable, Mapping
@@ -23,18 +23,18 @@ KINDS = frozenset(("folder", "file"))
 
 
 def get_organization_folder(organization_id: UUID) -> Path:
-    """Return the folder of the organization's own; it may not be there yet."""
+    """Return the organization's own workspace folder; it may not exist yet."""
     slug = Organization.objects.values_list("slug", flat=True).get(pk=organization_id)
     return Path(settings.BONOBOT_VAR) / "workspaces" / slug
 
 
 def list_allowed_folders(organization_id: UUID) -> tuple[Path, ...]:
-    """Return the folders in which a preset's folders and files may lie, the own one first."""
+    """Return the folders that presets may use, the organization's own first."""
     return (get_organization_folder(organization_id), *map(Path, settings.BONOBOT_PRESET_FOLDERS))
 
 
 def folder_rule(organization_id: UUID) -> FolderRule:
-    """Return which folders a stdio server of an organization may be given (one query)."""
+    """Return the rule for folders of an organization's stdio servers (one query)."""
     return FolderRule(
         closed=(str(settings.BONOBOT_VAR),), own=(str(get_organization_folder(organization_id)),)
     )
@@ -43,9 +43,9 @@ def folder_rule(organization_id: UUID) -> FolderRule:
 def resolve_folders(
     organization_id: UUID, parameters: Iterable[Mapping[str, Any]], values: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the values with folders and files as they really lie, links followed.
+    """Return the values with real paths of folders and files, symbolic links resolved.
 
-    What is missing in the organization's own workspace is made there. Raises `Invalid`
+    Missing folders in the organization's own workspace are created. Raises `InvalidInput`
     (`folder_not_allowed`, `folder_missing`) with the parameter as its field.
     """
     found = {name.upper(): value for name, value in values.items()}

@@ -1,8 +1,8 @@
-"""Enable stdio presets for organizations: for platform administrators alone, audited.
+"""Enable stdio presets of the catalog for organizations.
 
-A stdio preset of the catalogue starts a program on this host, so an organization may use it only
-once a platform administrator enabled it there. HTTP presets start nothing, and an organization's
-own stdio presets were written by a platform administrator: both need nothing.
+A stdio preset of the catalog starts a program on this host, so a platform administrator has to
+enable it for each organization. HTTP presets start nothing, and an organization's own stdio presets
+were written by a platform administrator: both are always enabled.
 """
 
 from uuid import UUID
@@ -16,20 +16,20 @@ from mcp_servers.models import Preset
 
 
 def is_enabled(organization_id: UUID, preset: Preset) -> bool:
-    """Tell whether an organization may use a preset (a query, for a stdio preset)."""
+    """Tell whether an organization may use a preset (1 query for stdio presets)."""
     if not preset.needs_enabling:
         return True
     return Preset.objects.enabled_for(organization_id).filter(pk=preset.pk).exists()
 
 
 def enabled_ids(organization_id: UUID) -> frozenset[UUID]:
-    """Return the keys of the presets that are offered to an organization and that it may use."""
+    """Return the IDs of the presets that an organization may use."""
     offered = Preset.objects.offered_to(organization_id).enabled_for(organization_id)
     return frozenset(offered.order_by().values_list("pk", flat=True))
 
 
 def may_use(principal: Principal, preset: Preset) -> bool:
-    """Tell whether a principal may make a server from a preset; platform administrators may."""
+    """Tell whether a principal may use a preset; platform administrators always may."""
     return principal.platform_admin or is_enabled(principal.organization_id, preset)
 
 
@@ -53,18 +53,18 @@ def check_enabled(principal: Principal, preset: Preset) -> None:
 
 
 def enable(principal: Principal, preset: Preset) -> None:
-    """Let the principal's organization use a preset; does nothing where it may already.
+    """Enable a preset for the principal's organization, unless it is already enabled.
 
-    Raises `Forbidden` (`platform_admin_only`), and `Invalid` (`preset_always_enabled`) for a preset
-    that needs no enabling.
+    Raises `Forbidden` (`platform_admin_only`), and `InvalidInput` (`preset_always_enabled`) for a
+    preset that is always enabled.
     """
     _switch(principal, preset, enabled=True)
 
 
 def disable(principal: Principal, preset: Preset) -> None:
-    """Refuse new servers from a preset in the principal's organization; existing ones stay.
+    """Disable a preset for the principal's organization; existing servers stay.
 
-    Raises as `enable`.
+    Raises as `enable_preset`.
     """
     _switch(principal, preset, enabled=False)
 

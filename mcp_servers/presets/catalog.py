@@ -1,7 +1,7 @@
-"""Shipped catalog file and its translations.
+"""Load the shipped catalog and localize its presets.
 
-Rows, files and programs hold the catalogue's English, and categories are codes. What an
-organization wrote of its own presets stays as it is written.
+Rows store the catalog's English text and category codes. Texts of an organization's own presets are
+not translated.
 """
 
 import json
@@ -27,10 +27,10 @@ FILE = FOLDER / "catalogue.json"
 
 @dataclass(frozen=True, kw_only=True)
 class CatalogEntry:
-    """A preset as the file has it, which is as the row has it.
+    """A preset in the catalog file, with the columns of its row.
 
-    `labels` say what its tools do to a session (all of them, or by tool), `program` what the
-    package installs, `replaces` which names that don't exist it stands in for.
+    `labels` are the flow labels of its tools (of all, or by tool), `program` is the executable that
+    the package installs, `replaces` are nonexistent package names that it is an alternative for.
     """
 
     slug: str
@@ -52,25 +52,25 @@ class CatalogEntry:
     network: str = ""
 
     def columns(self) -> dict[str, Any]:
-        """Return what is written into a row, all but the slug that finds it."""
+        """Return the values of the row's columns, without the slug."""
         found = asdict(self) | {"replaces": list(self.replaces)}
         return {name: value for name, value in found.items() if name != "slug"}
 
 
 @cache
 def load() -> tuple[CatalogEntry, ...]:
-    """Return the entries of the shipped catalogue; raises ValueError where the file is wrong."""
+    """Return the entries of the shipped catalog; raises ValueError for an invalid file."""
     return read(FILE.read_text(encoding="utf-8"))
 
 
 @cache
 def compute_catalog_digest() -> str:
-    """Return the digest of the shipped catalogue: rows that carry it are as the file says."""
+    """Return the digest of the shipped catalog; up-to-date rows have it."""
     return sha256(FILE.read_bytes()).hexdigest()
 
 
 def read(text: str) -> tuple[CatalogEntry, ...]:
-    """Return the entries of a catalogue; raises ValueError naming the first thing wrong."""
+    """Return the entries of a catalog; raises ValueError naming the first error."""
     document = json.loads(text)
     schema = json.loads((FOLDER / "schema.json").read_text(encoding="utf-8"))
     if (found := find_violation(schema, document)) is not None:
@@ -82,11 +82,11 @@ def read(text: str) -> tuple[CatalogEntry, ...]:
 
 
 class PresetSource(PresetTemplate, Protocol):
-    """A row or an entry of the catalogue."""
+    """A preset row or a catalog entry."""
 
     @property
     def slug(self) -> str:
-        """Its name in addresses, and the server's where nobody gives one."""
+        """The name in URLs, and the default name of the server."""
 
     @property
     def transport_type(self) -> str:
@@ -94,24 +94,24 @@ class PresetSource(PresetTemplate, Protocol):
 
     @property
     def auth_type(self) -> str:
-        """How we sign in."""
+        """How Bonobot signs in."""
 
     @property
     def confinement(self) -> str:
-        """What its program must run in; blank where the installation's default decides."""
+        """The sandbox of its program; blank for the installation's default."""
 
     @property
     def network(self) -> str:
-        """What its program reaches from there; blank for what is usual."""
+        """The network access of its program; blank for the default."""
 
 
 def fill(
     preset: PresetSource, values: Mapping[str, str], *, name: str = "", **common: Any
 ) -> ServerSpec:
-    """Return the server that `values` make of a preset (a row or an entry of the catalogue).
+    """Return the server specification for a preset with `values` for its parameters.
 
-    `common` are further members of the specification. Raises `Invalid` (`missing_value`,
-    `bad_value`, `unknown_parameter`) with the parameter as its field, all of them in `errors`.
+    `common` are further fields of the specification. Raises `InvalidInput` (`missing_value`,
+    `bad_value`, `unknown_parameter`) with the parameter as its field, and all errors in `errors`.
     """
     filled = complete(preset, values)
     if filled.problems:
@@ -119,7 +119,7 @@ def fill(
         first.extra["errors"] = [problem.as_dict() for problem in filled.problems]
         raise first
     endpoint, auth = put_back(filled.endpoint_config, filled.auth_config, filled.secrets)
-    # A person who signs in brings what is needed; else a credential that was left out is none.
+    # With a browser sign-in, no credential is needed; else an omitted one means no sign-in.
     interactive = auth.get("grant") == "authorization_code"
     signs_in = interactive or any(secret.placement == "auth" for secret in filled.secrets)
     return ServerSpec(
@@ -136,7 +136,7 @@ def fill(
 
 
 OTHER = "other"
-# What categories are called; one that an organization made up is its own word.
+# Names of categories; unknown ones are shown as they are.
 CATEGORIES = {
     "business": _("business"),
     "cloud": _("cloud"),
@@ -154,12 +154,12 @@ CATEGORIES = {
 
 
 def localize_description(preset: Preset) -> str:
-    """Return what a preset is."""
+    """Return the localized description of a preset."""
     return _localize_text(preset, preset.description)
 
 
 def localize_parameters(preset: Preset) -> list[dict[str, Any]]:
-    """Return what a person fills in, with label and help as its reader reads them."""
+    """Return the parameters with localized label and help."""
     return [
         one | {name: _localize_text(preset, one[name]) for name in ("label", "help") if name in one}
         for one in preset.parameters
@@ -167,7 +167,7 @@ def localize_parameters(preset: Preset) -> list[dict[str, Any]]:
 
 
 def format_category(code: str) -> str:
-    """Return what a category is called; none is `other`."""
+    """Return the name of a category; `other` if it is blank."""
     return str(CATEGORIES.get(code or OTHER, code))
 
 

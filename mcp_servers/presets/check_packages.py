@@ -1,7 +1,7 @@
-"""Do packages still resolve at registries.
+"""Check whether the packages of presets still exist in their registries.
 
-Only packages can be asked about; a hosted entry's proof is its vendor's documentation, which a
-person reads. Registries are reached through the egress guard like every other host.
+The proof of a hosted entry is its vendor's documentation, which isn't checked. Requests to
+registries follow the egress rules.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from mcp_servers.models import Preset
 from mcp_servers.presets.catalog import CatalogEntry
 
 REGISTRIES = {"npm": "https://registry.npmjs.org", "pypi": "https://pypi.org"}
-# How to ask for one version: both answer 404 for a package or version that isn't there.
+# Paths of one version: both registries return 404 for a missing package or version.
 PATHS = {"npm": "/{package}/{version}", "pypi": "/pypi/{package}/{version}/json"}
 AT_ONCE = 4
 ANSWER_S = 20.0
@@ -29,7 +29,7 @@ State = Literal["resolves", "gone", "unknown", "documented"]
 
 @dataclass(frozen=True)
 class PackageResolution:
-    """What a registry said of a preset: `unknown` where it could not be asked."""
+    """The registry's result for a preset; `unknown` if the request failed."""
 
     slug: str
     state: State
@@ -43,7 +43,7 @@ async def resolve(
     registries: Mapping[str, str] = REGISTRIES,
     allow_private: bool = False,
 ) -> tuple[PackageResolution, ...]:
-    """Return what the registries say of each entry, in the entries' order."""
+    """Return the registries' results for the entries, in the same order."""
     places = asyncio.Semaphore(AT_ONCE)
     async with build_guarded_client(
         allow_private=allow_private, connect_s=ANSWER_S, read_s=ANSWER_S
@@ -59,9 +59,9 @@ async def resolve(
 
 
 def keep(found: Iterable[PackageResolution]) -> None:
-    """Write what the registries said to the platform's presets, where people choose them.
+    """Save the results in the platform's presets.
 
-    Where a registry could not be asked, what it said before stands.
+    If a request failed, the previous result is kept.
     """
     now = timezone.now().isoformat()
     for each in found:
@@ -77,7 +77,7 @@ async def _ask(client: httpx2.AsyncClient, entry: CatalogEntry, registry: str) -
         package=quote(proof["package"], safe="@"), version=proof["version"]
     )
     try:
-        # The head alone says it; PyPI's and npm's documents are long.
+        # HEAD is enough; the documents of PyPI and npm are long.
         answer = await client.head(registry + path)
     except (httpx2.HTTPError, EgressDenied) as error:
         return PackageResolution(entry.slug, "unknown", shown, f"{type(error).__name__}: {error}")

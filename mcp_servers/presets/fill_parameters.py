@@ -1,7 +1,7 @@
-"""Fill parameters (pure).
+"""Fill the parameters of a preset (pure).
 
-Whoever fills a preset chooses values, never the command: a value can't become an option, a second
-line, or anything else than the text in its place.
+Values can't change the command: a value can't become an option, a second line, or anything but text
+in its place.
 """
 
 import re
@@ -24,24 +24,24 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 class PresetTemplate(Protocol):
-    """What a preset brings along, as a row or as an entry of the catalogue."""
+    """The parts of a preset that parameters use, in a row or a catalog entry."""
 
     @property
     def endpoint_config(self) -> Mapping[str, Any]:
-        """Where the server is, with `${NAME}` for what a person fills."""
+        """The server's endpoint, with `${NAME}` for parameters."""
 
     @property
     def auth_config(self) -> Mapping[str, Any]:
-        """How we sign in, likewise."""
+        """The sign-in, with `${NAME}` for parameters."""
 
     @property
     def parameters(self) -> list[dict[str, Any]]:
-        """What is to be filled: name, label, secret, required, default, help."""
+        """The parameters: name, label, secret, required, default, help."""
 
 
 @dataclass(frozen=True, slots=True)
 class FilledPreset:
-    """A preset with values: public parts, secrets apart, and what is wrong with the values."""
+    """A filled preset: public configuration, secrets, and problems with the values."""
 
     endpoint_config: dict[str, Any] = field(repr=False)
     auth_config: dict[str, Any] = field(repr=False)
@@ -50,10 +50,10 @@ class FilledPreset:
 
 
 def complete(preset: PresetTemplate, values: Mapping[str, str]) -> FilledPreset:
-    """Return the configuration that `values` (by parameter, in any case of letters) make.
+    """Return the configuration filled with `values` by parameter name, case-insensitive.
 
-    Members whose optional parameters stay empty are left out. Problems have the parameter's name
-    as their field: `missing_value`, `bad_value`, `unknown_parameter`.
+    Fields with empty optional parameters are omitted. Problems (`missing_value`, `bad_value`,
+    `unknown_parameter`) have the parameter's name as their field.
     """
     given = {name.upper(): value for name, value in values.items()}
     known = {parameter["name"].upper(): parameter for parameter in preset.parameters}
@@ -105,7 +105,7 @@ def _validate_value(parameter: Mapping[str, Any], value: Any) -> Problem | None:
 
 
 def _explain_invalid_value(parameter: Mapping[str, Any], label: str, value: Any) -> str:
-    """Return what a value should be and isn't, or ""."""
+    """Return why a value is invalid, or ""."""
     if not isinstance(value, str):
         return format_message("{parameter} must be text.", parameter=label)
     if len(value) > LONGEST_VALUE or _CONTROL.search(value):
@@ -152,7 +152,7 @@ def _place_parameters(
 
 
 def _fill_text(template: str, texts: Mapping[str, str]) -> str | None:
-    """Return a template filled once, or None where a parameter in it stays empty."""
+    """Return a filled template, or None if a parameter in it is empty."""
     named = {found.text: texts.get(found.name, "") for found in list_placeholders(template)}
     if not all(named.values()):
         return None

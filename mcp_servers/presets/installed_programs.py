@@ -1,7 +1,7 @@
-"""Catalog entries installed on this machine.
+"""Find catalog entries whose program is installed on this machine.
 
-A program is started by what runs it, so that the list of launchers holds for it as for any other:
-a module of our own Python, a script of Node, else the program's own path.
+The start command uses the interpreter, so that the launcher allowlist applies: a module of our own
+Python, a Node script, else the program's path.
 """
 
 import shutil
@@ -23,13 +23,13 @@ _NODE_ENDINGS = frozenset((".js", ".mjs", ".cjs"))
 
 @dataclass(frozen=True)
 class InstalledProgram:
-    """An entry of the catalogue whose program is here, and where."""
+    """A catalog entry and the path of its installed program."""
 
     preset: CatalogEntry
     program: Path
 
     def entry(self, values: Mapping[str, str]) -> ImportEntry:
-        """Return the server that the preset makes of the program here; `values` fill parameters."""
+        """Return the server entry for the installed program; `values` fill parameters."""
         own = {parameter["name"]: parameter for parameter in self.preset.parameters}
         given = {name: value for name, value in values.items() if name in own}
         filled = complete(replace(self.preset, endpoint_config=self._endpoint()), given)
@@ -57,7 +57,7 @@ class InstalledProgram:
 def list_installed_programs(
     entries: Iterable[CatalogEntry], *, path: str | None = None
 ) -> Iterator[InstalledProgram]:
-    """Yield what is installed, looking beside our own Python and then on `path` (default: PATH)."""
+    """Yield the installed programs, in our own Python's folder or `path` (default: PATH)."""
     beside = str(Path(sys.executable).parent)
     for entry in entries:
         if not entry.program:
@@ -68,7 +68,7 @@ def list_installed_programs(
 
 
 def _build_start_command(program: Path) -> list[str]:
-    """Return command and first arguments that start a program."""
+    """Return the command and first arguments that start a program."""
     if program.parent == Path(sys.executable).parent and (module := _find_module(program.name)):
         return [sys.executable, "-m", module]
     script = program.resolve()
@@ -78,7 +78,7 @@ def _build_start_command(program: Path) -> list[str]:
 
 
 def _find_module(name: str) -> str:
-    """Return the package that `python -m` runs instead of a console script of ours, or ""."""
+    """Return the package to run with `python -m` for a console script, or ""."""
     for point in entry_points(group="console_scripts", name=name):
         package = point.module.partition(".")[0]
         if find_spec(package) is not None and find_spec(f"{package}.__main__") is not None:
@@ -87,7 +87,7 @@ def _find_module(name: str) -> str:
 
 
 def _list_server_arguments(preset: CatalogEntry) -> list[str]:
-    """Return the arguments behind the package's name: those of the server itself."""
+    """Return the arguments after the package name."""
     args = [str(arg) for arg in preset.endpoint_config.get("args", ())]
     package = preset.proof.get("package", "")
     at = next((i for i, arg in enumerate(args) if package and arg.startswith(package)), None)

@@ -1,4 +1,4 @@
-"""ServerSpec from a preset; allowed folders."""
+"""Build server specifications from presets."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +14,7 @@ from mcp_servers.server_config import ServerSpec
 
 
 def get_preset(principal: Principal, slug: str, *, field: str = "preset") -> Preset:
-    """Return the preset that a slug means to the principal's organization; raises `NotFound`."""
+    """Return the preset with this slug for the principal's organization; raises `NotFound`."""
     found: Preset | None = Preset.objects.named(principal.organization_id, slug)
     if found is None:
         raise NotFound(
@@ -33,10 +33,9 @@ def build_server_spec(
     name: str = "",
     **common: Any,
 ) -> ServerSpec:
-    """Return the server that the values make of a preset in the principal's organization.
+    """Return the server specification for a preset in the principal's organization.
 
-    Raises the problems of `catalogue.fill`, and for programs those of `folders.settled` and
-    `availability.check_enabled`.
+    Raises as `fill_preset`, and for programs as `resolve_folders` and `check_enabled`.
     """
     check_enabled(principal, preset)
     spec = fill(preset, values, name=name, **common)

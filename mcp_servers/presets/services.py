@@ -1,4 +1,4 @@
-"""Add, alter, remove, save from server, load catalog."""
+"""Create, update and delete presets, save servers as presets, load the catalog."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -21,13 +21,13 @@ from mcp_servers.process_rules import check_no_dangerous_variables
 from mcp_servers.tool_names import check_name, slugify
 
 PLAIN = ("name", "description", "category", "icon", "documentation_url")
-# What a program's preset lets a person start, and what keeps them within it.
+# Fields that decide what program a preset starts, and its limits.
 GOVERNED = ("transport_type", "endpoint_config", "auth_type", "auth_config", "parameters")
 
 
 @dataclass(frozen=True, kw_only=True)
 class PresetSpec:
-    """What a person says about a preset; `${NAME}` in the configuration is a parameter."""
+    """The values of a preset; `${NAME}` in the configuration is a parameter."""
 
     name: str
     transport_type: str
@@ -40,7 +40,7 @@ class PresetSpec:
     documentation_url: str = ""
 
     def columns(self) -> dict[str, Any]:
-        """Return what is written into a row."""
+        """Return the values of the row's columns."""
         auth = dict(self.auth_config)
         kind = auth.pop("type", "none")
         auth.pop("configured", None)
@@ -55,7 +55,7 @@ class PresetSpec:
 
 
 def build_spec(preset: Preset) -> PresetSpec:
-    """Return what a preset says, to be changed in part."""
+    """Return the specification of an existing preset."""
     return PresetSpec(
         **{name: getattr(preset, name) for name in PLAIN},
         transport_type=preset.transport_type,
@@ -66,10 +66,10 @@ def build_spec(preset: Preset) -> PresetSpec:
 
 
 def add_preset(principal: Principal, spec: PresetSpec) -> Preset:
-    """Make a preset of the principal's organization.
+    """Create a preset in the principal's organization.
 
-    Raises `Invalid` for what doesn't hold, `Conflict` (`name_taken`), and `Forbidden`
-    (`platform_admin_only`) for one that starts a program.
+    Raises `InvalidInput`, `Conflict` (`name_taken`), and `Forbidden` (`platform_admin_only`) for a
+    preset that starts a program.
     """
     principal.require(Action.MANAGE_SERVERS)
     preset = Preset(organization_id=principal.organization_id, proof={"kind": "own"})
@@ -77,19 +77,19 @@ def add_preset(principal: Principal, spec: PresetSpec) -> Preset:
 
 
 def update_preset(principal: Principal, preset: Preset, spec: PresetSpec) -> Preset:
-    """Change a preset; servers made from it keep what they have. Raises as `add_preset`."""
+    """Update a preset; existing servers don't change. Raises as `create_preset`."""
     _check_editable(principal, preset)
     return _write(principal, preset, spec, "preset_changed")
 
 
 def patch_preset(principal: Principal, preset: Preset, said: Mapping[str, Any]) -> Preset:
-    """Change what is said of a preset, and leave the rest."""
+    """Update some values of a preset."""
     _check_editable(principal, preset)
     return update_preset(principal, preset, replace(build_spec(preset), **said))
 
 
 def remove_preset(principal: Principal, preset: Preset) -> None:
-    """Delete a preset; servers made from it stay."""
+    """Delete a preset; servers created from it stay."""
     _check_editable(principal, preset)
     record_preset_change(principal, preset, "preset_removed", preset.delete)
 
@@ -128,7 +128,7 @@ def _write(principal: Principal, preset: Preset, spec: PresetSpec, action: str) 
 def _may_start(
     principal: Principal, preset: Preset, wanted: Mapping[str, Any], changed: list[str]
 ) -> None:
-    """Raise unless the principal may set what this preset lets others start."""
+    """Raise `Forbidden` unless the principal may change what program this preset starts."""
     stdio = Server.Transport.STDIO in (preset.transport_type, wanted["transport_type"])
     if stdio and not principal.platform_admin and set(changed) & set(GOVERNED):
         raise Forbidden(
@@ -160,7 +160,7 @@ def record_preset_change(
     write: Callable[[], object],
     **details: Any,
 ) -> None:
-    """Write a preset, and that it was; raises `Conflict` (`name_taken`)."""
+    """Save a preset and record the change; raises `Conflict` (`name_taken`)."""
     with record_change(
         organization_id=principal.organization_id,
         actor=principal.actor,
@@ -174,12 +174,12 @@ def record_preset_change(
         try:
             write()
         except IntegrityError:
-            # Someone saved the same name between the look and the write.
+            # The same name was saved after the check.
             raise build_name_conflict(preset.name) from None
 
 
 def build_name_conflict(name: str) -> Conflict:
-    """Return the refusal of a name that another preset has."""
+    """Return the conflict for a name that another preset has."""
     return Conflict(
         format_message("There is a preset named like {name!r} already.", name=name),
         code="name_taken",
@@ -192,9 +192,9 @@ MEMBERS: dict[str, str] = {Secret.Placement.ENV: "env", Secret.Placement.HEADER:
 
 
 def build_preset(principal: Principal, server: Server, name: str) -> Preset:
-    """Return the preset that a server would make, not saved: what a person sees before they do.
+    """Return an unsaved preset built from a server, for the preview.
 
-    Values of secrets never enter it: each becomes a required secret parameter. Raises `Forbidden`
+    Each secret becomes a required secret parameter without its value. Raises `Forbidden`
     (`platform_admin_only`, for programs) and `NotFound`.
     """
     principal.require(Action.MANAGE_SERVERS)
@@ -229,9 +229,9 @@ def build_preset(principal: Principal, server: Server, name: str) -> Preset:
 
 
 def save_as_preset(principal: Principal, server: Server, name: str) -> Preset:
-    """Return a new preset of the principal's organization with the server's public configuration.
+    """Create a preset in the principal's organization from the server's public configuration.
 
-    Raises the problems of `preset_of`, `Conflict` (`name_taken`) and problems of the name.
+    Raises as `build_preset`, `Conflict` (`name_taken`) and problems of the name.
     """
     preset = build_preset(principal, server, name)
     check_name(name)
@@ -242,11 +242,11 @@ def save_as_preset(principal: Principal, server: Server, name: str) -> Preset:
 
 
 def _may_save(principal: Principal, server: Server) -> None:
-    """Raise where a preset would hand on what only a platform administrator may give."""
+    """Raise if only a platform administrator may save this server as a preset."""
     if server.organization_id != principal.organization_id:
         raise NotFound("There is no such server.", field="server")
     if server.transport_type == Server.Transport.STDIO and not principal.platform_admin:
-        # Whoever may add servers may start a preset's command: it needs who may set a command.
+        # Everyone who may create servers can start a preset's command.
         raise Forbidden(
             "Only a platform administrator may make a preset that starts a program.",
             code="platform_admin_only",
@@ -261,7 +261,7 @@ def _may_save(principal: Principal, server: Server) -> None:
 
 
 def _has_address(server: Server) -> None:
-    """Raise where an API's document is known to this server alone."""
+    """Raise `InvalidInput` if an API's document has no URL."""
     if not server.speaks_mcp and not server.endpoint_config.get("document_url"):
         raise InvalidInput(
             "A preset of an API needs its document's address.",
@@ -272,7 +272,7 @@ def _has_address(server: Server) -> None:
 
 
 def _build_secret_parameter(secret: Secret, taken: set[str]) -> dict[str, Any]:
-    """Return the parameter that stands for a secret, under a name of its own."""
+    """Return the parameter for a secret, with an unused name."""
     wanted = re.sub(r"[^A-Z0-9]+", "_", secret.name.upper()).strip("_") or "SECRET"
     if not wanted[0].isalpha():
         wanted = f"SECRET_{wanted}"
@@ -291,7 +291,7 @@ def _build_secret_parameter(secret: Secret, taken: set[str]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class CatalogChanges:
-    """What loading changed, by slug; all empty where the rows were as the file says."""
+    """What loading changed, by slug; empty if the rows were up to date."""
 
     added: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
@@ -299,9 +299,9 @@ class CatalogChanges:
 
 
 def load_presets() -> CatalogChanges:
-    """Make the platform's rows equal to the catalogue; servers made from a row keep their own.
+    """Update the platform's presets to the catalog; existing servers don't change.
 
-    Idempotent: a second run writes nothing. Organizations' own presets are never touched.
+    Idempotent: a second run writes nothing. Organizations' own presets are never changed.
     """
     wanted = {
         entry.slug: entry.columns() | {"catalogue": compute_catalog_digest()} for entry in load()
@@ -315,7 +315,7 @@ def load_presets() -> CatalogChanges:
             columns = next(iter(wanted.values()))
             Preset.objects.bulk_update([rows[slug] for slug in changed], [*columns, "resolution"])
         if added:
-            # Another process may be starting too: whoever comes second finds the rows.
+            # Another process may load the catalog at the same time.
             new = [Preset(organization=None, slug=slug, **wanted[slug]) for slug in added]
             Preset.objects.bulk_create(new, ignore_conflicts=True)
         if removed:
@@ -324,19 +324,19 @@ def load_presets() -> CatalogChanges:
 
 
 def load_new_presets() -> CatalogChanges:
-    """Load the catalogue, unless the rows are of this edition already: then it is one query."""
+    """Load the catalog unless the rows are up to date, which takes one query."""
     found = Preset.objects.platform().order_by().values_list("catalogue", flat=True).distinct()
     return CatalogChanges() if list(found) == [compute_catalog_digest()] else load_presets()
 
 
 def load_after_migrate(*, using: str = DEFAULT_DB_ALIAS, apps: Any = None, **_: Any) -> None:
-    """Load the catalogue wherever tables were made or changed: a receiver of `post_migrate`."""
+    """Load the catalog after migrations; a receiver of `post_migrate`."""
     if using == DEFAULT_DB_ALIAS and (apps is None or _has_columns(apps)):
         load_new_presets()
 
 
 def _has_columns(apps: Any) -> bool:
-    """Tell whether the schema is ours: on the way back to an older one there's nothing to load."""
+    """Tell whether the table has all current columns; not when migrating backwards."""
     try:
         then = apps.get_model(Preset._meta.app_label, Preset._meta.model_name)
     except LookupError:
@@ -346,10 +346,10 @@ def _has_columns(apps: Any) -> bool:
 
 
 def _set(row: Preset, columns: dict[str, object]) -> bool:
-    """Put the columns into a row; tell whether anything differs."""
+    """Set the columns of a row; return whether anything changed."""
     before = {name: getattr(row, name) for name in columns}
     if row.proof != columns["proof"]:
-        row.resolution = {}  # it was said of another package or version
+        row.resolution = {}  # it was for another package or version
     for name, value in columns.items():
         setattr(row, name, value)
     return before != columns

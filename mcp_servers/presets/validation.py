@@ -1,7 +1,7 @@
-"""Checks what a preset declares.
+"""Check the configuration and parameters of presets.
 
-A secret is filled in by whoever uses the preset and never stands in it; and it goes only where
-values are sealed: headers, environment, credentials.
+Secrets are filled in by the user of a preset and are never part of it. They are only allowed where
+values are encrypted: headers, environment, credentials.
 """
 
 import re
@@ -37,11 +37,11 @@ _SECRET = re.compile(r"(?i)authori[sz]ation|token|secret|password|passwd|api[-_]
 
 
 def check_declared(columns: dict[str, Any]) -> None:
-    """Raise `Invalid` naming the first thing that doesn't hold; complete the parameters.
+    """Raise `InvalidInput` for the first invalid field; normalize the parameters in place.
 
     Codes: `invalid`, `unknown_field`, `unknown_parameter` (used, not declared),
     `unused_parameter`, `secret_in_preset` (a value that must be filled in by each user),
-    `secret_in_public` (a secret where values are not sealed).
+    `secret_in_public` (a secret where values are not encrypted).
     """
     columns["parameters"] = _parse_parameters(columns["parameters"])
     declared = {one["name"]: one for one in columns["parameters"]}
@@ -62,7 +62,7 @@ def check_declared(columns: dict[str, Any]) -> None:
 def _collect_references(
     place: str, text: str, sealed: bool, declared: Mapping[str, dict[str, Any]]
 ) -> set[str]:
-    """Return the parameters that a text names; raises `Invalid` where it may not stand there."""
+    """Return the parameters in a text; raises `InvalidInput` if one is not allowed there."""
     names = {found.name for found in list_placeholders(text)}
     for name in sorted(names - declared.keys()):
         raise _build_error(
@@ -225,7 +225,7 @@ def _sign_in(transport: str, kind: str, config: Mapping[str, Any]) -> None:
 
 
 def _list_texts(columns: Mapping[str, Any]) -> Iterator[tuple[str, str, bool]]:
-    """Yield each text of the configuration: where it is, what it says, whether it is sealed."""
+    """Yield each string of the configuration: path, text, and whether it is encrypted."""
     for member, value in columns["endpoint_config"].items():
         place = f"endpoint_config.{member}"
         if isinstance(value, Mapping):
@@ -235,7 +235,7 @@ def _list_texts(columns: Mapping[str, Any]) -> Iterator[tuple[str, str, bool]]:
             yield from ((place, str(text), False) for text in texts)
     _public, sealed = AUTH_FIELDS[columns["auth_type"]]
     for member, value in columns["auth_config"].items():
-        # A credential's own members are secret by their nature, whatever they are called.
+        # These fields are secret, whatever their names.
         place = f"auth_config.{member}"
         yield (f"{place}.secret" if member in sealed else place), str(value), member in sealed
 

@@ -1,4 +1,4 @@
-"""Scanning: what strangers' text hides. Lexical findings rank and refuse; they are no boundary."""
+"""Scan untrusted text for hidden characters and instructions; a filter, not a boundary."""
 
 from mcp_servers.scanning.definitions import scan
 from mcp_servers.scanning.findings import ScanFinding

@@ -1,12 +1,11 @@
 """Neutralize HTML and remote images (pure).
 
-A model needs none of it, and repeats what it read: an answer shown as Markdown would fetch an image
-whose address carries away what the conversation held. Remote images and links that run go, with a
-note in their place; tags and handlers stay readable and are written so that no browser obeys them.
-Everything else stays as it is. Linear in the text.
+A model may repeat what it read: a remote image in a rendered answer would leak the conversation
+through its URL. Remote images and script links are replaced by a note, tags and handlers are
+escaped. Everything else is unchanged. Linear in the text.
 
-Brackets are matched as CommonMark matches them; where code or a tag could make another reader match
-them otherwise, the image's mark is escaped instead. Linear in the text.
+Brackets are matched as in CommonMark; where code or a tag could make another parser match them
+differently, the `![` is escaped instead.
 """
 
 import html
@@ -16,7 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 from urllib.parse import urlsplit
 
-# More brackets than this before any image could be told: all images are escaped unread.
+# With more brackets than this, all remaining images are escaped without parsing.
 MOST_BRACKETS: Final = 200_000
 _BRACKET: Final = re.compile(r"\\.|!\[|\[|\]", re.DOTALL)
 _TARGET: Final = re.compile(
@@ -35,7 +34,7 @@ _PARAGRAPH: Final = re.compile(r"(\n[ \t>]*\n)")
 
 
 def strip_remote_images(text: str, found: Counter[str]) -> str:
-    """Return `text` without Markdown images from elsewhere; counted as `remote_image`."""
+    """Return `text` without remote Markdown images, counted as `remote_image`."""
     if "![" not in text:
         return text
     kept: list[str] = []
@@ -48,7 +47,7 @@ def strip_remote_images(text: str, found: Counter[str]) -> str:
 
 
 def note(address: str) -> str:
-    """Return what stands where a remote image stood, with the host that it came from."""
+    """Return the note that replaces a remote image, with its host."""
     try:
         host = urlsplit(address).hostname or ""
     except ValueError:
@@ -59,12 +58,12 @@ def note(address: str) -> str:
 
 
 def is_remote(address: str) -> bool:
-    """Tell whether a page would look for `address` anywhere but beside itself."""
+    """Tell whether `address` is not relative."""
     return _REMOTE.match(_UNSEEN_IN_URL.sub("", html.unescape(address))) is not None
 
 
 def _find_remote_images(text: str) -> Iterator[tuple[int, int, str]]:
-    """Yield (start, end, address) of each outermost image from elsewhere, in order."""
+    """Yield (start, end, address) of each outermost remote image, in order."""
     defined = {
         " ".join(one["name"].split()).casefold(): one["said"]
         for one in _DEFINITION.finditer(text)
@@ -93,7 +92,7 @@ def _find_remote_images(text: str) -> Iterator[tuple[int, int, str]]:
 def _find_image_target(
     text: str, at: int, shown: str, defined: dict[str, str]
 ) -> tuple[int, str] | None:
-    """Return (end, address) of the image whose words end at `at`; None: near, or none."""
+    """Return (end, address) of the image whose alt text ends at `position`; None if not remote."""
     if target := _TARGET.match(text, at):
         address = target["pointed"] or target["plain"] or ""
         return (target.end(), address) if is_remote(address) else None
@@ -104,7 +103,7 @@ def _find_image_target(
 
 
 def _escape_ambiguous_images(text: str, found: Counter[str]) -> str:
-    """Escape what may still be an image for a reader who matches brackets in another way."""
+    """Escape what another Markdown parser may still read as a remote image."""
     if "![" not in text or not (_FAR.search(text) or text.count("[") > MOST_BRACKETS):
         return text
     parts = _PARAGRAPH.split(text)
@@ -117,11 +116,11 @@ def _escape_ambiguous_images(text: str, found: Counter[str]) -> str:
     return "".join(parts)
 
 
-# Elements that run, load or send by being there.
+# Elements that run, load or send something by themselves.
 _ELEMENTS: Final = (
     "script|iframe|frame|frameset|object|embed|applet|meta|base|form|portal|fencedframe|style"
 )
-# A feed's `<link>` without attributes is a text.
+# A feed's `<link>` without attributes only contains text.
 _ELEMENT: Final = re.compile(
     rf"<(?=(?:x?html:|svg:)?(?:(?:{_ELEMENTS})(?:[\s/>]|$)|link[\s/]))", re.IGNORECASE
 )
@@ -152,7 +151,7 @@ _STYLE: Final = re.compile(
     r"(?P<said>[^)\n;]{0,2048})",
     re.IGNORECASE,
 )
-# Where an address stands that a click or a page follows.
+# Addresses that a click or a page follows.
 _LINK: Final = re.compile(
     r"(?P<before>\]\(\s{0,8}<?\s{0,8}"
     r"|^[ \t]{0,3}\[[^\]\n]{1,200}\]:\s{0,8}<?"
@@ -168,7 +167,7 @@ _RUNS: Final = re.compile(
     re.IGNORECASE,
 )
 _UNSEEN: Final = re.compile(r"[\x00-\x20\x7f-\x9f\\]")
-# Tokens by which chat formats part their turns: a model may read them as a turn of its own.
+# Turn separators of chat formats, which a model may take for a turn of its own.
 _TURN: Final = re.compile(
     r"<(?=\|[a-z_ ]{2,24}\|?>|/?(?:start|end)_of_turn>|<SYS>>|</SYS>>"
     r"|[|\uff5c][^|\uff5c<>\n]{2,40}[|\uff5c]>)"
@@ -178,10 +177,10 @@ _TURN: Final = re.compile(
 
 
 def strip_active_content(text: str) -> tuple[str, dict[str, int]]:
-    """Return `text` with nothing in it that a page would run or fetch, and how often by which rule.
+    """Return `text` without anything that a page would run or fetch, and counts by rule.
 
-    `remote_image` and `active_link` were replaced by a note; `active_element`, `event_handler`,
-    `remote_style` and `chat_token` are written so that nothing obeys them.
+    `remote_image`, `active_link` and `remote_style` are replaced by a note; `active_element`,
+    `event_handler` and `chat_token` are escaped.
     """
     found: Counter[str] = Counter()
     text = strip_remote_images(text, found)
@@ -207,7 +206,7 @@ def _replace_matches(
     text: str,
     found: Counter[str],
 ) -> str:
-    """Replace from each place to where its change ends; places inside of one are passed over."""
+    """Replace each match up to the end of its replacement; skip matches inside another."""
     kept: list[str] = []
     at = 0
     for match in places.finditer(text):
@@ -221,9 +220,9 @@ def _replace_matches(
 
 
 def _build_tag_replacer(text: str) -> Callable[[int, int], Change | None]:
-    """Return what becomes of a tag that may load: gone where it does, inert where nobody can say.
+    """Return a function that replaces a tag if it loads something, or escapes an unclosed tag.
 
-    So many of them are looked at; of more than that none is worth it.
+    Only the first 1,000 tags are parsed; all others are escaped.
     """
     looked = 0
 
@@ -247,7 +246,7 @@ def _has_scheme(address: str) -> bool:
 
 
 def _note(what: str, address: str) -> str:
-    """Return what stands where a remote thing stood: its host, which is no secret of ours."""
+    """Return the note that replaces remote content, with its host."""
     return f"[removed: remote {what}{_format_host(address)}]"
 
 

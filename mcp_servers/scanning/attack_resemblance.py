@@ -1,7 +1,7 @@
-"""Hold definitions that read like attacks as a whole, where no rule alone is sure.
+"""Find definitions that resemble attacks as a whole, where no single rule matches.
 
-The classifier's score is compared with a threshold that was set on honest definitions first. A
-definition that names another tool around it has said more about its intent, so it needs less.
+The classifier's score is compared with a threshold that was set on legitimate definitions. A
+definition that names another tool has a lower threshold.
 """
 
 import math
@@ -34,16 +34,16 @@ RULE: Final = "resembles_an_attack"
 MODEL: Final = "definitions"
 MOVED: Final = "moved_spaces"
 ALONE: Final = 1.2
-# Where the name of a tool around it stands in the window.
+# For windows that contain the name of another tool.
 BESIDE: Final = 0.0
-# How much more another reading must weigh than the text as it stands.
+# How much higher the text with moved spaces must score than the original.
 NEWS: Final = 1.0
 _LONGEST_PHRASE: Final = 60
 _SURROGATES: Final = dict.fromkeys(range(55296, 57344), "?")
 
 
 class Reading(NamedTuple):
-    """What a definition says, its letters, its signals, and where its schemas begin to speak."""
+    """A definition's text, letters and signals, and the byte at which its schemas start."""
 
     prose: Prose
     text: str
@@ -53,11 +53,11 @@ class Reading(NamedTuple):
     schemas: int
 
     def score(self, model: Model) -> Scored | None:
-        """Return how much it reads like an attack by itself."""
+        """Return the window that resembles an attack most."""
         return score(model, self.letters, self.hits, aside=self.schemas)
 
     def score_beside(self, model: Model, names: LinearPattern | None) -> Scored | None:
-        """Return how much what names a tool around it does; None: it names none."""
+        """Return the best window that names another tool; None if it names none."""
         marked = mark_names(self.letters, names) if names else self.letters
         if marked is self.letters:
             return None
@@ -65,7 +65,7 @@ class Reading(NamedTuple):
 
 
 def read_definition(payload: Any) -> Reading:
-    """Return what of a definition is judged."""
+    """Return a definition prepared for scoring."""
     prose = read_prose(payload)
     text = prose.text.translate(_SURROGATES)
     folded = fold(text)
@@ -79,7 +79,7 @@ def read_definition(payload: Any) -> Reading:
 def judge(
     payload: Any, *, own: Collection[str] = (), peers: Collection[str] = ()
 ) -> Iterator[ScanFinding]:
-    """Yield one finding where a definition reads like an attack; some 2 ms for each KiB."""
+    """Yield one finding if a definition resembles an attack; about 2 ms per KiB."""
     model, reading = read_model(MODEL), read_definition(payload)
     scored = reading.score(model)
     if scored and scored.score >= ALONE:
@@ -95,7 +95,7 @@ def judge(
 
 
 def _behind_layers(reading: Reading, model: Model, plainly: float) -> Iterator[ScanFinding]:
-    """Yield what reads like an attack only in another reading."""
+    """Yield one finding if a decoded layer resembles an attack."""
     for layer in _readings(reading.text):
         folded = fold(layer.text)
         letters = read_letters(folded)
@@ -110,7 +110,7 @@ def _behind_layers(reading: Reading, model: Model, plainly: float) -> Iterator[S
 
 
 def _readings(text: str) -> Iterator[TextLayer]:
-    """Yield other ways to read a text: decoded, and with its words put apart."""
+    """Yield other readings of a text: decoded, and with spaces restored."""
     yield from extract_layers(text)
     apart = insert_spaces(text)
     if apart is not None:
@@ -118,7 +118,7 @@ def _readings(text: str) -> Iterator[TextLayer]:
 
 
 def _is_enough(layer: TextLayer, weight: float, plainly: float) -> bool:
-    """Tell whether a reading says what the text itself doesn't."""
+    """Tell whether a layer's score is above its threshold."""
     if layer.rule != MOVED:
         return weight >= ALONE
     if weight < plainly + NEWS:
@@ -137,12 +137,12 @@ def _finding(reading: Reading, model: Model, letters: Letters, scored: Scored) -
 
 
 def percent(value: float) -> str:
-    """Return how likely a score makes an attack, as the training texts had it."""
+    """Return a score as a probability, by the training texts."""
     return f"{100 / (1 + math.exp(-max(min(value, 20.0), -20.0))):.0f} %"
 
 
 def _phrases(model: Model, letters: Letters, scored: Scored, folded: str, text: str) -> str:
-    """Return the phrases that weighed most, as they were written, and the rules that did."""
+    """Return the heaviest phrases as written, and the rules of the window."""
     said: list[str] = []
     for start, end in explain(model, letters, scored.window, folded):
         begin, final = find_original_positions(text, start, max(end - 1, start))

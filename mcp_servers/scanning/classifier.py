@@ -1,9 +1,8 @@
-"""Weigh how much a text reads like an attack, beside the rules: a linear model over its letters.
+"""Score how much a text resembles an attack with a linear model over its letters.
 
-Features are runs of letters (hashed) and the rules' own signals; what separates letters is no
-feature, so nobody can choose it. The weights come from `benchmarks/train_scanning.py`, which needs
-scikit-learn; here they are bytes that are added up. The score is explained by the phrases that
-weighed most.
+Features are hashed runs of letters and the signals of the rules; separators are no features, so an
+attacker can't use them. The weights come from `benchmarks/train_scanning.py`, which needs
+scikit-learn. A score is explained by the heaviest phrases.
 """
 
 import math
@@ -22,13 +21,13 @@ BITS: Final = 17
 BUCKETS: Final = 1 << BITS
 # Lengths of runs, in bytes of UTF-8.
 LENGTHS: Final = (3, 5, 7)
-# A signal counts as much as this many parts of a whole window of runs.
+# The weight of a signal relative to a whole window of runs.
 SIGNAL: Final = 0.4
-# A window with fewer runs weighs less, so that one word decides nothing.
+# Windows with fewer runs score lower, so that one word is not enough.
 FEWEST: Final = 60
-# Signals that reach over a window's edge by so many characters still belong to it.
+# Signals may extend past a window by this many characters.
 EDGE: Final = 30
-# Schemas say the same of a parameter in every tool of a server: they need to say more.
+# Schemas repeat the same parameters in every tool of a server: they score lower.
 ASIDE: Final = 0.7
 MOST_WINDOWS: Final = 4_000
 MOST_PHRASES: Final = 3
@@ -39,7 +38,7 @@ _MAGIC: Final = b"BBW1"
 
 
 class Window(NamedTuple):
-    """A stretch of letters, by bytes, and the weight of each rule's signals in it."""
+    """A byte range of the letters, and the weight of each rule's signals in it."""
 
     start: int
     end: int
@@ -47,16 +46,16 @@ class Window(NamedTuple):
 
 
 class Scored(NamedTuple):
-    """The window that weighs most: 0 is as likely as not, each 1 is a factor of 2.7."""
+    """A window with its score in log-odds: 0 is a probability of 50 %."""
 
     score: float
     window: Window
 
 
 class Model(NamedTuple):
-    """Weights by bucket in units of `scale`, what is added to each window, and its size in bytes.
+    """Weights by bucket in units of `scale`, the bias, and the size of a window in bytes.
 
-    The next window begins in the middle of the one before.
+    Windows overlap by half.
     """
 
     weights: bytes
@@ -65,19 +64,19 @@ class Model(NamedTuple):
     size: int
 
     def weight(self, bucket: int) -> float:
-        """Return one weight."""
+        """Return the weight of a bucket."""
         value = self.weights[bucket]
         return (value - 256 if value > 127 else value) * self.scale
 
 
 @lru_cache(maxsize=4)
 def read_model(name: str) -> Model:
-    """Return a model of this package; raises ValueError if the file is no model."""
+    """Return a model of this package; raises ValueError for an invalid file."""
     return unpack_model(files(__package__).joinpath(f"{name}.weights").read_bytes())
 
 
 def unpack_model(raw: bytes) -> Model:
-    """Return the model in a file's bytes; raises ValueError if they are none."""
+    """Return the model in a file's bytes; raises ValueError if they are invalid."""
     if len(raw) != _HEADER.size + BUCKETS or raw[:4] != _MAGIC:
         raise ValueError("these bytes are no model of the scanner")
     _, scale, bias, size = _HEADER.unpack_from(raw)
@@ -90,7 +89,7 @@ def pack_model(model: Model) -> bytes:
 
 
 def hash_runs(raw: bytes, length: int) -> list[int]:
-    """Return the bucket of the run that begins at each byte."""
+    """Return the bucket of the run that starts at each byte."""
     crc32, mask = zlib.crc32, BUCKETS - 1
     return [crc32(raw[at : at + length]) & mask for at in range(len(raw) - length + 1)]
 
@@ -101,7 +100,7 @@ def rule_bucket(rule: str) -> int:
 
 
 def windows(letters: Letters, hits: Sequence[SignalHit], size: int) -> Iterator[Window]:
-    """Yield the stretches of a text that are judged, at most 4,000 of them."""
+    """Yield the windows of a text, at most 4,000."""
     whole, stride = len(letters.raw), size // 2
     starts = range(0, max(whole - size, 0) + stride, stride)[:MOST_WINDOWS]
     for start in starts if whole > size else (0,) if whole else ():
@@ -127,7 +126,7 @@ def features(
 
 
 def share(runs: int) -> float:
-    """Return what each run counts in a window of so many different ones."""
+    """Return the weight of each run in a window with this number of distinct runs."""
     return 1 / math.sqrt(max(runs, FEWEST))
 
 
@@ -139,10 +138,10 @@ def score(
     marked: bool = False,
     aside: int | None = None,
 ) -> Scored | None:
-    """Return the window that weighs most, None for a text without letters. 2 ms for each KiB.
+    """Return the window with the highest score; None for a text without letters. 2 ms per KiB.
 
-    `marked`: of the windows in which the name of another tool stands. From the byte `aside` on,
-    windows weigh less (`ASIDE`).
+    `require_mark` only considers windows that name another tool. From byte `schema_start` on,
+    windows score lower (`SCHEMA_PENALTY`).
     """
     values = _decode_weights(model.weights)
     best: Scored | None = None
@@ -161,7 +160,7 @@ def score(
 
 
 def explain(model: Model, letters: Letters, window: Window, folded: str) -> list[tuple[int, int]]:
-    """Return the places of the folded text that weighed most in a window, the heaviest first."""
+    """Return the heaviest phrases of a window as ranges of the folded text, heaviest first."""
     weighed = _weigh_places(model, letters, window)
     if not weighed:
         return []
@@ -183,14 +182,14 @@ def _weigh_places(model: Model, letters: Letters, window: Window) -> dict[int, f
 
 
 def _words(folded: str, first: int, last: int) -> list[tuple[int, int]]:
-    """Return the places of the words from `first` to `last`."""
+    """Return the ranges of the words from `first` to `last`."""
     spaces = [at for at in range(first, last) if folded[at] == " "]
     edges = [first - 1, *spaces, last]
     return [(start + 1, end) for start, end in pairwise(edges) if end > start + 1]
 
 
 def _heaviest(words: Sequence[tuple[int, int]], sums: Sequence[float]) -> list[tuple[int, int]]:
-    """Return runs of neighboring words that weigh most; none overlaps another."""
+    """Return the heaviest runs of neighboring words, without overlaps."""
     left = set(range(len(words)))
     phrases: list[tuple[int, int]] = []
     while len(phrases) < MOST_PHRASES:

@@ -1,7 +1,6 @@
-"""Join what a definition says to a model, in the order in which it is read, into one text.
+"""Join the text of a definition in reading order.
 
-An order may be cut into pieces that stand in several fields; each alone says nothing. Words of
-JSON Schema itself are left out.
+Instructions may be split over several fields. Words of JSON Schema itself are left out.
 """
 
 from bisect import bisect_right
@@ -14,15 +13,15 @@ from mcp_servers.scanning.deobfuscation import split_identifier
 
 MOST: Final = 72_000
 _FIRST: Final = ("name", "title", "description")
-# Members whose keys are names that somebody chose.
+# Fields whose keys are names chosen by the author.
 _NAMED: Final = frozenset({"properties", "patternProperties", "$defs", "definitions"})
-# Members whose values are words of a standard, or no words.
+# Fields whose values are defined by a standard or are no prose.
 _PLAIN: Final = frozenset({"type", "format", "$schema", "$ref", "mimeType", "pattern", "sizes"})
 
 
 @dataclass(frozen=True, slots=True)
 class Prose:
-    """The text, and where the string of each JSON path begins in it."""
+    """The text of a definition, and where the string of each JSON path starts in it."""
 
     text: str
     starts: list[int]
@@ -30,19 +29,19 @@ class Prose:
 
     @property
     def head(self) -> int:
-        """Return where the first string stands that is neither name, title nor description."""
+        """Return where the text after name, title and description starts."""
         heads = {f"$.{name}" for name in _FIRST}
         pairs = zip(self.starts, self.paths, strict=True)
         return next((start for start, path in pairs if path not in heads), len(self.text))
 
     def place(self, at: int) -> tuple[str, int]:
-        """Return the JSON path of the string at a place of the text, and the place in it."""
+        """Return the JSON path of the string at a position, and the position in that string."""
         index = max(bisect_right(self.starts, at) - 1, 0)
         return self.paths[index], max(at - self.starts[index], 0)
 
 
 def read_prose(payload: Any) -> Prose:
-    """Return what a definition says, its first 72,000 characters."""
+    """Return the text of a definition, up to 72,000 characters."""
     pieces: list[str] = []
     starts: list[int] = []
     paths: list[str] = []
@@ -60,7 +59,7 @@ def read_prose(payload: Any) -> Prose:
 
 
 def _pieces(payload: Any) -> Iterator[tuple[str, str]]:
-    """Yield (JSON path, text) in reading order; iterative, because payloads nest as they like."""
+    """Yield (JSON path, text) in reading order; not recursive, payloads may nest deeply."""
     waiting: list[tuple[str, Any, bool]] = [("$", payload, False)]
     while waiting:
         path, value, names = waiting.pop()
@@ -85,5 +84,5 @@ def _rank(key: object) -> int:
 
 
 def _says(value: object) -> bool:
-    """Tell whether a member that should hold a word of a standard holds a sentence."""
+    """Tell whether a field that should have a standard value has a sentence instead."""
     return not isinstance(value, str) or " " in value or len(value) > 40

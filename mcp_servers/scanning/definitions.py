@@ -1,10 +1,10 @@
-"""Scan a definition; Finding; rules version (pure).
+"""Scan definitions with rules and the classifier (pure).
 
-A parameter says what a model shall fill in by its mere name. `conversation_history` without a word
-about whose it is asks for ours; an honest tool describes it ("of the assistant to create").
+The name of a parameter alone can ask a model for data: an undescribed `conversation_history` asks
+for ours; a legitimate tool describes it ("of the assistant to create").
 
-Each definition says with which version it was read; one read with an older version is read again in
-the background (`mcp_servers.scanning.services`).
+Each definition stores the version of the rules; with an older version, it is rescanned in the
+background (`mcp_servers.scanning.services`).
 """
 
 import re
@@ -24,7 +24,7 @@ from mcp_servers.scanning.prompt_injection import (
 )
 from mcp_servers.scanning.signals import PARTS
 
-# A description of fewer letters describes nothing.
+# A description with fewer letters doesn't count.
 SHORTEST: Final = 12
 _WHOLE: Final = (
     "(?:full|entire|complete|whole|current|all|previous|prior|past|recent|last|user|raw)"
@@ -42,7 +42,7 @@ _CONTEXT: Final = LinearPattern(
     r")$",
     ROOMY,
 )
-# What says plainly that it is ours, whatever else is said about it.
+# Names that ask for our data, whatever the description says.
 _FILES: Final = (
     "(?:ssh|id rsa|id ed25519|passwd|shadow|aws|netrc|kube|keychain|wallet|env file|private key)"
 )
@@ -53,7 +53,7 @@ _OURS: Final = LinearPattern(
     rf"|\b(?:read|open|cat|fetch|get|dump|send|leak|steal)(?:ing)? (?:\w+ ){{0,3}}{_FILES}\b",
     ROOMY,
 )
-# A description that begins with the thing asks for it; "number of previous messages" doesn't.
+# A description that starts with it asks for it; "number of previous messages" doesn't.
 _NOUN: Final = LinearPattern(
     r"^(?:(?:the|your|a|an|full|copy of|text of|contents? of|verbatim|complete|exact|hidden"
     rf"|json|optional|required)[ :]+)*(?:{PARTS['session']})",
@@ -63,7 +63,7 @@ _ELSEWHERE: Final = re.compile(r" ?(?:of|from|in|to|for|by|on) (?:the|an?|this|y
 
 
 def scan_parameter_names(payload: Any) -> Iterator[tuple[str, str]]:
-    """Yield (JSON path, name) of parameters whose name asks for the conversation or for secrets."""
+    """Yield (JSON path, name) of parameters that ask for the conversation or for secrets."""
     if not isinstance(payload, dict):
         return
     schema = payload.get("inputSchema")
@@ -98,7 +98,7 @@ def _is_suspicious_parameter(name: str, member: Any) -> bool:
 
 
 def _is_ours(said: str) -> bool:
-    """Tell whether a description begins with a thing of ours, and not of something else."""
+    """Tell whether a description starts with our session data, not with something else's."""
     found = _NOUN.search(said)
     return found is not None and not _ELSEWHERE.match(said[found.end() :])
 
@@ -107,7 +107,7 @@ MOST_FINDINGS = 50
 _AROUND = 24
 _LONGEST_EXCERPT = 160
 _WORD = re.compile(r"[A-Za-z][A-Za-z0-9_-]{5,127}")
-# What a parameter may be is no prose: it has no reason for half an order.
+# Values in a schema are no prose: the threshold is lower.
 _VALUE: Final = re.compile(
     r"Schema\b.*\.(?:default|const|pattern|title|\$comment|(?:enum|examples)\[\d+\])$"
 )
@@ -119,11 +119,10 @@ _DISTINCT = re.compile(r"[A-Za-z0-9][_-][A-Za-z0-9]|[a-z][A-Z]", re.A)
 def scan(
     payload: Any, *, own: Collection[str] = (), peers: Collection[str] = ()
 ) -> tuple[ScanFinding, ...]:
-    """Return what a definition hides (hard) and what of it orders the model about (soft).
+    """Return findings of hidden text (hard) and of instructions to the model (soft).
 
-    `own` are the names of the server's own tools, `peers` those of other servers: what a definition
-    says of a tool beside it counts for more. One finding for each rule and place, at most 50; what
-    refuses comes first.
+    `own_names` are the server's tools, `peer_names` those of other servers: naming another tool
+    weighs more. One finding per rule and path, at most 50; hard ones first.
     """
     found = scan_by_rules(payload, own=own, peers=peers)
     if len(found) < MOST_FINDINGS:
@@ -134,7 +133,7 @@ def scan(
 def scan_by_rules(
     payload: Any, *, own: Collection[str] = (), peers: Collection[str] = ()
 ) -> tuple[ScanFinding, ...]:
-    """Return what the rules find, without the classifier's judgement."""
+    """Return the findings of the rules, without the classifier."""
     found: dict[tuple[str, str], ScanFinding] = {}
     foreign = frozenset(name for name in peers if len(name) >= 6 and _DISTINCT.search(name))
     foreign -= frozenset(own)
@@ -163,7 +162,7 @@ def _scan_hidden_text(path: str, text: str) -> Iterator[ScanFinding]:
 
 
 def _scan_instructions(path: str, text: str) -> Iterator[ScanFinding]:
-    """Yield what gives orders: a sentence, or an identifier read as words."""
+    """Yield instructions in sentences, or in an identifier split into words."""
     identifier = path.endswith("(key)") or " " not in text
     enough = ENOUGH_OF_A_VALUE if _VALUE.search(path) else DEFINITION_THRESHOLD
     for order in (
@@ -176,7 +175,7 @@ def _scan_instructions(path: str, text: str) -> Iterator[ScanFinding]:
 
 
 def _scan_tool_names(path: str, text: str, foreign: frozenset[str]) -> Iterator[ScanFinding]:
-    """Yield where a tool of another server is named; a schema's own members may be called so."""
+    """Yield the first name of another server's tool; schema keys are ignored."""
     if not foreign or path.endswith(("(key)", "$.name")):
         return
     for match in _WORD.finditer(text):
@@ -187,7 +186,7 @@ def _scan_tool_names(path: str, text: str, foreign: frozenset[str]) -> Iterator[
 
 
 def _walk_strings(payload: Any) -> Iterator[tuple[str, str]]:
-    """Yield (JSON path, text) of every string; iterative, because payloads nest as they like."""
+    """Yield (JSON path, text) of every string; not recursive, payloads may nest deeply."""
     waiting: list[tuple[str, Any]] = [("$", payload)]
     while waiting:
         path, value = waiting.pop()

@@ -1,8 +1,9 @@
-"""Encodings, look-alikes, normalization (pure).
+"""Fold text and decode what it hides: encodings, look-alikes, comments (pure).
 
-Each layer is a text that may be in there, and where. Bounded: three levels, 64 KiB in all.
+A layer is a decoded text and its position. At most three levels and 64 KiB in all.
 
-Case, accents, width, mathematical alphabets, decorations and spacing go. Linear in the text.
+Folding removes case, accents, width, mathematical alphabets, decorations and repeated spaces.
+Linear in the text.
 """
 
 import base64
@@ -31,7 +32,7 @@ _SPACES: Final = re.compile(" {2,}")
 
 
 class _FoldTable(dict[int, str]):
-    """A translation table that decides on each character when it meets it."""
+    """A translation table that folds each character on first use."""
 
     def __missing__(self, code: int) -> str:
         folded = _fold_character(chr(code))
@@ -56,12 +57,12 @@ _TABLE: Final = _FoldTable()
 
 
 def fold(text: str) -> str:
-    """Return `text` lower, plain and with single spaces."""
+    """Return `text` in lower case, without decorations, with single spaces."""
     return _SPACES.sub(" ", text.translate(_TABLE))
 
 
 def find_original_positions(text: str, *positions: int) -> list[int]:
-    """Return where in `text` the characters at `positions` (ascending) of `fold(text)` stand."""
+    """Return the positions in `text` of ascending `positions` in `fold_text(text)`."""
     found: list[int] = []
     length, spaced = 0, False
     for index, character in enumerate(text):
@@ -114,7 +115,7 @@ _WIDE: Final = LinearPattern(
     "(?:[\uff21-\uff3a\uff41-\uff5a]{3,}"
     "|[\U0001d400-\U0001d7ff]{3,}|[\u249c-\u24e9]{3,}|[\U0001f110-\U0001f189]{3,})"
 )
-# Common words as they look when they are turned; two of them make it worth a reading.
+# Common words, to detect rotated and reversed text; two of them are enough.
 _OFTEN: Final = 2
 _COMMON: Final = (
     "the|and|you|your|this|that|for|what|when|every|which|must|before|after|all|any|with|from|into|are|one|will|user|users|tool|send"
@@ -129,7 +130,7 @@ _CAMEL: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 @dataclass(frozen=True, slots=True)
 class TextLayer:
-    """A text inside a text: how it was hidden and where; `aligned`: character by character."""
+    """A hidden text, its rule and position; `aligned` if it maps character by character."""
 
     rule: str
     text: str
@@ -139,7 +140,7 @@ class TextLayer:
 
 
 def extract_layers(text: str) -> Iterator[TextLayer]:
-    """Yield what `text` says in other ways than plainly, without `text` itself."""
+    """Yield the hidden layers of `text`, without `text` itself."""
     spent = 0
     waiting = [(layer, 1) for layer in _extract_inner_layers(text)]
     while waiting:
@@ -157,7 +158,7 @@ def extract_layers(text: str) -> Iterator[TextLayer]:
 
 
 def split_identifier(name: str) -> str:
-    """Return an identifier as the words that it is made of."""
+    """Return an identifier split into words."""
     return re.sub(r"[_.\-/]+", " ", _CAMEL.sub(" ", name))
 
 
@@ -221,18 +222,18 @@ def _is_frequent(words: LinearPattern, text: str) -> bool:
 
 
 def has_wide_letters(text: str) -> bool:
-    """Tell whether words stand there in letters of another width or alphabet of symbols."""
+    """Tell whether a text has words in full-width or mathematical letters."""
     return _WIDE.search(text) is not None
 
 
 def _is_leetspeak(text: str) -> bool:
-    """Tell whether digits stand for letters often enough to be a way of writing."""
+    """Tell whether digits replace letters often enough to be leetspeak."""
     found = sum(1 for _ in _LEET_WORD.finditer(text))
     return found >= 4 and found * 6 >= text.count(" ")
 
 
 def _join_spaced_letters(text: str) -> str:
-    """Join letters that single separators keep apart; wider gaps part the words."""
+    """Join letters with single separators between them; wider gaps separate words."""
     words = re.split(r"\s{2,}|\s[|/]\s|\n", text)
     return " ".join(
         re.sub(r"(?<![^\W_]{2})[ .\-_*|/](?=[^\W_](?:[ .\-_*|/]|$))", "", word) for word in words

@@ -1,4 +1,4 @@
-"""Finding: one thing in a stranger's text that a person should know or that may not pass."""
+"""The finding of a scan."""
 
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -8,10 +8,10 @@ Tier = Literal["hard", "soft"]
 
 @dataclass(frozen=True, slots=True)
 class ScanFinding:
-    """Hard: never callable. Soft: waits for a person.
+    """A finding: hard (never callable) or soft (waits for review).
 
-    `path` is a JSON path (a key's own text: `… (key)`), `start` and `end` count characters in the
-    string there, `excerpt` shows what hides.
+    `path` is a JSON path (`… (key)` for a key), `start` and `end` are character positions in that
+    string, `excerpt` makes hidden characters visible.
     """
 
     tier: Tier
@@ -22,5 +22,5 @@ class ScanFinding:
     end: int = 0
 
     def as_dict(self) -> dict[str, Any]:
-        """Return what is stored and shown."""
+        """Return the stored form."""
         return asdict(self)

@@ -1,9 +1,9 @@
-"""Invisible characters, by script (pure).
+"""Find and strip invisible characters, by script (pure).
 
-Nothing here looks at words. A character that can't be seen, that moves others, that carries hidden
-text or that steers a terminal is suspect; it passes only where the script around it needs it:
-joiners in Arabic and Indic words, zero-width spaces in Khmer and Thai, emoji sequences, flags,
-selectors of ideographs, direction marks beside letters that run from right to left.
+Characters that are invisible, reorder others, carry hidden text or control a terminal are
+suspicious. They are allowed only where the script needs them: joiners in Arabic and Indic words,
+zero-width spaces in Khmer and Thai, emoji sequences, flags, ideographic variation selectors,
+direction marks beside right-to-left letters.
 """
 
 import re
@@ -14,7 +14,7 @@ from functools import cached_property, lru_cache
 
 from bonobot.core.text.untrusted_text import TERMINAL
 
-# Scripts whose letters change with their neighbours, so that joiners decide what a word looks like.
+# Scripts whose letters change shape with their neighbors, so that joiners matter.
 _JOINING = {
     "ADLAM", "ARABIC", "BALINESE", "BENGALI", "BRAHMI", "CHAKMA", "DEVANAGARI", "GRANTHA",
     "GUJARATI", "GURMUKHI", "HANIFI", "JAVANESE", "KAITHI", "KANNADA", "KHMER", "KHOJKI",
@@ -32,7 +32,7 @@ RIGHT_TO_LEFT = re.compile(
     "[\u05d0-\u05f4\u0620-\u065f\u066e-\u08ff\ufb1d-\ufdff\ufe70-\ufefc"
     "\U00010800-\U00010fff\U0001e800-\U0001efff]"
 )
-# Unicode's Extended_Pictographic, reserved places included: newer emoji than Python knows pass too.
+# Unicode's Extended_Pictographic with reserved code points, to allow emoji newer than Python.
 _PICTOGRAPHIC = re.compile(
     "[\xa9\xae\u203c\u2049\u2122\u2139\u2194-\u2199\u21a9\u21aa\u231a\u231b\u2328\u2388\u23cf"
     "\u23e9-\u23f3\u23f8-\u23fa\u24c2\u25aa\u25ab\u25b6\u25c0\u25fb-\u25fe\u2600-\u2605"
@@ -51,23 +51,23 @@ _PICTOGRAPHIC = re.compile(
 
 @lru_cache(maxsize=4096)
 def find_script(character: str) -> str:
-    """Return the first word of the character's name, which names its script; "" for none."""
+    """Return the first word of the character's Unicode name, usually its script; or ""."""
     return unicodedata.name(character, "").partition(" ")[0] if character else ""
 
 
 def needs_joiners(character: str) -> bool:
-    """Tell whether this is a letter or mark of a script in which joiners matter."""
+    """Tell whether a character is a letter or mark of a script with joiners."""
     return find_script(character) in _JOINING and unicodedata.category(character)[0] in "LM"
 
 
 def is_pictographic(character: str) -> bool:
-    """Tell whether an emoji can be made of this character."""
+    """Tell whether a character can start an emoji."""
     return bool(_PICTOGRAPHIC.match(character))
 
 
 @dataclass(frozen=True, slots=True)
 class HiddenRun:
-    """A hidden run of a text: the rule that it breaks and where it stands."""
+    """A run of hidden characters: the rule that it breaks, and its position."""
 
     rule: str
     start: int
@@ -85,13 +85,13 @@ _CLASSES = {
     "\u2800\u3164\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
     "\U000e0080-\U000e00ff\U000e01f0-\U000e0fff",
 }
-# England, Scotland, Wales: the only flags made of tags that platforms draw.
+# England, Scotland, Wales: the only tag flags that platforms render.
 _FLAG = (
     "\U0001f3f4\U000e0067\U000e0062(?:\U000e0065\U000e006e\U000e0067|\U000e0073\U000e0063\U000e0074"
     "|\U000e0077\U000e006c\U000e0073)\U000e007f"
 )
-# One class finds a place quickly, then the rules tell what stands there: a whole terminal sequence
-# before its first character, a flag before its tags.
+# One class finds candidates quickly; the rules then match whole sequences first: flags before tags,
+# terminal sequences before control characters.
 _PLACE = re.compile(f"[{''.join(_CLASSES.values())}\U0001f3f4]")
 _PLACE_IN_ASCII = re.compile(f"[{_CLASSES['control_character']}]")
 _EVERYTHING = re.compile(f"{TERMINAL}|[{''.join(_CLASSES.values())}]+")
@@ -114,12 +114,12 @@ _CLOSED_BY = {
 _TURN_TO_THE_LEFT = frozenset("\u202b\u2067")
 _DIRECTION_MARKS = frozenset("\u061c\u200e\u200f")
 _DEEPEST_TURN = 4
-# A regular expression lets no other thread run meanwhile; so many characters take some 10 ms.
+# A regular expression holds the GIL; this many characters take about 10 ms.
 _AT_ONCE = 1 << 18
 
 
 def find_hidden_runs(text: str) -> Iterator[HiddenRun]:
-    """Yield what hides in `text`, in order; neighbours that break the same rule come as one."""
+    """Yield the hidden runs of `text` in order; adjacent runs of one rule are merged."""
     last: HiddenRun | None = None
     for found in _iterate_hidden(text):
         if last and last.rule == found.rule and last.end == found.start:
@@ -133,19 +133,19 @@ def find_hidden_runs(text: str) -> Iterator[HiddenRun]:
 
 
 def has_suspicious_characters(text: str) -> bool:
-    """Tell whether any character could hide something."""
+    """Tell whether a text has any suspicious character."""
     return _choose_pattern(text).search(text) is not None
 
 
 def count_suspicious_characters(text: str) -> int:
-    """Return how many characters could hide something; quick, because nothing is judged."""
+    """Return the number of suspicious characters, without looking at their context."""
     place = _choose_pattern(text)
     return sum(len(place.findall(text, at, at + _AT_ONCE)) for at in range(0, len(text), _AT_ONCE))
 
 
 def strip_suspicious_characters(text: str) -> str:
-    """Return `text` without any character that could hide something; quick, and never excused."""
-    # A function lets other threads in between, which a text wouldn't.
+    """Return `text` without any suspicious character, whatever its context."""
+    # A function as replacement lets other threads run in between.
     return _EVERYTHING.sub(lambda _: "", text)
 
 
@@ -166,7 +166,7 @@ def _iterate_hidden(text: str) -> Iterator[HiddenRun]:
 
 
 def _find_next(characters: re.Pattern[str], text: str, at: int) -> re.Match[str] | None:
-    """Return the first match of a class of characters from `at` on."""
+    """Return the first match of a character class from `position` on."""
     for start in range(at, len(text), _AT_ONCE):
         if found := characters.search(text, start, start + _AT_ONCE):
             return found
@@ -174,13 +174,13 @@ def _find_next(characters: re.Pattern[str], text: str, at: int) -> re.Match[str]
 
 
 class _CharacterContext:
-    """What stands around a suspect character: enough of it explains an honest one."""
+    """Decides whether a suspicious character is legitimate in its context."""
 
     def __init__(self, text: str) -> None:
         self._text = text
 
     def explain(self, rule: str, at: int) -> bool:
-        """Tell whether the text around `at` needs the character there."""
+        """Tell whether the script around `position` needs the character there."""
         character, before, after = self._text[at], self._before(at), self._text[at + 1 : at + 2]
         match rule:
             case "zero_width":
@@ -198,7 +198,7 @@ class _CharacterContext:
 
     def _parts_or_joins(self, at: int, before: str, after: str) -> bool:
         if "\u200b" <= before <= "\u200d" or "\u200b" <= after <= "\u200d":
-            return False  # two in a row speak to a machine only
+            return False  # two in a row never have a visible effect
         if self._text[at] == "\u200b":
             return find_script(before) in SPACELESS or find_script(after) in SPACELESS
         if needs_joiners(before) or needs_joiners(after):
@@ -206,7 +206,7 @@ class _CharacterContext:
         return self._text[at] == "\u200d" and is_pictographic(after) and self._ends_a_picture(at)
 
     def _ends_a_picture(self, at: int) -> bool:
-        # At most a style and a skin tone stand between the picture and the joiner.
+        # At most a style and a skin tone are between the emoji and the joiner.
         for end in range(at, max(at - 3, 0), -1):
             if is_pictographic(self._text[end - 1]):
                 return True
@@ -226,7 +226,7 @@ class _CharacterContext:
         if selector in _STANDARD_FORMS:
             forms = unicodedata.category(before) == "Sm" or IDEOGRAPH.match(before)
             return bool(forms) or find_script(before) in ("FULLWIDTH", "MYANMAR", "PHAGS-PA")
-        # A name's ideograph has up to 32 forms; one on every ideograph would be a hidden message.
+        # An ideograph has up to 32 variants; a selector on each one would be a hidden message.
         return (
             "\U000e0100" <= selector <= "\U000e011f"
             and bool(IDEOGRAPH.match(before))
@@ -245,12 +245,12 @@ class _CharacterContext:
 
     def _belongs(self, at: int, before: str, after: str) -> bool:
         match self._text[at]:
-            case "\xad":  # a hyphen that shows at the end of a line only
+            case "\xad":  # a soft hyphen, visible only at the end of a line
                 left, right = self._text[max(at - 2, 0) : at], self._text[at + 1 : at + 3]
                 return len(left + right) == 4 and (left + right).isalpha()
             case "\u034f":  # keeps two marks of one letter apart
                 return unicodedata.category(after or " ") == "Mn"
-            case "\u115f" | "\u1160":  # an empty place in an old Korean syllable
+            case "\u115f" | "\u1160":  # a filler in an old Korean syllable
                 return "\u1100" <= before <= "\u11ff" or "\u1100" <= after <= "\u11ff"
             case "\u17b4" | "\u17b5":
                 return find_script(before) == "KHMER"
@@ -275,7 +275,7 @@ class _CharacterContext:
 
     @cached_property
     def _honest_turns(self) -> frozenset[int]:
-        """Return where turns of direction stand that are closed and turn what runs that way."""
+        """Return the positions of direction controls that are closed and needed by their text."""
         honest: set[int] = set()
         opened: list[tuple[int, str]] = []
         for match in _TURN.finditer(self._text):

@@ -1,11 +1,10 @@
-"""Instructions to models: signals and words (pure).
+"""Find instructions to models in definitions and results (pure).
 
-Plain: soft, a person reads it. Disguised, by encoding, look-alike letters or a comment: hard,
-because an honest author has no reason to. Lexical findings rank and hold; they are no boundary.
+In definitions, plain instructions are soft findings for review; disguised ones (encoded, look-alike
+letters, comments) are hard, because a legitimate author has no reason to hide them.
 
-A document has other words than a definition, so it has its own signals (`results.toml`) and its own
-classifier. What is found is a warning and a mark; what an order can do is bounded by policy, labels
-and approvals.
+Results have their own signals (`results.toml`) and classifier, and findings are only a warning: the
+boundary is policy, flow labels and approvals.
 """
 
 import re
@@ -26,7 +25,7 @@ from mcp_servers.scanning.letters_only import read_letters
 from mcp_servers.scanning.signals import IN_DEFINITIONS, IN_RESULTS, WINDOW, SignalHit, SignalSet
 
 DEFINITION_THRESHOLD: Final = 1.0
-# What somebody took the trouble to hide needs less to be told.
+# Hidden text has a lower threshold.
 ENOUGH_HIDDEN: Final = 0.7
 PIECE: Final = 16_384
 OVERLAP: Final = 1_024
@@ -35,16 +34,16 @@ MOST_PIECES: Final = 16
 SHORTEST: Final = 6
 TONE: Final = 0.25
 MOST_TONE: Final = 0.3
-# Legal in JSON, and no pattern can read them.
+# Valid in JSON, but the regex engine can't match them.
 SURROGATES: Final = re.compile("[\ud800-\udfff]")
 _CLOSED: Final = frozenset("\"'`\u201d\u2019\u00bb")
 _OPAQUE: Final = ("encoded_", "hidden_")
-# Pieces of a text that speak for themselves; other layers are the whole text in another reading.
+# Layers that are a part of the text; other layers are the whole text decoded.
 _PARTS: Final = ("encoded_base", "encoded_hex", "encoded_codes", "encoded_binary", "hidden_")
 
 
 class InstructionMatch(NamedTuple):
-    """Text that gives orders: which rule, where in the text, how it was hidden ("" for plainly)."""
+    """An instruction in a text: its rule, position, score and disguise ("" if plain)."""
 
     rule: str
     start: int
@@ -56,7 +55,7 @@ class InstructionMatch(NamedTuple):
 def find_instructions(
     text: str, said: SignalSet = IN_DEFINITIONS, *, enough: float = DEFINITION_THRESHOLD
 ) -> list[InstructionMatch]:
-    """Return what in `text` reads like orders to a model, in the first 240,000 characters.
+    """Return the instructions to a model in the first 240,000 characters of `text`.
 
     Takes under 20 ms for 16 KiB: keep longer texts off the loop.
     """
@@ -75,7 +74,7 @@ def find_instructions(
 
 @lru_cache(maxsize=8_192)
 def _find_in_short_text(text: str, said: SignalSet, enough: float) -> tuple[InstructionMatch, ...]:
-    """Return the orders of a short text: a catalogue says the same of many parameters."""
+    """Return the instructions of a short text; cached, because parameter texts repeat."""
     return tuple(_find_in_piece(text, said, enough))
 
 
@@ -91,7 +90,7 @@ def _find_in_piece(text: str, said: SignalSet, enough: float) -> list[Instructio
         inner = said.of(fold(layer.text))
         seen = _find_heavy_windows(layer.text, inner, needed, said)
         whole = not layer.rule.startswith(_PARTS)
-        # What was there plainly is no news.
+        # The layer adds nothing to the plain text.
         if not seen or (whole and plain and _compute_score(inner)[0] <= _compute_score(hits)[0]):
             continue
         best = max(seen, key=lambda one: one.score)
@@ -105,7 +104,7 @@ def _find_in_piece(text: str, said: SignalSet, enough: float) -> list[Instructio
 def find_name_instructions(
     name: str, *, enough: float = DEFINITION_THRESHOLD
 ) -> list[InstructionMatch]:
-    """Return what an identifier says when it is read as words."""
+    """Return the instructions in an identifier split into words."""
     words = split_identifier(SURROGATES.sub("?", name))
     if words.count(" ") < 3:
         return []
@@ -116,7 +115,7 @@ def find_name_instructions(
 
 
 def _evaluate_text(text: str, enough: float) -> list[InstructionMatch]:
-    """Return the windows of `text` whose signals weigh enough, as places in `text`."""
+    """Return the windows of `text` whose score reaches the threshold."""
     return _find_heavy_windows(text, IN_DEFINITIONS.of(fold(text)), enough, IN_DEFINITIONS)
 
 
@@ -145,7 +144,7 @@ def _find_heavy_windows(
 
 
 def _compute_score(hits: Iterable[SignalHit]) -> tuple[float, str]:
-    """Add the heaviest signal of each rule; tone alone (important, must, a URL) weighs little."""
+    """Return the sum of each rule's heaviest signal, limited for tone, and the strongest rule."""
     heaviest: dict[str, float] = {}
     for hit in hits:
         heaviest[hit.rule] = max(heaviest.get(hit.rule, 0), hit.weight)
@@ -157,12 +156,12 @@ def _compute_score(hits: Iterable[SignalHit]) -> tuple[float, str]:
 RULE: Final = "resembles_an_injection"
 MODEL: Final = "results"
 RESULT_THRESHOLD: Final = 2.5
-# As much as the rules read.
+# The same limit as for the rules.
 MOST: Final = 240_000
 
 
 def find_injections(text: str) -> list[InstructionMatch]:
-    """Return what in a result's text reads like orders to a model, in its first 240,000 characters.
+    """Return the instructions to a model in the first 240,000 characters of a result.
 
     Takes under 60 ms for 16 KiB: keep longer texts off the loop.
     """
@@ -170,17 +169,17 @@ def find_injections(text: str) -> list[InstructionMatch]:
 
 
 def inspect_by_rules(text: str) -> list[InstructionMatch]:
-    """Return what the rules find, without the classifier's judgement."""
+    """Return the matches of the rules, without the classifier."""
     return find_instructions(text, IN_RESULTS)
 
 
 def count_injections(text: str) -> dict[str, int]:
-    """Return how often which rule found something: rules and numbers, never the text."""
+    """Return the number of matches by rule."""
     return dict(Counter(one.disguise or one.rule for one in find_injections(text)))
 
 
 def _find_resembling_part(text: str) -> list[InstructionMatch]:
-    """Return the part of a text that reads most like an order to a model, if any does enough."""
+    """Return the part of a text that resembles an injection most, if it reaches the threshold."""
     text = SURROGATES.sub("?", text[:MOST])
     folded = fold(text)
     letters = read_letters(folded)

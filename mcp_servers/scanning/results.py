@@ -1,7 +1,6 @@
-"""Clean a result (pure).
+"""Clean and inspect tool results (pure).
 
-Other agents get a server's JSON as it is: their own frames and rules are theirs. Only characters
-that nobody can see have no business in it.
+Clients of the gateway get a server's JSON unchanged, except for invisible characters.
 """
 
 from collections import Counter
@@ -20,15 +19,15 @@ from mcp_servers.scanning.hidden_characters import (
 )
 from mcp_servers.scanning.prompt_injection import count_injections
 
-# Removing one run may bring two others together, so the rest is looked at again.
+# Removing a run may join two others, so the rest is checked again.
 _PASSES = 2
-# More suspects than this, and more than one character in six: no language is written so.
+# No language has more suspicious characters than this, and more than one in six.
 _MOST_SUSPECTS = 4_096
 
 
 @dataclass(frozen=True, slots=True)
 class CleanedText:
-    """A text without what hid in it, and how many characters went by which rule."""
+    """A text without hidden characters, and the number of characters removed by rule."""
 
     text: str
     removed: dict[str, int]
@@ -41,10 +40,10 @@ class CleanedText:
 
 @dataclass(frozen=True, slots=True)
 class InspectedText:
-    """A text as our own models may read it.
+    """A text that is safe for our own models.
 
-    `sanitized` counts by rule the characters that were removed and the places that were made inert,
-    `flagged` the places that read like orders to the model.
+    `sanitized` counts removed characters and neutralized places by rule, `flagged` the places that
+    look like instructions to the model.
     """
 
     text: str
@@ -55,7 +54,7 @@ class InspectedText:
 def clean_result(text: str) -> CleanedText:
     """Return `text` without hidden characters and terminal sequences.
 
-    Takes up to 0.3 s for 256 KiB made for the purpose: keep more than 16 KiB off the loop.
+    Takes up to 0.3 s for 256 KiB of hostile text: keep more than 16 KiB off the loop.
     """
     if not has_suspicious_characters(text):
         return CleanedText(text, {})
@@ -66,17 +65,17 @@ def clean_result(text: str) -> CleanedText:
         if not gone:
             return CleanedText(text, dict(removed))
         removed += gone
-    # Still not at rest, or far too many: nothing invisible is excused.
+    # Still not stable, or far too many: remove every suspicious character.
     cleaned = strip_suspicious_characters(text)
     removed["flood"] = len(text) - len(cleaned)
     return CleanedText(cleaned, dict(+removed))
 
 
 def inspect_result(text: str) -> InspectedText:
-    """Return `text` as our own models may read it: nothing hides in it, nothing runs or loads.
+    """Return `text` without hidden characters and active content, and what was found in it.
 
-    What does is removed with a note in its place, or written so that nothing obeys it (`active`).
-    Takes up to 1 s for 256 KiB made for the purpose: keep more than 16 KiB off the loop.
+    Active content is replaced by a note or escaped (`active_content`).
+    Takes up to 1 s for 256 KiB of hostile text: keep more than 16 KiB off the loop.
     """
     cleaned = clean_result(text)
     inert, found = strip_active_content(cleaned.text)
@@ -95,16 +94,16 @@ def _remove_runs(text: str, runs: Iterable[HiddenRun]) -> tuple[str, Counter[str
 
 
 MOST_PLACES: Final = 50
-# Base64 is no text.
+# These fields hold Base64.
 _BINARY: Final = {"image": "data", "audio": "data"}
 
 
 @dataclass(frozen=True, slots=True)
 class StrippedValue:
-    """A JSON value without what hid in it.
+    """A JSON value without hidden characters.
 
-    `removed` counts characters by rule; `places` are the JSON paths of the first fifty strings that
-    were changed, with the rules (a key's own text: `… (key)`).
+    `removed` counts characters by rule; `places` are the JSON paths of the first fifty changed
+    strings, with the rules (`… (key)` for a key).
     """
 
     value: Any
@@ -118,11 +117,11 @@ class StrippedValue:
 
 
 def strip(value: Any) -> StrippedValue:
-    """Return a JSON value without hidden characters in any string of it, keys included.
+    """Return a JSON value without hidden characters in its strings and keys.
 
-    The value itself comes back where nothing hides; else a copy, as deep as need be. Binary parts
-    (`data` of images and audio, `blob`) are left as they are, and so are a list's order and an
-    object's. Linear in its size: keep what is larger than 16 KiB off the loop (`scans.stripped`).
+    Returns the value itself if nothing was removed, else a copy. Binary parts (`data` of images and
+    audio, `blob`) and the order of lists and objects are kept. Linear in size: keep more than 16
+    KiB off the loop (`strip_result`).
     """
     removed: Counter[str] = Counter()
     places: list[tuple[str, tuple[str, ...]]] = []
@@ -148,7 +147,7 @@ def strip(value: Any) -> StrippedValue:
 
 
 def _list_text_fields(holder: Mapping[str, Any]) -> list[str]:
-    """Return the members that hold text or more of it."""
+    """Return the fields that may contain text."""
     binary = _BINARY.get(str(holder.get("type")), "")
     return [name for name in holder if name not in ("blob", binary)]
 
@@ -159,7 +158,7 @@ def _clean_keys(
     removed: Counter[str],
     places: list[tuple[str, tuple[str, ...]]],
 ) -> Iterator[tuple[str, Any]]:
-    """Yield members under names without what hides; one that another has already shows it."""
+    """Yield fields with cleaned names; a duplicate name shows its hidden characters instead."""
     names = {str(name) for name in held}
     for name, member in held.items():
         text = str(name)

@@ -1,8 +1,8 @@
-"""Scan off the loop; rescan stored definitions.
+"""Scan definitions off the event loop and rescan stored ones when the rules change.
 
-What new rules find hard can't be called any more, approved or not, and people are told; what they
-find soft is shown beside an approval, which stays: a person has read that text. What is refused
-already is looked at again by the next discovery.
+Hard findings of new rules block a definition, approved or not, and notify people. Soft findings are
+only shown, because a person has reviewed the text. Definitions that are already refused are scanned
+again by the next discovery.
 """
 
 import asyncio
@@ -37,21 +37,21 @@ Key = TypeVar("Key", bound=Hashable)
 
 @dataclass(frozen=True)
 class KnownToolNames:
-    """Names of tools: the server's own, and those of the organization's other servers."""
+    """Tool names of the server itself and of the organization's other servers."""
 
     own: frozenset[str] = frozenset()
     peers: frozenset[str] = frozenset()
 
 
 def load_tool_names(server: Server, own: Iterable[str]) -> KnownToolNames:
-    """Return the names around a server's definitions, its own being `own` (one query)."""
+    """Return the tool names of a server (`own_names`) and of the other servers (one query)."""
     others = Definition.objects.for_organization(server.organization_id).tools()
     names = others.filter(present=True).exclude(server=server).values_list("name", flat=True)
     return KnownToolNames(frozenset(own), frozenset(names[:MOST_PEERS]))
 
 
 def read(payload: Any, names: KnownToolNames) -> Findings:
-    """Return what a definition was found to hold, as it is stored. Takes some 1 ms for each KiB."""
+    """Return the findings of a definition in stored form. Takes about 1 ms per KiB."""
     found: Findings = make_storable(
         [one.as_dict() for one in scan(payload, own=names.own, peers=names.peers)]
     )
@@ -59,7 +59,7 @@ def read(payload: Any, names: KnownToolNames) -> Findings:
 
 
 async def read_all(payloads: Mapping[Key, Any], names: KnownToolNames) -> dict[Key, Findings]:
-    """Read many definitions in a thread of their own."""
+    """Scan many definitions in another thread."""
     if not payloads:
         return {}
     return await asyncio.to_thread(
@@ -68,12 +68,12 @@ async def read_all(payloads: Mapping[Key, Any], names: KnownToolNames) -> dict[K
 
 
 async def strip_result(result: Any, size: int) -> StrippedValue:
-    """Return `strip(result)` without holding the loop; `size` is about its characters."""
+    """Return the stripped result without blocking the loop; `size` is its approximate length."""
     return strip(result) if size <= INLINE else await asyncio.to_thread(strip, result)
 
 
 def describe_hard_finding(findings: Findings) -> str:
-    """Say why a definition can never be used, by its hard findings; "" where it has none."""
+    """Return the first hard finding as text; "" if there is none."""
     hard = next((one for one in findings if one["tier"] == "hard"), None)
     return f"{hard['rule']} at {hard['path']}: {hard['excerpt']}" if hard else ""
 
@@ -87,7 +87,7 @@ NAMES_TOLD = 10
 
 @dataclass(frozen=True)
 class OutdatedDefinitions:
-    """Definitions of one server that were read with older rules, and the names around them."""
+    """Definitions of one server that were scanned with older rules, and the known tool names."""
 
     server: Server
     rows: Sequence[Definition]
@@ -96,14 +96,14 @@ class OutdatedDefinitions:
 
 @dataclass
 class _RescanChanges:
-    """What reading them again changed."""
+    """What a rescan changed: audit entries, and approved definitions that it refused."""
 
     told: list[dict[str, object]] = field(default_factory=list)
     refused: list[Definition] = field(default_factory=list)
 
 
 async def scan_outdated_definitions() -> int:
-    """Read again all that was read with older rules; return how many definitions that were."""
+    """Rescan all definitions that were scanned with older rules; return their number."""
     orm, done = get_runtime().aside, 0
     while batch := await orm(find_outdated_definitions):
         findings = await read_all({row.pk: row.payload for row in batch.rows}, batch.names)
@@ -115,9 +115,9 @@ async def scan_outdated_definitions() -> int:
 
 
 def find_outdated_definitions() -> OutdatedDefinitions | None:
-    """Return some definitions of one server that were read with older rules; None: there are none.
+    """Return a batch of definitions of one server that were scanned with older rules, or None.
 
-    Those that are refused wait for a discovery, which judges all of them again.
+    Refused ones are left to the next discovery.
     """
     due = Definition.objects.sound().filter(rules_version__lt=RULES)
     first = due.select_related("server").order_by("server", "pk").first()
@@ -130,9 +130,9 @@ def find_outdated_definitions() -> OutdatedDefinitions | None:
 
 
 def write(batch: OutdatedDefinitions, findings: dict[UUID, Findings]) -> None:
-    """Write what was found, in one transaction, and tell people what can't be called any more.
+    """Save the findings in one transaction, and notify people of newly refused definitions.
 
-    A definition that changed meanwhile was read by whoever changed it.
+    Definitions that changed meanwhile are skipped: the change scanned them.
     """
     same = [row.pk for row in batch.rows if row.findings == findings[row.pk]]
     with record_changes_at_end():
@@ -184,7 +184,7 @@ def _write_one(row: Definition, findings: Findings, found: _RescanChanges) -> No
 
 
 def _notify_refused(server: Server, rows: Sequence[Definition]) -> None:
-    """Tell people of approved definitions that can't be called any more; the same is told once."""
+    """Notify people, once, of approved definitions that can't be called any more."""
     why = "; ".join(f"{row.name or row.kind} ({row.fault})" for row in rows[:NAMES_TOLD])
     more = "; …" if len(rows) > NAMES_TOLD else ""
     digest = compute_json_digest(sorted((row.kind, row.name) for row in rows))

@@ -1,12 +1,11 @@
-"""What attacks on a tool-reading model must say, as signals with weights (docs/scanning.md).
+"""Weighted signals of instructions to a model in English and other languages (docs/scanning.md).
 
-No signal is a phrase of a known attack. One alone is often honest; two or three close together
-are what a person should read. Weights add up over a window of the folded text.
+No signal is a phrase of a known attack. One alone is often legitimate; two or three close together
+need a person's review. Weights add up over a window of the folded text.
 
-Words that an attack on a model cannot do without, as stems by concept and language.
-
-Stems are patterns for google-re2 over folded text: lower case, without accents, single spaces.
-Scripts with spaces get a boundary before each stem; the others have none to look for.
+Other languages are covered by word stems by concept and language: google-re2 patterns over folded
+text (lower case, without accents, single spaces). In scripts with spaces, stems match at word
+boundaries only.
 """
 
 import re
@@ -26,9 +25,9 @@ STEMS: Final[dict[str, dict[str, str]]] = {
     }
     for concept, languages in _DATA["stems"].items()
 }
-# What shows that Latin letters are not English.
+# Short words that show that a Latin-script text is not English.
 SMALL_WORDS: Final = "".join(line.strip() for line in _DATA["small_words"].splitlines())
-# Latin letters carry several languages at once; a boundary before a stem keeps it a beginning.
+# Languages written with spaces: stems match at the beginning of words only.
 _SPACED: Final = frozenset({"en", "de", "fr", "es", "pt", "it", "nl", "pl", "ru", "uk", "tr"})
 LATIN: Final = ("de", "fr", "es", "pt", "it", "nl", "pl", "tr")
 CYRILLIC: Final = ("ru", "uk")
@@ -36,7 +35,7 @@ OTHERS: Final = ("ar", "he", "hi", "zh", "ja", "ko")
 
 
 def build_concept_pattern(concept: str, languages: tuple[str, ...]) -> LinearPattern:
-    """Return a concept's stems in some languages as one pattern of linear time."""
+    """Return one linear-time pattern of a concept's stems in some languages."""
     stems = STEMS[concept]
     spaced = [stems[one] for one in languages if one in _SPACED and one in stems]
     plain = [stems[one] for one in languages if one not in _SPACED and one in stems]
@@ -48,7 +47,7 @@ WINDOW: Final = 420
 
 
 class SignalHit(NamedTuple):
-    """A signal in a folded text."""
+    """A match of a signal in a folded text."""
 
     start: int
     end: int
@@ -57,7 +56,7 @@ class SignalHit(NamedTuple):
 
 
 def _build_gap_pattern(most: str) -> str:
-    """Return a pattern for up to `most` words of the same sentence."""
+    """Return a pattern for up to `max_words` words of the same sentence."""
     return rf"(?:[^\s!?;]*[^\s.!?;] ){{0,{most}}}"
 
 
@@ -71,7 +70,7 @@ def _read(file: str) -> dict[str, Any]:
 
 _ENGLISH: Final = _read("english.toml")
 PARTS: Final = {name: _join_lines(said) for name, said in _ENGLISH["parts"].items()}
-# What a negation turns round: "never include passwords" asks for nothing.
+# Rules that a negation cancels: "never include passwords" asks for nothing.
 _TURNED: Final = frozenset(
     {"asks_for_secrets", "passes_data_on", "sensitive_data", "disables_safety", "override_rules"}
 )
@@ -80,10 +79,10 @@ _EXCUSED: Final = LinearPattern(PARTS["negated"] + r" (?:[^\s.!?;]+ ){0,12}$", R
 
 
 class SignalSet:
-    """A set of signals: those in English from a file, those in other languages from `words`.
+    """A set of signals: English ones from a file, other languages from `words.toml`.
 
-    `mention` is what stands before an opening quotation mark where words are only spoken of.
-    `long`: for texts so long that some words of another language stand in any of them by chance.
+    `mention` matches the text before a quotation that only mentions words. `long_text` is for texts
+    so long that they contain some words of another language by chance.
     """
 
     def __init__(
@@ -98,7 +97,7 @@ class SignalSet:
         )
 
     def of(self, folded: str) -> list[SignalHit]:
-        """Return all signals of a folded text, in order, by its characters."""
+        """Return all signals of a folded text in order, with character positions."""
         raw = folded.encode(errors="replace")
         hits = sorted([*self._english(raw), *_find_foreign(raw, around=self._long)])
         if len(raw) == len(folded):
@@ -113,7 +112,7 @@ class SignalSet:
         return placed
 
     def mentions(self, before: str) -> bool:
-        """Tell whether words in quotation marks behind `before` are spoken of, not spoken."""
+        """Tell whether a quotation after `before` only mentions its words."""
         return self._mention.search(before[-80:]) is not None
 
     def _filled(self, said: str) -> str:
@@ -125,7 +124,7 @@ class SignalSet:
         return whole
 
     def _english(self, raw: bytes) -> Iterator[SignalHit]:
-        """Yield signals in English, by bytes."""
+        """Yield English signals, with byte positions."""
         for rule, weight, said in self._patterns:
             for match in said.finditer(raw):
                 start, end = match.span()
@@ -138,7 +137,7 @@ class SignalSet:
 
 
 def _is_excused(before: bytes, said: bytes) -> bool:
-    """Tell whether a second negation asks for the user: "never delete without asking the user"."""
+    """Tell whether a double negation involves the user: "never delete without asking the user"."""
     return said.startswith(b"without") and _EXCUSED.search(before) is not None
 
 
@@ -164,12 +163,12 @@ _LETTERS_OF: Final = (
     LinearPattern(r"[\p{Arabic}\p{Hebrew}\p{Devanagari}\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}]"),
 )
 _LATIN_WORDS: Final = LinearPattern(rf"(?:^|[^a-z])(?:{SMALL_WORDS})(?:[^a-z]|$)")
-# In a long text, words of two sentences have little to do with each other.
+# In a long text, words of different sentences are unrelated.
 _ENDED: Final = LinearPattern(r"[.!?] |[\x{3002}\x{ff01}\x{ff1f}\x{0964}]", ROOMY)
-# Small words within so many bytes of a hit, so that it is read in another language.
+# Bytes around a hit to search for small words of another language, and how many are needed.
 _AROUND: Final = 60
 _SMALL_AROUND: Final = 2
-# Small words that English has too, or that stand in its addresses and code.
+# Small words that also occur in English, URLs or code.
 _ENGLISH_TOO: Final = frozenset(
     (
         b"do",
@@ -189,14 +188,14 @@ _ENGLISH_TOO: Final = frozenset(
 )
 _MANY: Final = 4
 _SHORT: Final = 16
-# In bytes: letters take one, two and three of them.
+# Maximum gap in bytes: letters take one, two or three of them.
 _REACH: Final = {LATIN: 60, CYRILLIC: 120, OTHERS: 90}
 _FILES: Final = LinearPattern(PARTS["paths"], ROOMY)
 _PLACES: Final = LinearPattern(PARTS["where"], ROOMY)
 
 
 def _find_foreign(raw: bytes, *, around: bool = False) -> Iterator[SignalHit]:
-    """Yield signals in other languages: concepts that stand close together, in any order."""
+    """Yield signals in other languages: concepts close together, in any order."""
     for letters, (family, concepts) in zip(_LETTERS_OF, _FOREIGN, strict=True):
         if not letters.search(raw):
             continue
@@ -241,7 +240,7 @@ def _find_in_family(
 
 
 def _build_language_test(raw: bytes) -> Callable[[SignalHit], bool]:
-    """Return what tells whether small words of another language than English stand around a hit."""
+    """Return a predicate: are there small words of another language around a hit?"""
     places = [
         one.start() for one in _LATIN_WORDS.finditer(raw) if one.group().strip() not in _ENGLISH_TOO
     ]
@@ -255,7 +254,7 @@ def _build_language_test(raw: bytes) -> Callable[[SignalHit], bool]:
 
 
 def _is_other_latin(raw: bytes) -> bool:
-    """Tell whether Latin letters here look like another language than English."""
+    """Tell whether a Latin-script text looks like another language than English."""
     found = sum(1 for _ in _LATIN_WORDS.finditer(raw))
     spaces = raw.count(b" ")
     return (
@@ -278,10 +277,9 @@ def _match_nearby_spans(
     return found
 
 
-# What definitions say, and what results do: documents, mails, code. The second talk of everything,
-# so nothing counts there but words that turn to their reader.
-# A scanner says "strings such as 'ignore all previous instructions'"; in a document any sentence
-# may quote. The strings of JSON are what they say.
+# Results (documents, emails, code) may be about anything, so only words that address the reader
+# count there. Definitions may mention attacks ("strings such as 'ignore all previous
+# instructions'"); in a result, any sentence may quote, but JSON strings are taken literally.
 _QUOTE: Final = "[\"'`\u201c\u2018\u00ab]"
 IN_DEFINITIONS: Final = SignalSet(
     _ENGLISH,

@@ -1,8 +1,8 @@
-"""Put the spaces of a text back where English has them, for rules that look for words.
+"""Restore the spaces of English text, for rules that match words.
 
-`i g n o r e a l l`, `ignoreallrules` and `igno.re al.l` are words to a model. Only where the pieces
-between separators are no words is anything changed; `vocabulary.txt` has the words, the most
-frequent first, and comes from `benchmarks/train_scanning.py`.
+A model can read `i g n o r e a l l`, `ignoreallrules` and `igno.re al.l`. Only stretches whose
+pieces are no words are changed. `vocabulary.txt` has the words, most frequent first; it is written
+by `benchmarks/train_scanning.py`.
 """
 
 import math
@@ -15,30 +15,30 @@ from typing import Final
 from mcp_servers.scanning.deobfuscation import fold
 
 LONGEST_WORD: Final = 16
-# Fewer letters in a row that are no words hide nothing that a rule looks for.
+# Shorter runs of unknown pieces can't hide anything that a rule matches.
 SHORTEST_RUN: Final = 8
 LONGEST_RUN: Final = 2_000
-# A piece of so few letters beside one that is no word belongs to it.
+# A piece with so few letters is joined to an adjacent unknown piece.
 SHORT: Final = 3
 _UNKNOWN: Final = 14.0
 _MOST_UNKNOWN: Final = 0.2
 _PIECE: Final = re.compile(r"[a-z]+")
-# Words in a row that something else than spaces parts.
+# Words separated by something other than spaces.
 _JOINED: Final = re.compile(r"[a-z]+(?:[^a-z\s]{1,3}[a-z]+){3,}")
 _SEPARATORS: Final = re.compile(r"[^a-z\s]+")
-# A text of which so much is no words is split anew as a whole.
+# A text with a larger share of unknown pieces is split as a whole.
 MUCH: Final = 0.2
 
 
 @cache
 def load_word_costs() -> dict[str, float]:
-    """Return what each word costs, the frequent ones less."""
+    """Return the cost of each word; frequent words cost less."""
     text = files(__package__).joinpath("vocabulary.txt").read_text(encoding="utf-8")
     return {word: math.log(rank + 20) for rank, word in enumerate(text.split())}
 
 
 def insert_spaces(text: str) -> str | None:
-    """Return a text folded and with its words apart; None if they are apart already."""
+    """Return a folded text with spaces restored; None if nothing changes."""
     folded = fold(text)
     parts: list[str] = []
     last = 0
@@ -61,7 +61,7 @@ def insert_spaces(text: str) -> str | None:
 
 
 def _stretches(folded: str) -> list[tuple[int, int]]:
-    """Return what is split anew: a whole text if much of it is no words, or what of it is none."""
+    """Return the ranges to split: the whole text if much of it is unknown, else unknown runs."""
     pieces = _PIECE.findall(folded)
     strange = sum(len(piece) for piece in pieces if _is_strange(piece))
     if strange >= MUCH * sum(map(len, pieces)) > 0:
@@ -74,7 +74,7 @@ def _is_strange(piece: str) -> bool:
 
 
 def _runs(folded: str) -> Iterator[tuple[int, int]]:
-    """Yield stretches whose pieces are no words, with the short pieces between them."""
+    """Yield runs of unknown pieces, with the short pieces between them."""
     start = end = -1
     letters = unknown = 0
     for match in _PIECE.finditer(folded):
@@ -95,7 +95,7 @@ def _runs(folded: str) -> Iterator[tuple[int, int]]:
 
 
 def _split(letters: str) -> list[str] | None:
-    """Return the likeliest words of a row of letters; None if too much of it is none."""
+    """Return the likeliest words of a run of letters; None if too much is unknown."""
     known = load_word_costs()
     best: list[tuple[float, int]] = [(0.0, 0)]
     for end in range(1, len(letters) + 1):

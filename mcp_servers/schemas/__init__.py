@@ -1,7 +1,7 @@
-"""Strangers' JSON Schemas: judged once, and arguments checked against them within bounds.
+"""Untrusted JSON Schemas: classify them once, and check arguments against them within limits.
 
-Pure, and without a clock: what can't be checked within the inline bounds raises `NeedsConfinement`
-here, and is checked by `mcp_servers.schemas.subprocess_pool` in a process that can be killed.
+Pure: checks that exceed the inline limits raise `ConfinementNeeded`, and are done by
+`mcp_servers.schemas.subprocess_pool` in a process that can be killed.
 """
 
 from mcp_servers.schemas.classify_schema import SchemaVerdict, classify_schema

@@ -1,4 +1,4 @@
-"""Inline, confined or refused; sizes (pure)."""
+"""Classify schemas as inline, confined or refused by their size and cost (pure)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -17,10 +17,10 @@ from mcp_servers.schemas import dialects
 
 @dataclass(frozen=True, slots=True)
 class ValueSize:
-    """`values` of every kind, `nodes` (objects, arrays, booleans), `characters` of text, depth.
+    """Number of values, nodes (objects, arrays, booleans) and characters, and the depth.
 
-    `unreadable` tells that a text is no Unicode or a number not finite. Counting stops beyond
-    `most` values, so the numbers are lower bounds then.
+    `is_invalid` means that a string is not valid Unicode or a number not finite. Counting stops
+    beyond `max_values`, so the numbers are lower bounds then.
     """
 
     values: int
@@ -31,7 +31,7 @@ class ValueSize:
 
 
 def measure(value: Any, *, most: int, deepest: int) -> ValueSize:
-    """Return the size of a JSON value, at most a little beyond `most` values or `deepest`."""
+    """Return the size of a JSON value; stop soon after `max_values` or `max_depth`."""
     values = nodes = characters = depth = 0
     unreadable = False
     level: list[Any] = [value]
@@ -80,7 +80,7 @@ INLINE_WEIGHT = 2_000
 INLINE_CHAIN = 32
 _VAST = 10**9
 
-# These ask what other keywords have already looked at, and are slow in every implementation.
+# These depend on the results of other keywords, and are slow in every implementation.
 _LOOKING_BACK = ("unevaluatedProperties", "unevaluatedItems")
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 _UNRESOLVABLE = (
@@ -95,7 +95,7 @@ _UNRESOLVABLE = (
 
 @dataclass(frozen=True, slots=True)
 class SchemaVerdict:
-    """The verdict on a schema and why it isn't better; `inline` needs no reason."""
+    """The verdict on a schema and its reason; `inline` has none."""
 
     verdict: Verdict
     reason: str = ""
@@ -103,7 +103,7 @@ class SchemaVerdict:
 
 @dataclass(frozen=True, slots=True)
 class SchemaCost:
-    """What one pass costs at most: steps for each value, steps for each character, depth."""
+    """The maximum cost of one pass: steps per value, steps per character, depth."""
 
     weight: int = 1
     matching: int = 0
@@ -112,7 +112,7 @@ class SchemaCost:
 
 @dataclass(slots=True)
 class SchemaAnalysis:
-    """What following a schema shows: its cost, and what keeps it from being checked inline."""
+    """The cost of a schema, and what prevents inline checks."""
 
     cost: SchemaCost = SchemaCost()
     confining: str = ""
@@ -122,9 +122,9 @@ class SchemaAnalysis:
 
 
 def classify_schema(schema: Any) -> SchemaVerdict:
-    """Return how arguments may be checked against `schema`: inline, confined or (refused) not.
+    """Return how arguments are checked against `schema`: inline, confined or (refused) not at all.
 
-    The bounds are in docs/limits.md. Takes milliseconds; nothing is fetched or matched.
+    The limits are in docs/limits.md. Takes milliseconds; nothing is fetched or matched.
     """
     if not isinstance(schema, dict):
         return SchemaVerdict("refused", "The schema is not a JSON object.")
@@ -163,7 +163,7 @@ def classify_schema(schema: Any) -> SchemaVerdict:
 
 
 def read(schema: dict[str, Any]) -> SchemaAnalysis:
-    """Follow every subschema and reference of a schema within the bounds of `judge`."""
+    """Analyze every subschema and reference of a schema within the size limits."""
     reading = SchemaAnalysis()
     specification = specification_with(
         dialects.get_dialect(schema).META_SCHEMA.get("$schema", ""), default=DRAFT202012
@@ -193,7 +193,7 @@ def _walk_schema(
             1 + len(contents) + _choices(contents), _note(contents, reading)
         )
         if contents is not schema and "$schema" in contents:
-            # jsonschema changes to that dialect's own class there, without our keywords.
+            # jsonschema switches to that dialect's class, without our keywords.
             reading.confining = "A part of the schema is in a dialect of its own."
         found = [
             *_list_subschemas(contents, resolver, specification),
@@ -206,7 +206,7 @@ def _walk_schema(
 def _list_subschemas(
     contents: dict[str, Any], resolver: Any, specification: Specification[Any]
 ) -> Iterator[tuple[Any, Any]]:
-    # The dialect decides where subschemas stand.
+    # Where subschemas are depends on the dialect.
     for part in specification.subresources_of(contents):
         yield part, resolver.in_subresource(specification.create_resource(part))
 
@@ -230,7 +230,7 @@ def _resolve_references(
 
 
 def _note(contents: dict[str, Any], reading: SchemaAnalysis) -> int:
-    """Note what a subschema's own keywords demand; return the size of its patterns' programs."""
+    """Analyze a subschema's own keywords; return the program size of its patterns."""
     for keyword in _LOOKING_BACK:
         if keyword in contents:
             reading.confining = f"The schema uses `{keyword}`."
@@ -249,7 +249,7 @@ def _note(contents: dict[str, Any], reading: SchemaAnalysis) -> int:
 
 
 def _sum_costs(root: int, reading: SchemaAnalysis) -> None:
-    """Add up what one pass costs at most; shared parts count as often as they are reached."""
+    """Compute the maximum cost of one pass; shared parts count once per reference."""
     done: dict[int, SchemaCost] = {}
     opened: set[int] = set()
     waiting = [root]
@@ -282,7 +282,7 @@ def _merge_costs(own: SchemaCost, below: list[SchemaCost]) -> SchemaCost:
 
 
 def _choices(contents: dict[str, Any]) -> int:
-    """Return what comparing with fixed values costs, in steps of one keyword."""
+    """Return the cost of comparing with `enum` and `const`, in keyword steps."""
     fixed = [contents[keyword] for keyword in ("enum", "const") if keyword in contents]
     size = measure(fixed, most=MOST_VALUES, deepest=DEEPEST)
     return 2 * size.nodes + size.values // 8

@@ -1,10 +1,9 @@
-"""The dialects of JSON Schema, with a closed registry and patterns in linear time.
+"""JSON Schema dialects with a closed registry and linear-time patterns.
 
-jsonschema fetches a `$ref` from the network by default, and matches with `re`, where a hostile
-pattern never ends (reference/security.md, findings 2 and 7). Here the registry knows the standard
-meta-schemas and nothing else, and patterns go to RE2, which also reads `\\d`, `\\w` and `$` as
-ECMAScript does. Patterns that RE2 refuses (look-around, back references) are left to `re`, which is
-bearable only in a process that can be killed.
+By default, jsonschema fetches a `$ref` from the network, and matches with `re`, where hostile
+patterns take exponential time. Here the registry has only the standard meta-schemas, and patterns
+are matched by RE2, which also interprets `\\d`, `\\w` and `$` like ECMAScript. Patterns that RE2
+doesn't support (look-around, back references) use `re`, only in a process that can be killed.
 """
 
 import re
@@ -27,7 +26,7 @@ _LONGEST_BACKTRACKING = 4096
 
 @lru_cache(maxsize=2048)
 def compile_linear(pattern: str) -> Engine | None:
-    """Return the pattern compiled by RE2, or None where RE2 can't."""
+    """Return the pattern compiled by RE2, or None if RE2 doesn't support it."""
     try:
         return re2.compile(pattern, _QUIET)
     except (re2.error, UnicodeEncodeError):
@@ -36,7 +35,7 @@ def compile_linear(pattern: str) -> Engine | None:
 
 @lru_cache(maxsize=512)
 def compile_pattern(pattern: str) -> Engine | None:
-    """Return the pattern compiled by RE2 or else by `re`, or None where neither can."""
+    """Return the pattern compiled by RE2, else by `re`, else None."""
     if (compiled := compile_linear(pattern)) is not None or len(pattern) > _LONGEST_BACKTRACKING:
         return compiled
     try:
@@ -46,7 +45,7 @@ def compile_pattern(pattern: str) -> Engine | None:
 
 
 def get_dialect(schema: Any) -> type[Validator]:
-    """Return the validator class of `$schema`; 2020-12 where it is absent or unknown."""
+    """Return the validator class for `$schema`; 2020-12 if it is missing or unknown."""
     named = isinstance(schema, dict) and isinstance(schema.get("$schema"), str)
     default = jsonschema.Draft202012Validator
     found = jsonschema.validators.validator_for(schema, default=default) if named else default
@@ -54,12 +53,12 @@ def get_dialect(schema: Any) -> type[Validator]:
 
 
 def build_validator(schema: Any) -> Validator:
-    """Return a validator of `schema` that opens nothing and matches patterns in linear time."""
+    """Return a validator that fetches nothing and prefers linear-time patterns."""
     return get_dialect(schema)(schema, registry=REGISTRY)
 
 
 def find_schema_fault(schema: Any) -> ValidationError | None:
-    """Return what makes `schema` no schema of its dialect, if anything."""
+    """Return the first error of `schema` against its meta-schema, or None."""
     dialect = get_dialect(schema)
     meta: Any = dialect(dialect.META_SCHEMA, registry=REGISTRY)
     return next(meta.iter_errors(schema), None)
@@ -112,7 +111,7 @@ def _validate_additional_properties(
 def _validate_unique_items(
     validator: Validator, unique: Any, instance: Any, schema: Any
 ) -> Iterator[ValidationError]:
-    # By one text for each value, in linear time; jsonschema compares each with each.
+    # Linear time, by canonical strings; jsonschema compares every pair.
     if unique and validator.is_type(instance, "array"):
         seen = {_canonicalize_value(item) for item in instance}
         if len(seen) < len(instance):
@@ -120,7 +119,7 @@ def _validate_unique_items(
 
 
 def list_additional_names(instance: dict[str, Any], schema: dict[str, Any]) -> list[str]:
-    """Return the properties that neither `properties` nor `patternProperties` speak of."""
+    """Return the properties that neither `properties` nor `patternProperties` cover."""
     known = schema.get("properties", {})
     patterns = schema.get("patternProperties", {})
     return [
@@ -131,13 +130,13 @@ def list_additional_names(instance: dict[str, Any], schema: dict[str, Any]) -> l
 
 
 def matches_pattern(pattern: str, text: str) -> bool:
-    """Tell whether a pattern is found in a text; one that no engine can read never is."""
+    """Tell whether a pattern matches a text; unsupported patterns never match."""
     compiled = compile_pattern(pattern)
     return compiled is not None and compiled.search(text) is not None
 
 
 def _canonicalize_value(value: Any) -> str:
-    """Return a text that is the same for values that JSON Schema calls equal (1 and 1.0 are)."""
+    """Return the same string for values that are equal in JSON Schema, such as 1 and 1.0."""
     if isinstance(value, bool) or value is None or isinstance(value, str):
         return repr(value)
     if isinstance(value, dict):

@@ -1,7 +1,7 @@
-"""Sentences about wrong arguments (pure).
+"""Error messages for invalid arguments (pure).
 
-Texts of arguments may be secrets and go to logs and other people, so they are shown only where a
-fixed choice was expected, and cut; otherwise their kind and length are named.
+Strings in arguments may be secrets, so they are shown, shortened, only where a fixed choice was
+expected; otherwise only their type and length.
 """
 
 import json
@@ -17,7 +17,7 @@ from mcp_servers.schemas.dialects import list_additional_names
 
 _LONGEST_VALUE = 40
 _MOST_CHOICES = 12
-# Given what is complained of, what the schema says and what was sent.
+# Takes the subject, the keyword's value in the schema, and the invalid value.
 Worded = Callable[[str, Any, Any], str]
 _KINDS = {
     "object": format_message("an object"),
@@ -32,7 +32,7 @@ _KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class ArgumentViolation:
-    """One thing that doesn't fit: the JSON path, a sentence, and what to do."""
+    """A validation error: JSON path, message and remedy."""
 
     path: str
     detail: str
@@ -40,7 +40,7 @@ class ArgumentViolation:
 
 
 def build_violation(error: Any) -> ArgumentViolation:
-    """Put a validation error into words."""
+    """Return the violation for a validation error."""
     path = format_json_path(error.absolute_path)
     if error.validator == "required":
         return _describe_missing(error, path)
@@ -53,7 +53,7 @@ def build_violation(error: Any) -> ArgumentViolation:
 
 
 def describe_kind(value: Any, *, shown: bool = False) -> str:
-    """Name a value by its kind; with `shown`, a short text or number as it is."""
+    """Describe a value by its type; with `show_value`, show short strings."""
     if isinstance(value, bool) or value is None:
         return json.dumps(value)
     if isinstance(value, str):

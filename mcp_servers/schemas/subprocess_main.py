@@ -1,11 +1,8 @@
-"""That child process's entry point.
+"""Entry point of the child process that handles untrusted schemas and documents.
 
-The process in which strangers' schemas and documents may take as long as they like, until it
-is killed.
-
-Reads one JSON request a line and answers with one JSON line. It has no environment, no rows and no
-network to lose; a timer of the kernel ends it when one request has used its processor time, however
-deep in a regular expression it is.
+Reads one JSON request per line and writes one JSON line as answer. It has no environment, database
+or network; a kernel timer ends it when a request has used its CPU time, even inside a regular
+expression.
 """
 
 import json
@@ -21,8 +18,8 @@ MEMORY = 1024 * 1024 * 1024  # bytes of address space
 
 
 def main() -> None:
-    """Serve requests from standard input until it ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the owner, which closes our input
+    """Handle requests from standard input until it is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which closes our input
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _send({"ready": True})
@@ -40,7 +37,7 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
             judgement = classify_schema(request["schema"])
             return {"verdict": judgement.verdict, "reason": judgement.reason}
         if request["task"] == "outline":
-            # Few children ever read a document: the others start in half the time.
+            # Few children need this import; without it, the others start in half the time.
             from mcp_servers.openapi.outline import build_outline
 
             return {

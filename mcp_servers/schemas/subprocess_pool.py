@@ -1,8 +1,8 @@
-"""Inline or in a killable child process.
+"""Check arguments inline or in a child process that can be killed.
 
-For each process two children at most check and one judges, so that no discovery delays a call. They
-start when first needed, are kept, and are replaced when one had to be killed: a check has 250 ms of
-processor time, and one second by the clock.
+Each process has up to two children for checks and one each to classify schemas and outline
+documents, so that discovery doesn't delay calls. Children start on first use, are reused, and are
+replaced when killed: a check has 250 ms of CPU time and one second of wall time.
 """
 
 import asyncio
@@ -43,17 +43,17 @@ Answer = dict[str, Any]
 
 
 class ArgumentCheckTimeout(InvalidInput):
-    """The arguments could not be checked within the time that a check may take."""
+    """The arguments could not be checked within the time limit."""
 
     code = "validation_timeout"
     title = "The arguments could not be checked in time"
 
 
 async def check(schema: Any, arguments: Any, judgement: SchemaVerdict) -> None:
-    """Check `arguments`; the loop is held for the inline bound (some 70 ms) at most.
+    """Check `arguments`; blocks the loop for about 70 ms (the inline limit) at most.
 
-    Raises `InvalidArguments`, `Invalid` (`schema_refused`), `UncheckedArguments`
-    (`validation_timeout`) or `Unavailable` (`validation_busy`).
+    Raises `InvalidArguments`, `InvalidInput` (`schema_refused`), `ArgumentCheckTimeout`
+    (`validation_timeout`) or `ServiceUnavailable` (`validation_busy`).
     """
     try:
         check_arguments(schema, arguments, judgement)
@@ -82,7 +82,7 @@ async def check(schema: Any, arguments: Any, judgement: SchemaVerdict) -> None:
 
 
 async def classify_schemas(schemas: Sequence[Any]) -> list[SchemaVerdict]:
-    """Judge schemas one after the other in confinement; one that takes too long is refused."""
+    """Classify schemas one by one in a child process; one that takes too long is refused."""
     judgements = []
     for schema in schemas:
         answer = await _run_confined(
@@ -98,8 +98,8 @@ def build_outline_in_child(
 ) -> dict[str, Any]:
     """Return the outline of an OpenAPI document (`mcp_servers.openapi.outline`).
 
-    Blocks for up to 30 s: never call it on the loop. Raises `Invalid` for a document that can't be
-    read, or not in time, and `Unavailable` (`validation_busy`).
+    Blocks for up to 30 s: never call it on the loop. Raises `InvalidInput` for a document that
+    can't be parsed, or not in time, and `ServiceUnavailable` (`validation_busy`).
     """
     request = {
         "text": text,
@@ -122,7 +122,7 @@ def build_outline_in_child(
 
 
 def close() -> None:
-    """End the children of this process; the next check starts new ones."""
+    """Stop the children of this process; the next check starts new ones."""
     for key in [key for key in _pools if key[0] == os.getpid()]:
         _pools.pop(key).close()
 
@@ -130,7 +130,7 @@ def close() -> None:
 async def _run_confined(
     task: str, request: dict[str, Any], *, cpu_s: float, limit_s: float
 ) -> Answer | None:
-    """Return a child's answer, or None where it gave up or had to be killed."""
+    """Return a child's answer, or None if it gave up or was killed."""
     answer = await asyncio.wrap_future(_submit(task, request, cpu_s, limit_s))
     return None if answer is None or "gave_up" in answer else answer
 
@@ -142,13 +142,13 @@ def _submit(
 
 
 class _WorkerProcess:
-    """One process that answers one request at a time; used by one thread."""
+    """A child process that handles one request at a time; used by one thread."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
 
     def ask(self, line: bytes, limit_s: float) -> Answer | None:
-        """Return the answer, or None when there was none in time; the process is gone then."""
+        """Return the answer, or None on timeout, after which the process is killed."""
         process = self._started()
         try:
             if process is None or process.stdin is None:
@@ -171,14 +171,14 @@ class _WorkerProcess:
         process.kill()
         process.wait()
         for pipe in filter(None, (process.stdin, process.stdout)):
-            with suppress(BrokenPipeError):  # what was not sent any more
+            with suppress(BrokenPipeError):  # unsent data
                 pipe.close()
 
     def _started(self) -> "subprocess.Popen[bytes] | None":
         if self._process is not None and self._process.poll() is not None:
             self.end()
         if self._process is None:
-            # Nothing of ours but where to import from: the environment holds secrets.
+            # Only PYTHONPATH: our environment has secrets.
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "mcp_servers.schemas.subprocess_main"],
                 stdin=subprocess.PIPE,
@@ -193,7 +193,7 @@ class _WorkerProcess:
 
 
 class _WorkerPool:
-    """A few threads, each with a child of its own, and a bound on what waits for them."""
+    """Threads with a child process each, and a limit on waiting requests."""
 
     def __init__(self, children: int, most_waiting: int) -> None:
         self._threads = ThreadPoolExecutor(children, thread_name_prefix="schemas")
@@ -202,7 +202,7 @@ class _WorkerPool:
         self._children: list[_WorkerProcess] = []
 
     def submit(self, request: dict[str, Any], limit_s: float) -> "Future[Answer | None]":
-        """Queue a request; raise `Unavailable` (`validation_busy`) when too many wait."""
+        """Queue a request; raise `ServiceUnavailable` (`validation_busy`) if too many wait."""
         if not self._places.acquire(blocking=False):
             raise ServiceUnavailable(
                 "Too many arguments wait to be checked.",
@@ -215,7 +215,7 @@ class _WorkerPool:
         return future
 
     def close(self) -> None:
-        """Wait for what runs, then end the children."""
+        """Wait for running requests, then stop the children."""
         self._threads.shutdown(wait=True, cancel_futures=True)
         for child in self._children:
             child.end()
@@ -238,14 +238,14 @@ def _get_pool(task: str) -> _WorkerPool:
     key = (os.getpid(), task)
     with _making:
         if key not in _pools:
-            # Each discovery waits with one schema at a time, so these are as many as servers.
+            # Each discovery waits for one schema at a time, so at most one per server.
             sizes = {"judge": (1, sys.maxsize // 2), "outline": (1, MOST_OUTLINES)}
             _pools[key] = _WorkerPool(*sizes.get(task, (CHILDREN, MOST_WAITING)))
         return _pools[key]
 
 
 def _read(process: "subprocess.Popen[bytes]", limit_s: float) -> Answer | None:
-    """Return one line of JSON, or None at the end of the output or of the time."""
+    """Return one line of JSON, or None on end of output or timeout."""
     assert process.stdout is not None  # noqa: S101  # opened as a pipe above
     descriptor, deadline, held = process.stdout.fileno(), time.monotonic() + limit_s, b""
     with selectors.DefaultSelector() as selector:

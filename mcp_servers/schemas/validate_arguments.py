@@ -1,7 +1,7 @@
-"""Check arguments; fast path (pure).
+"""Check arguments against a schema, with a fast path (pure).
 
-`jsonschema` stays the judge: this says the same as it (property-tested) some ten times faster, and
-nothing at all of schemas with any other keyword. What is wrong with a value is always its to say.
+The fast path agrees with `jsonschema` (property-tested) and is about ten times faster; schemas with
+other keywords don't use it. Error messages always come from `jsonschema`.
 """
 
 import json
@@ -34,13 +34,13 @@ from mcp_servers.schemas.error_messages import ArgumentViolation, build_violatio
 
 Fits = Callable[[Any], bool]
 
-# Dialects in which all that is read here means the same, as `$schema` names them.
+# Values of `$schema` for dialects in which the supported keywords mean the same.
 DIALECTS = frozenset(
     f"http{secure}://json-schema.org/{name}"
     for secure in ("", "s")
     for name in ("draft/2020-12/schema", "draft-07/schema", "draft-07/schema#")
 )
-# These tell people something, and change no verdict.
+# Annotations, which don't affect validity.
 _REMARKS = frozenset(
     {
         *("title", "description", "default", "examples", "$comment"),
@@ -49,12 +49,12 @@ _REMARKS = frozenset(
 )
 
 
-class _UnknownKeyword(Exception):  # no error: `jsonschema` reads it
-    """The schema says something that is not read here."""
+class _UnknownKeyword(Exception):  # not an error: `jsonschema` handles it
+    """The schema has a keyword that the fast path doesn't support."""
 
 
 def build_fast_test(schema: Any) -> Fits | None:
-    """Return what tells whether a JSON value fits `schema`, or None where `jsonschema` must."""
+    """Return a fast validity test for `schema`, or None if it needs `jsonschema`."""
     if not isinstance(schema, dict):
         return None
     rest = dict(schema)
@@ -190,7 +190,7 @@ def _build_items_test(said: Any, schema: Mapping[str, Any]) -> Fits:
 def _build_enum_test(said: Any, _schema: Any) -> Fits:
     if not isinstance(said, list):
         raise _UnknownKeyword
-    # JSON's 1 and 1.0 are equal, 1 and true aren't: Python's sets agree about all but booleans.
+    # In JSON, 1 equals 1.0 but not true: Python sets differ only for booleans.
     if not all(one is None or isinstance(one, str) or _is_number(one) for one in said):
         raise _UnknownKeyword
     members = frozenset(said)
@@ -270,7 +270,7 @@ _KEYWORDS: dict[str, Callable[[Any, Any], Fits]] = {
 
 INLINE_CHARACTERS = 16 * 1024
 INLINE_VALUES = 1_000
-# Steps for each value × values, and for each character × characters: some 35 ms each at worst.
+# Steps per value × values, and per character × characters: at most about 35 ms each.
 INLINE_COST = 10_000
 INLINE_MATCHING = 4_000_000
 MOST_VALUES = 100_000
@@ -279,14 +279,14 @@ _MOST_ERRORS = 50
 
 
 class InvalidArguments(InvalidInput):
-    """The arguments don't fit the tool's input schema; `field` is the JSON path."""
+    """The arguments don't match the tool's input schema; `field` is the JSON path."""
 
     code = "invalid_arguments"
     title = "The arguments don't fit the tool"
 
 
 class ConfinementNeeded(Exception):
-    """Checking here could take too long; the process of `subprocess_pool` does it safely."""
+    """Checking inline could take too long; `subprocess_pool` does it in a child process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,10 +297,10 @@ class _CompiledSchema:
 
 
 def check_arguments(schema: Any, arguments: Any, judgement: SchemaVerdict) -> None:
-    """Check `arguments` here and now: only what fits the inline bounds, at most some 70 ms.
+    """Check `arguments` inline, within about 70 ms.
 
-    Raises `InvalidArguments`, `Invalid` (`schema_refused`), or `NeedsConfinement` when the schema,
-    the arguments or both together are too much.
+    Raises `InvalidArguments`, `InvalidInput` (`schema_refused`), or `ConfinementNeeded` if the
+    schema, the arguments or both together exceed the inline limits.
     """
     size = measure_arguments(arguments)
     if judgement.verdict == "refused":
@@ -319,9 +319,9 @@ def check_arguments(schema: Any, arguments: Any, judgement: SchemaVerdict) -> No
 
 
 def is_valid_for_schema(schema: Any, arguments: Any) -> bool:
-    """Tell whether `arguments` fit a schema of our own people's, within the same bounds.
+    """Tell whether `arguments` match a trusted schema, within the inline limits.
 
-    Raises `InvalidArguments` for what is no JSON object at all, and `NeedsConfinement`.
+    Raises `InvalidArguments` if they are not a JSON object, and `ConfinementNeeded`.
     """
     compiled = _compile_inline(schema, measure_arguments(arguments))
     if compiled.fits is not None:
@@ -330,7 +330,7 @@ def is_valid_for_schema(schema: Any, arguments: Any) -> bool:
 
 
 def _compile_inline(schema: Any, size: ValueSize) -> _CompiledSchema:
-    """Return what is compiled of a schema, if it may be used here for arguments of this size."""
+    """Return a compiled schema; raise `ConfinementNeeded` if the arguments are too large for it."""
     if size.values > INLINE_VALUES or size.characters > INLINE_CHARACTERS:
         raise ConfinementNeeded("The arguments are large.")
     compiled = _at_hand.of(schema)
@@ -343,12 +343,12 @@ def _compile_inline(schema: Any, size: ValueSize) -> _CompiledSchema:
 
 
 def find_violation(schema: Any, arguments: Any) -> InvalidArguments | None:
-    """Return what is wrong with `arguments`, however long it takes: for confinement only."""
+    """Return the first violation, without a time limit: only for child processes."""
     return _find_first_violation(build_validator(schema), arguments)
 
 
 def measure_arguments(arguments: Any) -> ValueSize:
-    """Return the size of `arguments`; raise `InvalidArguments` beyond any bound."""
+    """Return the size of `arguments`; raise `InvalidArguments` beyond the limits."""
     if not isinstance(arguments, dict):
         raise build_invalid_arguments(
             ArgumentViolation("$", "Arguments must be a JSON object.", "Send `{…}`.")
@@ -386,7 +386,7 @@ def measure_arguments(arguments: Any) -> ValueSize:
 def build_invalid_arguments(
     complaint: ArgumentViolation, others: tuple[dict[str, str], ...] = ()
 ) -> InvalidArguments:
-    """Return the problem for a complaint; `others` are further ones, each as REST tells it."""
+    """Return the problem for a violation; `further_errors` are in REST form."""
     return InvalidArguments(
         complaint.detail,
         field=complaint.path,
@@ -410,10 +410,10 @@ def _find_first_violation(validator: Validator, arguments: Any) -> InvalidArgume
 
 @lru_cache(maxsize=512)
 def _compile_schema(text: str) -> _CompiledSchema:
-    """Return the validator for a schema's text; the text is the key, so nothing stays stale."""
+    """Return the compiled schema for a JSON text."""
     schema = json.loads(text)
     return _CompiledSchema(build_validator(schema), read(schema).cost, build_fast_test(schema))
 
 
-# The schemas of a snapshot's tools and rules come again and again.
+# Schemas of a snapshot's tools and rules are reused as the same objects.
 _at_hand = ObjectIdentityCache(lambda schema: _compile_schema(json.dumps(schema)))

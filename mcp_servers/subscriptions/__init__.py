@@ -1,1 +1,1 @@
-"""What servers notify of: changed lists and updated resources."""
+"""Change notifications of servers: changed lists and updated resources."""

@@ -1,13 +1,11 @@
-"""Which process listens to which server or resource.
+"""Leases: which process listens to which server or resource.
 
-Whoever wants it first takes it; the others read how often it changed off the row. The holder beats
-while its loop ticks, and whoever wants a resource whose holder's beat is old takes it over by one
-conditional UPDATE. Many processes write the same rows, many at once: always in `ORDER`.
+The first process that wants a server or resource claims it; the others read the change counts from
+the row. The holder renews its leases while its loop runs, and another process takes over an expired
+lease by one conditional UPDATE. Later writes of the former holder have no effect. Many processes
+update many of the same rows at once, so always in `ORDER`.
 
-Where each person signs in to a server, each has rows of their own, and nobody else's are looked at.
-
-The holder beats while its loop ticks; whoever finds an old beat takes the server over by one
-conditional UPDATE. What a former holder still writes changes nothing.
+If each person signs in to a server separately, each person has separate rows.
 """
 
 from collections.abc import Collection, Mapping
@@ -29,16 +27,16 @@ from mcp_servers.client.change_notifications import list_notifying_topics
 from mcp_servers.models import Followed, Server, Watch
 
 LEASE = timedelta(seconds=15)
-# A resource that nobody has said to want for so long is let go of.
+# A resource that no process has wanted for this long is released.
 UNWANTED = timedelta(seconds=15)
-# Rows of processes that ended without a word.
+# Rows of processes that ended without releasing them are deleted after this time.
 FORGOTTEN = timedelta(hours=1)
 ORDER = ("server_id", "digest")
 State = Followed.State
 
 
 class UpdateSource(NamedTuple):
-    """Who tells: a server, and the person whose login it is asked with; None for all alike."""
+    """A server, and the person whose login is used; None if it is the same for all."""
 
     server_id: UUID
     subject: UUID | None = None
@@ -46,7 +44,7 @@ class UpdateSource(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ResourceUpdateState:
-    """How a followed resource stands; `holder` is None where nobody alive has it told."""
+    """The state of a watched resource; `holder` is None without a live holder."""
 
     id: UUID
     source: UpdateSource
@@ -60,9 +58,9 @@ class ResourceUpdateState:
 def add_watched_resources(
     organization_id: UUID, source: UpdateSource, uris: Collection[str]
 ) -> list[ResourceUpdateState]:
-    """Write that a client wants to be told of resources; return how they stand (3 queries).
+    """Record that a client watches resources; return their states (3 queries).
 
-    Of a server that is gone, none.
+    Returns an empty list if the server no longer exists.
     """
     now = timezone.now()
     _delete(Followed.objects.filter(wanted_at__lt=now - FORGOTTEN))
@@ -82,7 +80,7 @@ def add_watched_resources(
 
 
 def load_watched_resources(ids: Collection[UUID]) -> list[ResourceUpdateState]:
-    """Return how followed resources stand; those that are there no more are left out (a query)."""
+    """Return the states of watched resources that still exist (1 query)."""
     late = timezone.now() - LEASE
     return [
         ResourceUpdateState(
@@ -99,9 +97,9 @@ def load_watched_resources(ids: Collection[UUID]) -> list[ResourceUpdateState]:
 
 
 def claim_resources(holder: UUID, ids: Collection[UUID]) -> list[ResourceUpdateState]:
-    """Take what nobody alive holds; return what is this process's now.
+    """Claim resources without a live holder; return those that this process holds now.
 
-    What its server once refused is asked for again.
+    Resources that their server refused before are requested again.
     """
     now = timezone.now()
     free = Followed.objects.filter(Q(holder=None) | Q(beat_at__lt=now - LEASE), pk__in=ids)
@@ -112,34 +110,34 @@ def claim_resources(holder: UUID, ids: Collection[UUID]) -> list[ResourceUpdateS
 
 
 def renew_resource_leases(holder: UUID, wanted: Collection[UUID]) -> None:
-    """Renew this process's leases, and say what its clients want (2 queries)."""
+    """Renew this process's leases, and record what its clients want (2 queries)."""
     now = timezone.now()
     _update(Followed.objects.filter(holder=holder), beat_at=now)
     _update(Followed.objects.filter(pk__in=wanted), wanted_at=now)
 
 
 def load_held_resources(holder: UUID) -> set[UUID]:
-    """Return what this process holds and some client wants; the rest is forgotten (2 queries)."""
+    """Return the wanted resources of this process; delete the others (2 queries)."""
     mine = Followed.objects.filter(holder=holder)
     _delete(mine.filter(wanted_at__lt=timezone.now() - UNWANTED))
     return set(mine.values_list("pk", flat=True))
 
 
 def settle(holder: UUID, granted: Collection[UUID], refused: Collection[UUID]) -> None:
-    """Write what the server says to telling of resources; what it refuses, nobody holds."""
+    """Record granted and refused subscriptions; refused ones lose their holder."""
     mine = Followed.objects.filter(holder=holder)
     _update(mine.filter(pk__in=granted), state=State.GRANTED)
     _update(mine.filter(pk__in=refused), state=State.REFUSED, holder=None, beat_at=None)
 
 
 def increment_change_counts(holder: UUID, ids: Collection[UUID]) -> None:
-    """Write that resources changed (a query)."""
+    """Record that resources changed (1 query)."""
     mine = Followed.objects.filter(pk__in=ids, holder=holder)
     _update(mine, changes=F("changes") + 1)
 
 
 def release_resource_leases(holder: UUID) -> None:
-    """Give up all that this process holds: it is free at once."""
+    """Release all resources of this process."""
     _update(Followed.objects.filter(holder=holder), holder=None, beat_at=None)
 
 
@@ -153,14 +151,14 @@ _delete = partial(delete_in_order, order=ORDER)
 
 @dataclass(frozen=True)
 class ServerLease:
-    """A server that this process listens to, and the policy generation that it stands at."""
+    """A server that this process listens to, and its current policy generation."""
 
     server_id: UUID
     generation: int
 
 
 def store_change_topics(server: Server, capabilities: Mapping[str, Any]) -> None:
-    """Write after a discovery what the server says that it tells; a refusal is forgotten."""
+    """Store the topics that a discovered server declares, and clear a refusal."""
     topics = (
         list_notifying_topics(capabilities)
         if server.transport_type == Server.Transport.HTTP
@@ -173,7 +171,7 @@ def store_change_topics(server: Server, capabilities: Mapping[str, Any]) -> None
 
 
 def list_wanted_subscriptions() -> QuerySet[Watch]:
-    """Return the watches of servers that somebody should listen to."""
+    """Return the watches of servers that a process should listen to."""
     wanted = Watch.objects.filter(
         server__in=Server.objects.going(),
         server__transport_type=Server.Transport.HTTP,
@@ -183,19 +181,19 @@ def list_wanted_subscriptions() -> QuerySet[Watch]:
 
 
 def compute_lease_deadline() -> datetime:
-    """Return the moment before which a beat is too old."""
+    """Return the time before which a lease has expired."""
     return timezone.now() - LEASE
 
 
 def list_unclaimed_subscriptions() -> QuerySet[Watch]:
-    """Return the watches that nobody alive holds."""
+    """Return the watches without a live holder."""
     return list_wanted_subscriptions().filter(
         Q(holder=None) | Q(beat_at__lt=compute_lease_deadline())
     )
 
 
 def claim_servers(holder: UUID, room: int) -> list[UUID]:
-    """Take up to `room` servers that nobody alive listens to; return those that are ours now."""
+    """Claim up to `limit` servers without a live holder; return their ids."""
     taken = []
     for pk, server_id in (
         list_unclaimed_subscriptions().order_by("created_at").values_list("pk", "server_id")[:room]
@@ -215,7 +213,7 @@ def renew_change_leases(holder: UUID) -> None:
 
 
 def load_leased_servers(holder: UUID) -> list[ServerLease]:
-    """Return what this process still has to listen to; lets go of what it has not."""
+    """Return the servers that this process must listen to; release the others."""
     mine = list_wanted_subscriptions().filter(holder=holder)
     found = list(mine.values_list("server_id", "organization_id"))
     release_change_leases(holder, besides=[server_id for server_id, _ in found])
@@ -226,19 +224,19 @@ def load_leased_servers(holder: UUID) -> list[ServerLease]:
 
 
 def release_change_leases(holder: UUID, *, besides: list[UUID] | None = None) -> None:
-    """Give up everything, or all but `besides`: it is free at once."""
+    """Release all servers of this process except `besides`."""
     mine = Watch.objects.filter(holder=holder).exclude(server_id__in=besides or [])
     update_in_order(mine, holder=None, beat_at=None, listening_since=None)
 
 
 def mark_stream_opened(holder: UUID, server_id: UUID) -> bool:
-    """Write that we listen; False when somebody else holds it by now."""
+    """Record that the stream is open; return False if another process holds the lease."""
     mine = Watch.objects.filter(server_id=server_id, holder=holder)
     return bool(mine.update(listening_since=timezone.now(), code="", detail=""))
 
 
 def mark_stream_lost(holder: UUID, server_id: UUID, problem: Problem | None) -> None:
-    """Write that the stream is gone, and why; None: the server ended it in order."""
+    """Record that the stream ended, and why; None if the server ended it."""
     Watch.objects.filter(server_id=server_id, holder=holder).update(
         listening_since=None,
         code=problem.code if problem else "ended",
@@ -247,7 +245,7 @@ def mark_stream_lost(holder: UUID, server_id: UUID, problem: Problem | None) -> 
 
 
 def mark_stream_refused(holder: UUID, server_id: UUID, problem: Problem) -> None:
-    """Write that there is no stream to be had: it is left until the next discovery."""
+    """Record that the server has no stream; it is not retried before the next discovery."""
     mark_stream_lost(holder, server_id, problem)
     mine = Watch.objects.filter(server_id=server_id, holder=holder)
     mine.update(refused_at=timezone.now(), holder=None, beat_at=None)

@@ -1,8 +1,8 @@
-"""Listener for list_changed notifications.
+"""Listener for list_changed notifications of HTTP servers.
 
-A worker listens to the HTTP servers that say they tell it, each under a lease, up to
-`BONOBOT_WATCHED_SERVERS` of them. A stream that is lost comes back with a growing, jittered pause,
-and whenever one opens the catalogue is read again: what was told meanwhile is not repeated.
+A worker listens to servers that declare such notifications, each under a lease, up to
+`BONOBOT_WATCHED_SERVERS`. A lost stream is reopened after a growing pause with jitter, and then the
+definitions are refreshed, as missed notifications are not repeated.
 """
 
 import asyncio
@@ -38,12 +38,12 @@ STUCK_S = 5.0
 
 
 class LeaseNotHeld(Exception):
-    """Somebody else holds the lease by now."""
+    """Another process holds the lease."""
 
 
 @dataclass(frozen=True)
 class StreamConfiguration:
-    """What a stream was opened with; another one means another stream."""
+    """What a stream was opened with; a change requires a new stream."""
 
     fingerprint: str
     asks: str
@@ -52,7 +52,7 @@ class StreamConfiguration:
 
 @dataclass
 class _ServerStream:
-    """One server that is listened to, and the generation that its configuration was read at."""
+    """The stream of one server, and the policy generation of its configuration."""
 
     task: asyncio.Task[None]
     generation: int
@@ -70,13 +70,13 @@ class ListChangedListener:
         self._beat_at = 0.0
 
     async def begin(self) -> None:
-        """Start to watch; again is harmless."""
+        """Start listening; do nothing if already started."""
         if self._ticking is None and settings.BONOBOT_WATCHED_SERVERS:
             self._ticking = asyncio.create_task(self._tick_for_ever(), name="watch servers")
             get_runtime().on_close(self.stop)
 
     async def stop(self) -> None:
-        """Close every stream and give the leases back."""
+        """Close every stream and release the leases."""
         if self._ticking is not None:
             self._ticking.cancel()
             self._ticking = None
@@ -85,10 +85,10 @@ class ListChangedListener:
         await get_runtime().orm(leases.release_change_leases, self.id)
 
     async def tick(self) -> None:
-        """Renew the leases, close what is no longer to be heard, open what is free."""
+        """Renew the leases, close streams that are no longer needed, open unclaimed ones."""
         orm = get_runtime().orm
         if monotonic() - get_runtime().ticked_at > STUCK_S:
-            return  # a loop that stood still must not keep its leases
+            return  # a blocked loop must not keep its leases
         if self._streams and monotonic() - self._beat_at > BEAT_S:
             self._beat_at = monotonic()
             await orm(leases.renew_change_leases, self.id)
@@ -110,7 +110,7 @@ class ListChangedListener:
             try:
                 await self.tick()
             except DatabaseFault as fault:
-                # A database that is away comes back; until then the leases run out, as they should.
+                # While the database is unavailable the leases expire, as they should.
                 logger.warning("the servers' change notices could not be looked after: %s", fault)
             await asyncio.sleep(TICK_S)
 
@@ -121,7 +121,7 @@ class ListChangedListener:
     async def _is_other(
         self, server_id: UUID, stream: _ServerStream, one: leases.ServerLease
     ) -> bool:
-        """Tell whether the server has been configured anew since its stream was opened."""
+        """Return whether the server's configuration has changed since its stream was opened."""
         if stream.generation == one.generation or stream.configuration is None:
             return False
         stream.generation = one.generation
@@ -132,14 +132,14 @@ class ListChangedListener:
         return now != stream.configuration
 
     async def _watch(self, server_id: UUID) -> None:
-        """Keep one stream open, until it is cancelled or the server has none."""
+        """Keep one stream open until canceled or the server refuses."""
         async for _ in ReopenSchedule():
             try:
                 problem = await self._listen(server_id)
             except (ObjectDoesNotExist, LeaseNotHeld):
                 return
             except Exception:
-                # Nobody above could tell: it is logged, shown at the server, and tried again late.
+                # No caller would report it: it is logged, shown at the server, and retried later.
                 logger.exception("listening to server %s broke off", server_id)
                 problem = InternalError("Listening failed", remedy="It is tried again.")
             if problem is not None and problem.code == "not_offered":
@@ -148,7 +148,7 @@ class ListChangedListener:
             await get_runtime().orm(leases.mark_stream_lost, self.id, server_id, problem)
 
     async def _listen(self, server_id: UUID) -> Problem | None:
-        """Hear one stream to its end; return what ended it, None where that was in order."""
+        """Receive one stream to its end; return the problem that ended it, or None."""
         try:
             endpoint, configuration = await get_runtime().orm(_read, server_id)
             if (stream := self._streams.get(server_id)) is not None:
@@ -191,5 +191,5 @@ _WATCHERS: dict[int, ListChangedListener] = {}
 
 
 def get_listener() -> ListChangedListener:
-    """Return this process's watcher (a forked child gets its own)."""
+    """Return this process's listener (a forked child gets its own)."""
     return _WATCHERS.setdefault(os.getpid(), ListChangedListener())

@@ -1,4 +1,4 @@
-"""State of change notifications, as shown."""
+"""Status of change notifications, for display."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -29,7 +29,7 @@ STATES: dict[State, str] = {
 
 @dataclass(frozen=True)
 class ChangeNotificationStatus:
-    """Whether a server's change notices are heard, since when, and why not."""
+    """Whether a server's change notifications are received, since when, or why not."""
 
     state: State
     text: str
@@ -39,7 +39,7 @@ class ChangeNotificationStatus:
     detail: str = ""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as programs read it."""
+        """Return a dict for JSON."""
         return {
             "state": self.state,
             "text": self.text,
@@ -51,7 +51,7 @@ class ChangeNotificationStatus:
 
 
 def load_change_notification_status(server: Server) -> ChangeNotificationStatus:
-    """Return how it stands with a server's change notices (one query unless joined)."""
+    """Return the status of a server's change notifications (one query unless joined)."""
     watch: Watch | None = getattr(server, "watch", None)
     state = _compute_state(server, watch)
     if watch is None:

@@ -1,17 +1,14 @@
-"""Subscribe to resources for gateway clients.
+"""Watch resources of servers for gateway clients.
 
-However many clients want to be told of a resource, in however many processes, its server is asked
-once: by whichever process holds the row's lease, on one connection to the server that is there for
-nothing else. What the server tells is counted in the row, at most each `FLUSH_S`; every process
-reads the counts that its clients want once a second, sooner where a ring is heard. A stream that
-was lost comes back with a growing pause, and then all that it was for counts as changed, since
-servers repeat nothing.
+For all clients in all processes there is one subscription per resource, by the process that holds
+the row's lease, on a separate connection to the server. Updates are counted in the row, at most
+every `FLUSH_S`; every process reads the counts for its clients once a second, or sooner when woken
+by the bus. A lost stream is reopened after a growing pause, and then all its resources count as
+changed, since servers do not repeat notifications.
 
-A server that each person signs in to is asked once for each of them, with their own login: what one
-person is told is nobody else's, and neither is that they follow it.
-
-Where each person signs in to the server, a feed is one person's: it is signed with their login
-alone, and closed when that is gone.
+If each person signs in to the server separately, there is one subscription per person with their
+own login, and other people see neither updates nor subscription. A person's feed is closed when
+their login ends.
 """
 
 import asyncio
@@ -50,13 +47,13 @@ from mcp_servers.subscriptions.leases import ResourceUpdateState, UpdateSource
 
 logger = logging.getLogger(__name__)
 
-# Takes a resource, whether the server tells of it, and whether something may have been missed.
+# Takes a URI, whether its subscription was granted, and whether updates may have been missed.
 Told = Callable[[str, bool, bool], None]
 
 
 @dataclass(frozen=True, slots=True)
 class PersonLogin:
-    """A person's login: another one since then may be another account's."""
+    """A person's login; a later one may be for a different account."""
 
     grant: UUID
     since: datetime | None
@@ -64,9 +61,9 @@ class PersonLogin:
 
 @dataclass(frozen=True, slots=True)
 class SourceAccess:
-    """With what a source may be asked: at which policy generation, by which of a person's logins.
+    """How a source may be accessed: policy generation, login and endpoint.
 
-    `endpoint` is None where that is the known generation, and so the endpoint the known one.
+    `endpoint` is None if the generation, and therefore the endpoint, is unchanged.
     """
 
     generation: int
@@ -75,14 +72,14 @@ class SourceAccess:
 
 
 class ResourceFeed:
-    """The resources of a server that this process has told, and the connection for them."""
+    """The resources of one source that this process subscribes to, and their connection."""
 
     def __init__(self, source: UpdateSource, told: Told) -> None:
         self.ids: dict[str, UUID] = {}
-        # Of one's own: a connection that is being closed must take no other along.
+        # A separate holder, so that closing this connection closes no other.
         self.holder = f"updates:{uuid4()}"
         self.source = source
-        # The policy generation that it was last looked at.
+        # The policy generation of the last check.
         self.generation = -1
         self._told = told
         self._wish = DesiredSubscriptions()
@@ -95,42 +92,42 @@ class ResourceFeed:
 
     @property
     def numbers(self) -> list[UUID]:
-        """The rows that this process holds."""
+        """Return the ids of the rows that this process holds."""
         return list(self.ids.values())
 
     def add(self, row: ResourceUpdateState) -> None:
-        """Have one more told of; of one that another process held, something may be missed."""
+        """Add a resource; if another process held it, updates may have been missed."""
         if row.uri not in self.ids and row.state == "granted":
             self._missed.add(row.uri)
         self.ids[row.uri] = row.id
         self._wish.add(row.uri)
 
     def discard(self, uri: str) -> None:
-        """Have one told of no longer."""
+        """Remove a resource."""
         self.ids.pop(uri, None)
         self._granted.discard(uri)
         self._missed.discard(uri)
         self._wish.discard(uri)
 
     def grants(self, uri: str) -> bool:
-        """Tell whether the server has said that it tells of one."""
+        """Return whether the server has granted the subscription."""
         return uri in self._granted
 
     def meant_by(self, uri: str) -> list[str]:
-        """Return the resources that a notice is about: itself, and those that it is a part of."""
+        """Return the watched resources that an update of `uri` affects: itself and its parents."""
         return [one for one in self.ids if uri == one or uri.startswith(one.rstrip("/") + "/")]
 
     def begin(self, crew: TaskSet) -> None:
-        """Keep a connection open, until the feed is ended, or its crew."""
+        """Keep a connection open until the feed or its tasks are stopped."""
         self._running = crew.spawn(self._run(), name=f"follow {self.source.server_id}")
 
     def end(self) -> None:
-        """Close the connection, and open none again, also where it is waited for the next."""
+        """Close the connection and do not reopen it."""
         if self._running is not None:
             self._running.cancel()
 
     def renew(self, now: SourceAccess | None) -> None:
-        """Open the connection anew where what it was opened with holds no more."""
+        """Reopen the connection if endpoint or login changed; close it without access."""
         if now is None:
             self._close()
             return
@@ -150,7 +147,7 @@ class ResourceFeed:
             self._missed |= self._granted
 
     async def _listen(self) -> None:
-        """Have the server tell on one connection, to its end."""
+        """Receive updates on one connection to its end."""
         try:
             now = (await get_runtime().orm(load_source_access, {self.source: -1})).get(self.source)
             if now is None or now.endpoint is None:
@@ -165,11 +162,11 @@ class ResourceFeed:
         except TimeoutError:
             return
         except (ObjectDoesNotExist, Problem):
-            # Who waits for a first word has it by this; what was told of before is tried again.
+            # Callers waiting for a first result get one; resources granted before are retried.
             for uri in set(self.ids) - self._granted:
                 self._told(uri, False, False)
         except Exception:
-            # Nobody above could tell: it is logged, and tried again late.
+            # No caller would report it: it is logged and retried later.
             logger.exception("following resources of server %s broke off", self.source.server_id)
 
     def _answered(self, uri: str, granted: bool) -> None:
@@ -185,18 +182,17 @@ class ResourceFeed:
 
 
 def load_source_access(known: Mapping[UpdateSource, int]) -> dict[UpdateSource, SourceAccess]:
-    """Return with what sources may be asked, given the generations they were last looked at.
+    """Return the access of sources, given the generations of their last check.
 
-    Left out are those of which nothing may be asked: servers that are off or gone, people whose
-    login is over, and whoever's login the server no longer wants (3 queries, and 2 where servers
-    may have been configured anew).
+    Leaves out disabled and deleted servers, people whose login has ended, and logins that the
+    server no longer uses (3 queries, and 2 if servers may have been changed).
     """
     going = Server.objects.going().filter(pk__in={one.server_id for one in known})
     homes = dict(going.values_list("pk", "organization_id"))
     at = load_policy_generations(set(homes.values()))
     now = {one: at.get(homes[one.server_id], 0) for one in known if one.server_id in homes}
     logins = _load_logins(now)
-    # Behind the generations: what was read before them may be older.
+    # After the generations: rows read before them may be older.
     changed = {one.server_id for one in now if now[one] != known[one]}
     servers = {one.pk: one for one in going.filter(pk__in=changed).prefetch_related("secrets")}
     found = {}
@@ -213,7 +209,7 @@ def load_source_access(known: Mapping[UpdateSource, int]) -> dict[UpdateSource, 
 
 
 def _find_source_endpoint(server: Server | None, source: UpdateSource) -> ServerEndpoint | None:
-    """Return a server as its source is asked: with the login of that person, or of nobody's."""
+    """Return the endpoint of a server with the source's login, or None."""
     if server is None:
         return None
     try:
@@ -224,7 +220,7 @@ def _find_source_endpoint(server: Server | None, source: UpdateSource) -> Server
 
 
 def _load_logins(sources: Collection[UpdateSource]) -> dict[UpdateSource, PersonLogin]:
-    """Return the logins of the people among the sources that are not over."""
+    """Return the valid logins of the people among the sources."""
     people = {one.subject for one in sources if one.subject is not None}
     if not people:
         return {}
@@ -240,11 +236,11 @@ def _load_logins(sources: Collection[UpdateSource]) -> dict[UpdateSource, Person
 TICK_S = 1.0
 BEAT_S = 5.0
 STUCK_S = 5.0
-# A client is told within this time whether a resource is told of.
+# Maximum wait for the result of a subscription.
 GRANT_S = 10.0
 FLUSH_S = 0.1
 MOST_FOLLOWED = 10_000
-# Where processes ring when something changed.
+# The bus channel that wakes other processes after changes.
 PLACE = "followed-resources"
 
 State = leases.State
@@ -252,19 +248,19 @@ Key = tuple[UpdateSource, str]
 
 
 def can_follow(endpoint: ServerEndpoint) -> bool:
-    """Tell whether a server can be asked to tell of single resources."""
+    """Return whether resources of a server can be watched."""
     capabilities = (endpoint.discovery or {}).get("capabilities")
     return endpoint.transport in ("http", "stdio") and can_subscribe(capabilities)
 
 
 def build_source(endpoint: ServerEndpoint) -> UpdateSource:
-    """Return who tells, where an endpoint is as the one who asks reaches it."""
+    """Return the source of an endpoint."""
     return UpdateSource(endpoint.server_id, find_person_id(endpoint))
 
 
 @dataclass
 class _ResourceWatch:
-    """A resource that clients of this process want to be told of."""
+    """A resource that clients of this process watch."""
 
     users: int = 0
     id: UUID | None = None
@@ -275,7 +271,7 @@ class _ResourceWatch:
 
 
 class ResourceWatcher:
-    """What the clients of this process follow; everything here runs on its loop."""
+    """The resources that clients of this process watch; everything here runs on its loop."""
 
     def __init__(self) -> None:
         self.id = uuid4()
@@ -292,10 +288,10 @@ class ResourceWatcher:
         self._beaten_at = 0.0
 
     async def follow(self, endpoint: ServerEndpoint, uris: Collection[str]) -> dict[str, int]:
-        """Have clients told of resources of a server, each until it is left.
+        """Watch resources of a server until `unwatch_resources`.
 
-        Returns those that the server tells of, with how often they have changed so far. Where each
-        person signs in, `endpoint` is a person's (`oauth_client.access_tokens`).
+        Returns the granted ones with their change counts. If each person signs in separately,
+        `endpoint` is a person's (`oauth_client.access_tokens`).
         """
         room = MOST_FOLLOWED - len(self._wanted)
         source = build_source(endpoint)
@@ -313,7 +309,7 @@ class ResourceWatcher:
         return found
 
     def leave(self, keys: Iterable[Key]) -> None:
-        """Have one client less told of each; what nobody follows is let go of soon."""
+        """Remove one client of each; resources without clients are released soon."""
         for key in keys:
             wanted = self._wanted.get(key)
             if wanted is not None:
@@ -322,14 +318,14 @@ class ResourceWatcher:
                     del self._wanted[key]
 
     def changes(self, key: Key) -> int | None:
-        """Return how often a followed resource has changed; None where nobody here follows it."""
+        """Return how often a resource has changed; None if it isn't watched here."""
         wanted = self._wanted.get(key)
         return wanted.changes if wanted is not None else None
 
     def heard(self, notice: ChangeNotification) -> None:
-        """Take note that a server told of a resource, or of a part of one, on a feed's connection.
+        """Record an update of a resource or a part of one, on the connection of a feed.
 
-        What it tells on any other is nobody's.
+        Updates on other connections are ignored.
         """
         feed = self._by_holder.get(notice.holder)
         if feed is not None:
@@ -337,7 +333,7 @@ class ResourceWatcher:
             self._flush_soon()
 
     async def stop(self) -> None:
-        """Have nothing told any more, and let others take over at once."""
+        """Stop watching, and release the leases so that others can claim them."""
         for task in filter(None, (self._attending, self._flushing)):
             task.cancel()
         await self._crew.close()
@@ -347,7 +343,7 @@ class ResourceWatcher:
             await get_runtime().orm(leases.release_resource_leases, self.id)
 
     async def _ask(self, organization_id: UUID, source: UpdateSource, uris: list[str]) -> None:
-        """Want resources, take those that nobody has told, and wait for what servers say."""
+        """Add resources, claim those without a holder, and wait for the results."""
         if not uris:
             return
         await self._want(organization_id, source, uris)
@@ -367,7 +363,7 @@ class ResourceWatcher:
         await self._claim(row.id for row in rows if row.holder is None)
 
     def _see(self, row: leases.ResourceUpdateState) -> bool:
-        """Take over how a row stands; tell whether its resource changed."""
+        """Apply the state of a row; return whether its resource changed."""
         wanted = self._wanted.get((row.source, row.uri))
         if wanted is None:
             return False
@@ -375,14 +371,14 @@ class ResourceWatcher:
         wanted.changes = row.changes
         if row.holder != self.id:
             wanted.state = row.state
-        elif self._grants(row):  # what this process is told itself may not be written yet
+        elif self._grants(row):  # a result in this process may not be written yet
             wanted.state = State.GRANTED
         if wanted.state != State.ASKED:
             wanted.settled.set()
         return changed
 
     def _grants(self, row: leases.ResourceUpdateState) -> bool:
-        """Tell whether a server tells this process of a resource, also one just wanted anew."""
+        """Return whether a subscription of this process is granted."""
         feed = self._feeds.get(row.source)
         return feed is not None and feed.grants(row.uri)
 
@@ -401,7 +397,7 @@ class ResourceWatcher:
         return feed
 
     def _told(self, source: UpdateSource, uri: str, granted: bool, missed: bool) -> None:
-        """Take a server's word; what it may have told meanwhile, where `missed`, counts as told."""
+        """Handle the result of a subscription; `missed` counts as a change."""
         feed = self._feeds.get(source)
         number = feed.ids.get(uri) if feed is not None else None
         if feed is None or number is None:
@@ -421,7 +417,7 @@ class ResourceWatcher:
             self._flushing = self._crew.spawn(self._flush(), name="write what servers told")
 
     async def _flush(self) -> None:
-        """Write what servers told, again and again while they go on; then look at it."""
+        """Write results and changes until there are no more; wake all processes."""
         orm = get_runtime().orm
         while self._dirty or self._answers:
             dirty, self._dirty = self._dirty, set()
@@ -447,13 +443,13 @@ class ResourceWatcher:
             self._attending = self._crew.spawn(self._attend(), name="follow resources")
 
     async def _attend(self) -> None:
-        """Look at the rows while anything is wanted or held here."""
+        """Poll the rows while anything is watched or held here."""
         woken = self._soon.set
         await get_bus().listen(PLACE, woken)
         try:
             while self._wanted or self._feeds:
                 self._soon.clear()
-                with suppress(*AWAY):  # a database that is away is looked at again
+                with suppress(*AWAY):  # retried if the database is unavailable
                     await self._look()
                 with suppress(TimeoutError):
                     async with asyncio.timeout(TICK_S):
@@ -482,14 +478,14 @@ class ResourceWatcher:
                 tell()
 
     async def _want_again(self, gone: set[UUID]) -> None:
-        """Want anew what another process let go of, which had not heard from this one for long."""
+        """Add resources again that another process deleted as unwanted."""
         for (source, uri), wanted in list(self._wanted.items()):
             if wanted.id in gone and wanted.organization_id is not None:
-                wanted.id = None  # and that's it, where the server is gone
+                wanted.id = None  # stays None if the server is deleted
                 await self._want(wanted.organization_id, source, [uri])
 
     async def _keep(self, mine: set[UUID]) -> None:
-        """Let go of what is no longer held here, and open anew what is configured anew."""
+        """Remove resources no longer held here, and reopen feeds whose access changed."""
         gone = mine - await get_runtime().orm(leases.load_held_resources, self.id)
         for feed in list(self._feeds.values()):
             for uri in [uri for uri, number in feed.ids.items() if number in gone]:
@@ -507,7 +503,7 @@ class ResourceWatcher:
 
 
 def handle_change_notification(_server_id: UUID, notice: ChangeNotification) -> None:
-    """Take a notice about a resource, whose holder says on which connection it came."""
+    """Handle an update of a resource; ignore changes of lists."""
     if notice.uri:
         get_resource_watcher().heard(notice)
 
@@ -516,7 +512,7 @@ _by_runtime: WeakKeyDictionary[Runtime, ResourceWatcher] = WeakKeyDictionary()
 
 
 def get_resource_watcher() -> ResourceWatcher:
-    """Return this process's follower; on the loop of `runtime()` only."""
+    """Return this process's watcher; only on the loop of `get_runtime()`."""
     own = get_runtime()
     if (made := _by_runtime.get(own)) is None:
         made = _by_runtime[own] = ResourceWatcher()

@@ -1,4 +1,4 @@
-"""List/read resources, results, skills."""
+"""The built-in tools that every agent may have: resources, skills and stored results."""
 
 from typing import Any
 from uuid import UUID
@@ -24,9 +24,9 @@ async def _run(context: BuiltinToolContext, arguments: dict[str, Any]) -> str:
 
 
 def _read_result(context: BuiltinToolContext, arguments: dict[str, Any]) -> str:
-    """Return a piece of the agent's own stored result of this session; others don't exist for it.
+    """Return a part of a stored result of this session; raises `NotFound` for any other.
 
-    A result of another session would bring what was read there past the flow labels of this one.
+    A result of another session would bypass the flow labels of this one.
     """
     mine = StoredResult.objects.for_organization(context.organization_id).filter(
         agent=context.agent_id, session_id=context.session_id
@@ -47,9 +47,9 @@ def _read_result(context: BuiltinToolContext, arguments: dict[str, Any]) -> str:
 
 
 def _brings(agent_id: UUID, arguments: dict[str, Any]) -> tuple[FlowLabel, ...]:
-    """Return what the call brought whose result is read: it may be longer ago than its caller's.
+    """Return the flow labels of the call whose result is read.
 
-    What isn't known of it any more is taken to have brought all.
+    If its audit entry is gone, it is assumed to have all of them.
     """
     mine = StoredResult.objects.filter(pk=arguments["result_id"], agent=agent_id)
     stored = mine.values_list("organization_id", flat=True).first()
@@ -66,7 +66,7 @@ def _brings(agent_id: UUID, arguments: dict[str, Any]) -> tuple[FlowLabel, ...]:
 
 
 def _find_step_text(context: BuiltinToolContext, result_id: str) -> str | None:
-    """Return a result that was short enough for its step, and was left out later."""
+    """Return a result that was stored with its step and later cut from the context."""
     if context.session_id is None:
         return None
     steps = Step.objects.filter(
@@ -101,14 +101,14 @@ DESCRIPTION_SHOWN = 200
 
 
 class ResourceReadFailed(Problem):
-    """The server gave no resource; the code is that of the read."""
+    """The server returned no resource; the code is that of the read."""
 
     code = "not_read"
     status = 502
 
 
 async def _list_resources(context: BuiltinToolContext, arguments: dict[str, Any]) -> str:
-    """Return the resources and templates that the agent may read, one on each line."""
+    """Return the resources and templates that the agent may read, one per line."""
     offers = context.snapshot.offers_of("resource", "resource_template")
     wanted = arguments.get("server")
     server = _get_server(context, wanted) if wanted else None
@@ -129,7 +129,7 @@ async def _list_resources(context: BuiltinToolContext, arguments: dict[str, Any]
 
 
 async def _read_resource(context: BuiltinToolContext, arguments: dict[str, Any]) -> str:
-    """Return a resource as text; the read is a call of its own."""
+    """Return a resource as text; the read is a nested call."""
     server = _get_server(context, arguments["server"])
     outcome = await context.call("resources/read", server.id, arguments["uri"])
     if outcome.is_error:
@@ -184,7 +184,7 @@ READ_RESOURCE = BuiltinTool(
 
 
 async def _list_skills(context: BuiltinToolContext, arguments: dict[str, Any]) -> str:
-    """Return the skills, with their arguments, one on each line."""
+    """Return the skills with their arguments, one per line."""
     lines = []
     for skill in context.snapshot.skills.values():
         prompt = as_prompt(skill)
@@ -196,10 +196,10 @@ async def _list_skills(context: BuiltinToolContext, arguments: dict[str, Any]) -
 
 
 async def _read_skill(context: BuiltinToolContext, arguments: dict[str, Any]) -> str:
-    """Return a skill as it was written.
+    """Return a skill's text with its placeholders unfilled.
 
-    What stands for its arguments in the task is the model's to say: filled in here, a stranger's
-    text that the model quotes would come back as our own words.
+    If arguments were filled in here, untrusted text that the model quotes would be returned as
+    instructions.
     """
     skill = context.snapshot.skills.get(arguments["name"])
     if skill is None:

@@ -1,10 +1,10 @@
-"""HTTP fetch and HTML as text.
+"""The fetch toolset: HTTP requests, and HTML converted to text.
 
-Every connection, also one that a redirect leads to, is the egress guard's to allow; the kit's own
-list of hosts comes first. Nothing is run of what comes back: a page becomes its text.
+Every connection, including those of redirects, is checked against the toolset's list of hosts, then
+by the egress guard. No script of a page is run.
 
-Pages come from anybody, so they are read in one pass, in linear time and without a tree: the
-parsers at hand take minutes for a few hundred kilobytes of unfinished or deeply nested tags.
+Pages are untrusted, so they are parsed in one pass, in linear time and without a tree: common
+parsers take minutes for a few hundred kilobytes of unfinished or deeply nested tags.
 """
 
 import base64
@@ -27,7 +27,7 @@ from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Forbidden, InvalidInput, Problem, ServiceUnavailable
 from mcp_servers.flow_labels import FlowLabel
 
-# With these everything inside them goes.
+# Left out together with their content.
 LEFT_OUT = frozenset(
     [
         "script",
@@ -103,10 +103,10 @@ BLOCKS = frozenset(
     ]
 )
 HEADINGS: Mapping[str, str] = {f"h{level}": "#" * level + " " for level in range(1, 7)}
-# Their content is text up to their own end (HTML, 13.2.6.2).
+# Their content is text up to their closing tag (HTML, 13.2.6.2).
 RAW = frozenset(("script", "style", "textarea", "title", "iframe", "noscript"))
 CLOSER = re.compile("[>\"']")
-LONGEST_TAG = 4096  # of one that is longer the attributes are not read
+LONGEST_TAG = 4096  # the attributes of longer tags are ignored
 NAME = re.compile(r"/?([A-Za-z][A-Za-z0-9:-]*)")
 ATTRIBUTE = re2.compile(
     r"""([A-Za-z][A-Za-z0-9:_-]*)(?:\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'>]+)))?"""
@@ -116,7 +116,7 @@ LONGEST_LINK = 500
 
 
 def extract_page_text(html: str, url: str) -> str:
-    """Return a page's text: title, headings, lists, links; hidden elements are left out."""
+    """Return a page's text: title, headings, lists, links; without hidden elements."""
     page, lower, at = _PageTextParser(url), html.lower(), 0
     while (start := html.find("<", at)) >= 0:
         page.text_part(unescape(html[at:start]))
@@ -141,14 +141,14 @@ def extract_page_text(html: str, url: str) -> str:
                     end = lower.find(f"</{tag}", at)
                     page.text_part(unescape(html[at:end]) if tag == "title" else "")
                     at = end
-        if end < 0:  # unfinished: the rest belongs to it
+        if end < 0:  # an unfinished tag: the rest belongs to it
             return page.text()
     page.text_part(unescape(html[at:]))
     return page.text()
 
 
 def _end_of_tag(html: str, at: int) -> int:
-    """Return where a tag's `>` is, outside of quotes; -1 for an unfinished one."""
+    """Return the index of a tag's `>` outside quotes; -1 if the tag is unfinished."""
     while found := CLOSER.search(html, at):
         at = found.start()
         if html[at] == ">":
@@ -169,7 +169,7 @@ def _parse_attributes(text: str) -> dict[str, str]:
 
 
 class _PageTextParser:
-    """Collects text while a page is read; wrong nesting is taken as it comes."""
+    """Collects the text of a page; tolerates wrong nesting."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -181,14 +181,14 @@ class _PageTextParser:
         self._pre = 0
 
     def open(self, tag: str, said: Mapping[str, str]) -> None:
-        """Open an element."""
+        """Handle a start tag."""
         if tag == "title" and self._title is None:
             self._title = []
             self._hidden.append(tag)
             return
         hides = tag in LEFT_OUT or (said and _is_hidden(said))
         if self._hidden or hides:
-            # A head is left by its body, whose start may be all that says so.
+            # `</head>` is optional: `<body>` ends the head too.
             if tag == "body" and self._hidden == ["head"]:
                 self._hidden.clear()
             elif tag not in VOID and len(self._hidden) < DEEPEST:
@@ -206,7 +206,7 @@ class _PageTextParser:
             self._line.append(" | ")
 
     def close(self, tag: str) -> None:
-        """Close an element."""
+        """Handle an end tag."""
         if self._hidden:
             if tag in self._hidden:
                 while self._hidden.pop() != tag:
@@ -219,7 +219,7 @@ class _PageTextParser:
         self._pre -= tag == "pre" and self._pre > 0
 
     def text_part(self, data: str) -> None:
-        """Take text."""
+        """Handle text."""
         if self._hidden:
             if self._hidden[-1] == "title" and self._title is not None:
                 self._title.append(data)
@@ -233,7 +233,7 @@ class _PageTextParser:
             self._line.append(data)
 
     def text(self) -> str:
-        """Return what was read."""
+        """Return the collected text."""
         self._end_line()
         title = " ".join("".join(self._title or ()).split())
         return "\n".join([*([f"# {title}", ""] if title else []), *self._lines]).strip()
@@ -266,17 +266,17 @@ def _is_hidden(said: Mapping[str, str]) -> bool:
 
 
 MOST_BYTES = 4 * 1024 * 1024
-LONGEST_PAGE = 1024 * 1024  # characters of HTML that are read
+LONGEST_PAGE = 1024 * 1024  # characters of HTML
 MOST_SENT = 256 * 1024  # characters
 REDIRECTS = 5
 CONNECT_S = 10.0
 SECONDS = 60.0
-# Types of text that don't begin with `text/`.
+# Media types of text that don't start with `text/`.
 TEXTS = ("json", "xml", "yaml", "javascript", "x-www-form-urlencoded", "csv", "toml")
 
 
 class UnreadableContent(Problem):
-    """What came back is neither text nor an image."""
+    """The response is neither text nor an image."""
 
     code = "not_text"
     status = 415
@@ -320,7 +320,7 @@ async def _fetch(context: BuiltinToolContext, arguments: dict[str, Any]) -> str 
 async def _fetch_with_redirects(
     method: str, arguments: Mapping[str, Any], options: Options, seconds: float
 ) -> str | dict[str, Any]:
-    """Fetch, following a few redirects, each judged like the first address."""
+    """Fetch a URL and follow redirects, each checked like the first URL."""
     url, body = arguments["url"], arguments.get("body")
     headers = {"Accept": "text/html, text/*;q=0.9, application/json;q=0.9, */*;q=0.1"}
     if body is not None:
@@ -369,7 +369,7 @@ def _require_host(url: str, hosts: Sequence[str]) -> None:
 
 
 def _parse_host(url: str) -> str:
-    """Return the host as the guard will read it, "" for what has none."""
+    """Return the host as the egress guard parses it; "" if there is none."""
     try:
         return httpx2.URL(url).raw_host.decode("ascii").lower().removesuffix(".")
     except (httpx2.InvalidURL, ValueError):
@@ -377,7 +377,7 @@ def _parse_host(url: str) -> str:
 
 
 def _format_response(url: str, answer: httpx2.Response) -> str | dict[str, Any]:
-    """Return what came back: a line on it, then its text, or an image."""
+    """Return a summary line and the text or image of a response."""
     kind = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
     data = answer.content
     line = (
@@ -404,7 +404,7 @@ def _decode_body(answer: httpx2.Response) -> str:
 
 
 def _strip_query(url: str) -> str:
-    """Return an address without what a query may hold."""
+    """Return a URL without its query, which may contain secrets."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc}{parts.path}"
 

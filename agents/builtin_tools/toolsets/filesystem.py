@@ -1,4 +1,4 @@
-"""List, read, write, edit files."""
+"""The filesystem and edit toolsets: list, read, write and edit files."""
 
 import base64
 import difflib
@@ -36,27 +36,27 @@ FOLDER_PATH = PATH | {"description": "A folder of the workspace; left out: the w
 
 @dataclass(frozen=True, slots=True)
 class FileText:
-    """A file's text and whether it begins with a byte order mark."""
+    """A file's text, and whether it starts with a byte order mark."""
 
     text: str
     mark: bool = False
 
     def encoded(self, text: str) -> bytes:
-        """Return another text as this file would hold it."""
+        """Return a text encoded as this file is."""
         return text.encode("utf-8-sig" if self.mark else "utf-8")
 
 
 def normalize_path(path: str) -> str:
-    """Return a path beneath the workspace, also one as commands in the sandbox write it."""
+    """Return a path relative to the workspace; `/workspace/…` is accepted too."""
     if path == INSIDE or path.startswith(f"{INSIDE}/"):
         path = path[len(INSIDE) :].lstrip("/")
     return "/".join(split_path(path))
 
 
 def resolve_writable_path(path: str) -> str:
-    """Return a path that may be changed by itself; raises `Forbidden` within a repository's own.
+    """Return a normalized path that may be written; raises `Forbidden` inside `.git`.
 
-    Whoever writes there decides what git runs (hooks, filters), which no tool but a shell may.
+    Files in `.git` decide what git runs (hooks, filters), which only the shell may do.
     """
     found = normalize_path(path)
     if REPOSITORY in (part.lower() for part in found.split("/")):
@@ -70,7 +70,7 @@ def resolve_writable_path(path: str) -> str:
 
 
 def get_workspace(context: BuiltinToolContext) -> Workspace:
-    """Return where the caller works."""
+    """Return the workspace of the calling agent."""
     return build_workspace(context.organization_id, context.agent_id, context.toolbox)
 
 
@@ -96,7 +96,7 @@ def decode_text(path: str, data: bytes) -> FileText:
 
 
 def split_lines(text: str) -> list[str]:
-    """Return the lines with their ends, as editors count them: only a line feed ends one."""
+    """Return the lines with their endings; only a line feed ends a line."""
     return StringIO(text, newline="\n").readlines()
 
 
@@ -128,7 +128,7 @@ def _filter_entries(folder: ConfinedFolder, path: str, glob: str) -> tuple[list[
 
 
 def match_glob(path: str, base: str, glob: str) -> bool:
-    """Tell whether a glob fits a file: its name, or its path below `base` where it has a slash."""
+    """Return whether a glob matches a file's name, or its path below `base` if it has a slash."""
     below = path[len(base) + 1 :] if base else path
     if "/" not in glob:
         return fnmatchcase(below.rpartition("/")[2], glob)
@@ -219,7 +219,7 @@ def _write_file(place: Workspace, arguments: dict[str, Any]) -> str:
 def require_room(
     place: Workspace, folder: ConfinedFolder, path: str, size: int, there: FolderEntry | None
 ) -> None:
-    """Raise `QuotaExceeded` where a file of that size doesn't fit in place of what is there."""
+    """Raise `QuotaExceeded` if a file of this size doesn't fit in place of the existing one."""
     parts = path.split("/")
     above = ("/".join(parts[:depth]) for depth in range(1, len(parts)))
     folders = 0 if there else sum(folder.look(one) is None for one in above)
@@ -383,14 +383,14 @@ FILESYSTEM_TOOLS = (
 MOST_EDITS = 100
 PASSAGE = 200_000
 DIFF_SHOWN = 16_384
-DIFFED = 400_000  # characters; of longer files only numbers are told
+DIFFED = 400_000  # characters; longer files get no diff
 PLACES_NAMED = 5
 
 
 def apply_edits(text: str, edits: list[dict[str, Any]]) -> str:
-    """Return a text after all edits, each made in what the former ones left.
+    """Return a text with all edits applied in order.
 
-    Raises `Invalid` for the first that doesn't fit: `old` is not there, or more than once.
+    Raises `InvalidInput` for the first edit whose `old` is missing or ambiguous.
     """
     for number, edit in enumerate(edits):
         old, new = edit["old"], edit["new"]
@@ -437,7 +437,7 @@ def _describe_missing_text(text: str, old: str) -> str:
 
 
 def _suggest_near_match(text: str, old: str) -> str:
-    """Say what comes nearest: a line that differs in its blanks only."""
+    """Return advice that names a line which differs only in whitespace."""
     wanted = "".join(old.split("\n", 1)[0].split())
     for number, line in enumerate(split_lines(text), start=1):
         if wanted and "".join(line.split()) == wanted:

@@ -1,7 +1,7 @@
-"""Search tools by words (BM25).
+"""The tool `find_tools`: full-text search over an agent's tools (BM25).
 
-The same tools and the same query always give the same order. What a tool is called counts more than
-what is said about it, and that more than its parameters; words that most tools have count little.
+The order is deterministic. A tool's name weighs more than its description, and that more than its
+parameters; words that most tools share weigh little.
 """
 
 import asyncio
@@ -17,16 +17,16 @@ from bonobot.core.i18n.messages import format_message
 from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers.flow_labels import FlowLabel
 
-# How fast a word that comes again counts less, and how much long texts are held against a tool
+# Term frequency saturation and length normalization
 # (Robertson and Zaragoza, "The Probabilistic Relevance Framework: BM25 and Beyond", 2009).
 K1, B = 1.2, 0.75
 NAME, ABOUT, PARAMETER, PARAMETER_ABOUT = 4.0, 1.0, 1.0, 0.25
-# Of a description and of all parameters together, in characters: a server can't outshout others.
+# Characters per description and per tool's parameters, so that no server can dominate results.
 READ_AT_MOST = 4_096
 _WORD = re.compile(r"[^\W_]+")
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _ENDINGS = (("ies", "y"), ("sses", "ss"), ("ing", ""), ("ed", ""), ("es", "e"), ("s", ""))
-# The commonest words of English say nothing of a tool.
+# Common English words don't distinguish tools.
 _STOP = frozenset(
     {
         *("a", "an", "and", "are", "as", "at", "be", "by", "for", "from", "has", "have", "how"),
@@ -38,7 +38,7 @@ _STOP = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class SearchableTool:
-    """A tool as it is searched: its name, what is said about it, its input schema."""
+    """A tool as it is indexed: its name, description and input schema."""
 
     name: str
     about: str
@@ -46,10 +46,10 @@ class SearchableTool:
 
 
 class ToolSearchIndex:
-    """Tools made ready to be searched."""
+    """A search index of tools."""
 
     def __init__(self, texts: Iterable[SearchableTool]) -> None:
-        """Read the texts: some ten thousand words a tenth of a second."""
+        """Index the tools: about 10,000 words in 0.1 s."""
         self._weights = {text.name: _calculate_weights(text) for text in texts}
         self._lengths = {name: sum(words.values()) for name, words in self._weights.items()}
         self._average = sum(self._lengths.values()) / max(1, len(self._lengths))
@@ -61,7 +61,7 @@ class ToolSearchIndex:
         }
 
     def search(self, query: str, most: int) -> list[str]:
-        """Return the names of the tools that fit best, the best first; equal ones by name."""
+        """Return the names of the best matches, best first; ties are sorted by name."""
         asked = [word for word in dict.fromkeys(split_words(query)) if word in self._rarity]
         scores = {name: self._score(name, asked) for name in self._weights}
         found = sorted(
@@ -81,7 +81,7 @@ class ToolSearchIndex:
 
 
 def split_words(text: str) -> list[str]:
-    """Return the words of a text as they are compared: small, split at humps, without endings."""
+    """Return the stemmed, lower-case words of a text, split at camel case."""
     found = (word.lower() for word in _WORD.findall(_HUMP.sub(" ", text)))
     return [_to_stem(word) for word in found if word not in _STOP]
 
@@ -108,7 +108,7 @@ def _calculate_weights(text: SearchableTool) -> dict[str, float]:
 
 
 def _collect_parameters(schema: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the names of a tool's parameters, and what is said about them."""
+    """Return the names and the descriptions of a tool's parameters."""
     properties = schema.get("properties")
     if not isinstance(properties, Mapping):
         return "", ""
@@ -123,9 +123,9 @@ NOTHING = "No tool fits these words. Try others: what is to be done, and to what
 
 
 async def _find(context: BuiltinToolContext, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return the tools that fit, a line each; their names are in the structured part.
+    """Return the matching tools, one per line, and their names as structured content.
 
-    Only what may be called is searched: what policy forbids doesn't exist here.
+    Only tools that policy allows are searched.
     """
     snapshot = context.snapshot
     index = snapshot.memo.get(FIND_TOOLS)

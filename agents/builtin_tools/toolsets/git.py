@@ -1,12 +1,10 @@
-"""Git toolset and its confined configuration.
+"""The git toolset, and the filter for a repository's configuration.
 
-git runs in the sandbox, without a network, and with nothing of the repository's configuration that
-could make it run something else (`repositories`).
+git runs in the sandbox without network access.
 
-Whoever wrote a repository could have its configuration name programs (hooks, filters, text
-conversions, a monitor, a pager, signing, transports), and git would run them. So of the
-configuration only members that are known to be harmless are taken over, into a file of ours that
-covers the repository's own in the sandbox; the rest stays out, also what a later git will know.
+The configuration of an untrusted repository can name programs that git runs: hooks, filters, text
+conversions, a monitor, a pager, signing, transports. So only keys known to be safe are copied to a
+file of ours, which is mounted over the repository's own in the sandbox.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -40,7 +38,7 @@ LARGEST_CONFIG = 256 * 1024
 GIT_S = 60.0
 SHOWN_OF_FAILED = 4000  # characters, the last ones
 LIMITS = ProcessLimits(memory_mib=1024, processes=64, open_files=1024, cpu_s=int(GIT_S))
-# Sections and names as `git config --list` writes them, in lower case.
+# Keys as `git config --list` writes them, in lower case.
 HARMLESS = re2.compile(
     r"core\.(?:repositoryformatversion|bare|filemode|symlinks|ignorecase|precomposeunicode|eol|"
     r"autocrlf|safecrlf|quotepath|abbrev|logallrefupdates|compression|bigfilethreshold)"
@@ -51,7 +49,7 @@ HARMLESS = re2.compile(
 SECTION = re2.compile(r'\[([A-Za-z0-9-]+)(?:\s+"([^"\\]*)")?\]')
 MEMBER = re2.compile(r"([A-Za-z][A-Za-z0-9-]*)\s*=\s*(.*)")
 UNQUOTED = re2.compile(r'["\\\x00-\x1f]')
-# What holds over every file: nothing runs, nothing is fetched, nobody is asked.
+# Overrides every configuration file: no hooks, no network, no prompts.
 SETTINGS = {
     "safe.directory": "*",
     "safe.bareRepository": "explicit",
@@ -88,7 +86,7 @@ ENVIRONMENT = {
 
 
 class GitFailed(Problem):
-    """git said no; the text is what it said."""
+    """git failed; the message contains its output."""
 
     code = "git_failed"
     status = 409
@@ -96,9 +94,9 @@ class GitFailed(Problem):
 
 
 def filter_config(config: bytes) -> str:
-    """Return the file that takes over what is harmless of a repository's configuration.
+    """Return a configuration file with only the safe keys of a repository's configuration.
 
-    What this doesn't read as git would is left out, and can do no harm: git never sees the rest.
+    Lines that this parses differently from git are left out, so git never sees them.
     """
     lines = ["[core]\n\trepositoryformatversion = 0\n"]
     section = inner = ""
@@ -118,10 +116,10 @@ def filter_config(config: bytes) -> str:
 
 
 def read_config(place: Workspace, path: str) -> bytes:
-    """Return a repository's configuration as it stands; refuses what isn't a plain repository.
+    """Return a repository's unfiltered configuration; raises `GitFailed` or `PathRefused`.
 
-    `.git` must be a folder with a `config` of its own: a linked worktree or a submodule has its
-    repository elsewhere, and would bring another configuration. Blocks.
+    `.git` must be a folder with its own `config`: a linked worktree or a submodule has its
+    repository, and so another configuration, elsewhere. Blocks.
     """
     base = f"{path}/.git" if path else ".git"
     with place.open() as folder:
@@ -147,14 +145,14 @@ def read_config(place: Workspace, path: str) -> bytes:
 
 
 def has(place: Workspace, path: str) -> bool:
-    """Tell whether something is there. Blocks."""
+    """Return whether a path exists in the workspace. Blocks."""
     with place.open() as folder:
         return folder.look(path) is not None
 
 
 @contextmanager
 def open_safe_config(config: bytes) -> Iterator[Path]:
-    """Give a file of ours with what is harmless of a configuration, while a command runs."""
+    """Yield a temporary file with the safe part of a configuration."""
     with TemporaryDirectory(prefix="bonobot-git-") as folder:
         file = Path(folder, "config")
         file.write_text(filter_config(config), encoding="utf-8")
@@ -162,10 +160,10 @@ def open_safe_config(config: bytes) -> Iterator[Path]:
 
 
 async def run_git(place: Workspace, path: str, config: bytes, words: Words, env: Env) -> str:
-    """Run git at the repository `path` and return what it wrote; raises `GitFailed`."""
+    """Run git in the repository at `path` and return its output; raises `GitFailed`."""
     root = f"{INSIDE}/{path}" if path else INSIDE
     inner = f"{path}/.git/config".lstrip("/")
-    # Said outright, so that nothing is looked for, and the repository can't say otherwise.
+    # Set explicitly: git searches for nothing, and the repository can't override it.
     where = {"GIT_DIR": f"{root}/.git", "GIT_WORK_TREE": root}
     with open_safe_config(config) as file:
         box = CommandSandbox(root=place.root, at=path, limits=LIMITS, covers={inner: file})
@@ -173,7 +171,7 @@ async def run_git(place: Workspace, path: str, config: bytes, words: Words, env:
 
 
 async def run_sandboxed_git(place: Workspace, box: CommandSandbox, words: Words, env: Env) -> str:
-    """Run git in a box and return what it wrote; raises `GitFailed` with it."""
+    """Run git in a sandbox and return its output; raises `GitFailed`."""
     found = await run(place, box, ("git", *words), seconds=GIT_S, env={**ENVIRONMENT, **env})
     if found.ended or found.status:
         why = f"it was stopped ({found.ended})" if found.ended else f"status {found.status}"
@@ -188,7 +186,7 @@ KIT = "git"
 MOST_PATHS = 200
 MOST_COMMITS = 200
 LONGEST_MESSAGE = 20_000
-# Nothing that git could take for an option, and none of its wilder ways to name a revision.
+# Excludes options and unusual revision syntax.
 REVISION = r"^[A-Za-z0-9_@][A-Za-z0-9_./~^@{}:+=-]{0,255}$"
 PLAIN = ("--no-ext-diff", "--no-textconv", "--no-color")
 LOG = "--format=%H%n%an <%ae>, %aI%n    %s%n"
@@ -197,7 +195,7 @@ LOG = "--format=%H%n%an <%ae>, %aI%n    %s%n"
 async def _run(
     context: BuiltinToolContext, arguments: dict[str, Any], *words: str, changes: bool = False
 ) -> str:
-    """Run git in the repository that the arguments name, as the agent."""
+    """Run git as the agent in the repository that the arguments name."""
     place, path = get_workspace(context), normalize_path(arguments.get("repository", "."))
     config = await run_in_thread(_read_repository_config, place, path, changes=changes)
     return await run_git(place, path, config, words, _build_identity(context))
@@ -211,7 +209,7 @@ def _read_repository_config(place: Workspace, path: str, *, changes: bool) -> by
 
 
 def _build_identity(context: BuiltinToolContext) -> dict[str, str]:
-    """Return whose commits these are: the agent's, at an address that nobody has."""
+    """Return the agent's commit identity, with an address that can't exist."""
     name = " ".join(context.snapshot.agent_name.split()) or "agent"
     address = f"{context.snapshot.agent_slug or 'agent'}@bonobot.invalid"
     return {

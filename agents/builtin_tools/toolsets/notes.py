@@ -1,7 +1,7 @@
-"""Remember, search_notes, forget.
+"""The notes toolset: `remember`, `search_notes` and `forget`.
 
-A note keeps the labels that its writer held, and reading it brings them: a note of a session that
-saw untrusted content is untrusted content wherever it is read.
+A note stores the flow labels of the session that wrote it, and reading it adds them to the reading
+session.
 """
 
 from typing import Any
@@ -49,7 +49,7 @@ async def _search(context: BuiltinToolContext, arguments: dict[str, Any]) -> str
 def _search_notes(context: BuiltinToolContext, arguments: dict[str, Any]) -> str:
     admitted = encode_labels(context.labels)
     found = _load_matching_notes(_require_agent_id(context), arguments)
-    # One that came between admission and now would bring what nobody decided about.
+    # A note saved after admission may have labels that weren't part of the decision.
     shown = [one for one in found if not one.labels & ~admitted]
     if not shown:
         return "No note says anything about that." if arguments.get("query") else "No notes yet."

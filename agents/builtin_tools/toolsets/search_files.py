@@ -1,7 +1,6 @@
-"""Find files and lines.
+"""The search toolset: find files and lines.
 
-Patterns are re2's, which takes linear time whatever the pattern. A search ends by its bounds, and
-says which one ended it.
+Patterns are re2's, which runs in linear time. A search that reaches a limit stops and reports it.
 """
 
 from collections.abc import Iterator
@@ -37,7 +36,7 @@ SECONDS = 20.0
 
 @dataclass(slots=True)
 class _FileSearch:
-    """A search and how far it is; `ended` says which bound ended it, "" that none did."""
+    """A search and its progress; `stopped_by` describes the limit reached, or ""."""
 
     pattern: Any
     glob: str
@@ -53,7 +52,7 @@ class _FileSearch:
     until: float = field(default_factory=lambda: monotonic() + SECONDS)
 
     def is_over(self) -> bool:
-        """Tell whether a bound is reached."""
+        """Return whether a limit is reached, and set `stopped_by`."""
         bounds = (
             (self.found >= self.most, f"the first {self.most} are shown"),
             (self.files >= LOOKED_AT, f"{LOOKED_AT:,} files were looked at"),
@@ -142,7 +141,7 @@ def _read(folder: ConfinedFolder, entry: FolderEntry, search: _FileSearch) -> No
 
 
 def _format_matches(path: str, lines: list[str], hits: list[int], around: int) -> Iterator[str]:
-    """Yield the lines that were found, as grep does: `-` marks those around them."""
+    """Yield matching lines in grep's format; `-` marks context lines."""
     last = -1
     for number in sorted({n + d for n in hits for d in range(-around, around + 1)}):
         if not 0 <= number < len(lines):

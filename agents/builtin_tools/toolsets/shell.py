@@ -1,4 +1,4 @@
-"""Shell toolset."""
+"""The shell toolset."""
 
 from typing import Any
 
@@ -13,12 +13,12 @@ from mcp_servers.client.server_sandbox import ProcessLimits
 
 LONGEST = 32_768
 OPEN_FILES = 1024
-SHOWN_OF_STOPPED = 8_000  # characters, the last ones
+SHOWN_OF_STOPPED = 8_000  # the last characters
 SHELL = "/bin/sh"
 
 
 class CommandStopped(Problem):
-    """The command didn't end by itself; the text is what it wrote until then."""
+    """The command was stopped; the message contains its output so far."""
 
     code = "shell_timeout"
     status = 504
@@ -46,7 +46,7 @@ async def _run(context: BuiltinToolContext, arguments: dict[str, Any]) -> dict[s
 
 
 def _prepare(place: Workspace, at: str) -> None:
-    """Make the agent's own folder where it isn't there, and look that the path is a folder."""
+    """Create the agent's own folder if missing, and check that the path is a folder."""
     with place.open() as folder:
         place.require_room(folder, 1)
         with folder.folder(at):

@@ -1,1 +1,1 @@
-"""The admin site and the console's own pages."""
+"""Admin site and pages of the console."""

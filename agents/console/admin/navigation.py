@@ -1,4 +1,4 @@
-"""The navigation of the admin: its groups and entries, and who may open them."""
+"""Navigation of the admin: groups, entries and required permissions."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ WORKFLOWS = "agents_workflow_changelist"
 PROGRAMS = "programs"
 SCHEDULES = "django_celery_beat_periodictask_changelist"
 
-# Group, then (title, icon, address, action that shows it, platform administrators only).
+# (title, icon, URL name, required action, platform administrators only)
 Entry = tuple[Any, str, str, Action, bool]
 NAVIGATION: tuple[tuple[Any, tuple[Entry, ...]], ...] = (
     ("", ((_("Dashboard"), "monitoring", "index", Action.VIEW, False),)),
@@ -69,11 +69,11 @@ NAVIGATION: tuple[tuple[Any, tuple[Entry, ...]], ...] = (
 
 
 def may_open(principal: Principal, entry: Entry) -> bool:
-    """Tell whether the navigation shows an entry to somebody."""
+    """Return whether the navigation shows an entry to the principal."""
     _title, _icon, address, action, platform = entry
     if address == PROGRAMS and not settings.BONOBOT_OAUTH:
         return False
     if platform:
         return principal.platform_admin
-    # An auditor or reviewer doesn't run agents, but sees them.
+    # Auditors and reviewers can't run agents, but can view them.
     return principal.may(action) or (action == Action.RUN_AGENTS and principal.may(Action.VIEW))

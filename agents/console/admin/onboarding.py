@@ -1,4 +1,4 @@
-"""First-run pages and forms."""
+"""Onboarding pages and forms."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -48,7 +48,7 @@ EVERY_TOOL_OF_SERVERS = "mcp_*"
 
 
 class OnboardingModelEndpointForm(forms.Form):
-    """A model endpoint, with what most need; the rest is on its own page."""
+    """A model endpoint with its most common fields."""
 
     name = forms.CharField(label=_("Name"), max_length=255, widget=TextInput)
     kind = forms.ChoiceField(
@@ -75,13 +75,13 @@ class OnboardingModelEndpointForm(forms.Form):
     )
 
     def __init__(self, principal: Principal, *args: Any, **kwargs: Any) -> None:
-        """Let platform administrators alone allow private addresses."""
+        """Disable private addresses for all but platform administrators."""
         super().__init__(*args, **kwargs)
         may_allow = principal.may(Action.ALLOW_PRIVATE_ADDRESS)
         self.fields["allow_private"].disabled = not may_allow
 
     def save(self, principal: Principal) -> ModelEndpoint:
-        """Save it; one of the same name is changed, so that a mistake is corrected here."""
+        """Create the endpoint, or update one with the same name."""
         mine = ModelEndpoint.objects.for_organization(principal.organization_id)
         said = dict(self.cleaned_data)
         stored = mine.filter(name=said["name"]).first()
@@ -90,7 +90,7 @@ class OnboardingModelEndpointForm(forms.Form):
 
 
 class OnboardingAgentForm(forms.Form):
-    """An agent with its model, its servers and what it may call."""
+    """An agent with its model, servers and policy."""
 
     name = forms.CharField(label=_("Name"), max_length=255, widget=TextInput)
     instructions = forms.CharField(
@@ -111,7 +111,7 @@ class OnboardingAgentForm(forms.Form):
     )
 
     def __init__(self, principal: Principal, *args: Any, **kwargs: Any) -> None:
-        """Offer the organization's models, and the servers of its pool."""
+        """Offer the organization's models and pool servers."""
         super().__init__(*args, **kwargs)
         here = principal.organization_id
         models: Any = self.fields["model_endpoint"]
@@ -120,10 +120,10 @@ class OnboardingAgentForm(forms.Form):
         pool = Server.objects.in_scope(here).filter(enabled=True).order_by("name")
         offered = list(pool.values_list("pk", flat=True)[:OFFERED])
         servers.queryset = pool.filter(pk__in=offered)
-        servers.required = bool(offered)  # whoever skipped that step makes an agent without
+        servers.required = bool(offered)  # optional if the server step was skipped
 
     def save(self, principal: Principal) -> Agent:
-        """Make the agent, give it the servers and let it call their tools; all or nothing."""
+        """Create the agent, attach the servers and allow their tools, in one transaction."""
         said = self.cleaned_data
         with transaction.atomic():
             agent = add_agent(
@@ -157,7 +157,7 @@ def _build_action_url(way: str, *args: Any) -> str:
 
 
 def build_onboarding_url(step: str = "", **query: Any) -> str:
-    """Return the address of the first run, at one of its steps."""
+    """Return the URL of onboarding, at an optional step."""
     asked = {**({"step": step} if step else {}), **query}
     return f"{reverse('admin:first_run')}{f'?{urlencode(asked)}' if asked else ''}"
 
@@ -172,7 +172,7 @@ HERE = replace(
 
 
 def show_onboarding(request: HttpRequest) -> HttpResponseBase:
-    """Show the checklist with the step that is next, or do what was asked of it."""
+    """Show the checklist with the current step, or perform the posted action."""
     principal = resolve_principal(request)
     principal.require(Action.MANAGE_SERVERS)
     if request.method == "POST" and (answer := _perform_action(request, principal)):
@@ -203,7 +203,7 @@ def show_onboarding(request: HttpRequest) -> HttpResponseBase:
 
 
 def _perform_action(request: HttpRequest, principal: Principal) -> HttpResponseBase | None:
-    """Do what changes the checklist alone; None where a form was sent."""
+    """Perform an action on the checklist; None if a form was posted."""
     said, step = request.POST.get("do"), request.POST.get("step", "")
     if said == "skip":
         skip(principal, step)
@@ -245,7 +245,7 @@ def _form(
 def _save_form(
     principal: Principal, form: OnboardingAgentForm | OnboardingModelEndpointForm | None
 ) -> Agent | ModelEndpoint | None:
-    """Save what was sent; None where nothing was, or the form says what is wrong with it."""
+    """Save the posted form; None if nothing was posted or the form has errors."""
     if form is None or not form.is_bound or not form.is_valid():
         return None
     try:
@@ -258,7 +258,7 @@ def _save_form(
 def _try_model_endpoint(
     principal: Principal, endpoint: ModelEndpoint
 ) -> tuple[EndpointTestResult | None, Problem | None]:
-    """Ask the model; return its answer, or why there is none and what to do about it."""
+    """Test the model; return its result or the problem."""
     try:
         return try_endpoint(principal, endpoint), None
     except Problem as problem:
@@ -268,7 +268,7 @@ def _try_model_endpoint(
 def _build_step_context(
     request: HttpRequest, principal: Principal, step: OnboardingStep | None
 ) -> dict[str, Any]:
-    """Return what a step shows beside its form."""
+    """Return the context of a step in addition to its form."""
     here = principal.organization_id
     if step is None:
         return {}
@@ -288,9 +288,9 @@ def _build_step_context(
 def _list_pending_definitions(
     principal: Principal,
 ) -> list[tuple[Server, list[DefinitionRow], int]]:
-    """Return what waits for approval, by server, and how much of it is approved together.
+    """Return pending definitions by server, and how many can be approved together.
 
-    Some of it: the rest is on the servers' pages.
+    At most `MAX_DEFINITIONS`; the rest is on the servers' pages.
     """
     rows = Definition.objects.for_organization(principal.organization_id).waiting()
     rows = rows.select_related("server__preset").order_by("server__name", "server_id", "name")
@@ -315,7 +315,7 @@ def _build_add_view(add: Callable[..., HttpResponseBase]) -> View:
 
 
 def build_url_patterns(wrap: Callable[[View], View]) -> list[URLPattern]:
-    """Return the addresses of the first run below the admin's."""
+    """Return the URL patterns of onboarding."""
     found = [
         path(f"first-run/{way}/", wrap(_build_add_view(add)), name=f"first_run_{way}")
         for way, add in WAYS.items()

@@ -1,7 +1,7 @@
-"""Settings check page.
+"""The settings check page.
 
-It is what this web process finds. The page comes at once; what is looked at takes seconds (workers
-are waited for), and its script asks for it then. Without a script a link does.
+It shows what this web process finds. The checks take seconds because they wait for workers, so a
+script loads them after the page; without scripts, a link does.
 """
 
 from dataclasses import replace
@@ -18,7 +18,7 @@ from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Forbidden
 
 ADDRESS = "settings_check"
-# Those that look at settings; the others look at code, and hold before anything starts.
+# Django checks of settings; the others check code and already pass at startup.
 OF_SETTINGS = [Tags.security, Tags.database]
 
 NAMES = {
@@ -47,7 +47,7 @@ NAMES = {
 
 
 def show_settings_check(request: HttpRequest) -> HttpResponseBase:
-    """Show the check to platform administrators; raises `Forbidden` for all others."""
+    """Show the check; raises `Forbidden` unless a platform administrator asks."""
     if not resolve_principal(request).platform_admin:
         remedy = format_message("Ask a platform administrator.")
         raise Forbidden("This isn't done here.", rule="platform_admin", remedy=remedy)
@@ -73,6 +73,6 @@ def _build_findings_context() -> dict[str, object]:
 
 
 def _list_deployment_warnings() -> list[CheckMessage]:
-    """Return what a deployment that others use has to change."""
+    """Return the warnings of Django's deployment checks."""
     said = run_checks(tags=OF_SETTINGS, include_deployment_checks=True, databases=["default"])
     return [one for one in said if not one.is_silenced()]

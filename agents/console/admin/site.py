@@ -1,4 +1,4 @@
-"""Admin site: sign-in gate, index, addresses, organization switcher."""
+"""The admin site: sign-in, dashboard, URLs and organization switcher."""
 
 from collections.abc import Callable
 from typing import Any
@@ -51,8 +51,8 @@ from bonobot.ledger.admin.usage import show_usage
 
 __all__ = ["BonobotAdminSite", "site"]
 
-# Rights come from memberships, schedules have a screen of ours, grants are among the tokens, and
-# how people sign in is on pages of their own.
+# Apps whose models are managed elsewhere: permissions by memberships, schedules, OAuth grants and
+# sign-in by pages of our own.
 LEFT_OUT = frozenset(
     {"account", "auth", "django_celery_beat", "mfa", "oauth2_provider", "usersessions"}
 )
@@ -70,7 +70,7 @@ class BonobotAdminSite(AdminSite):
     enable_nav_sidebar = True
 
     def register(self, model_or_iterable: Any, admin_class: Any = None, **options: Any) -> None:
-        """Register a model, unless its app is left out and the admin isn't one of ours."""
+        """Register a model, unless its app is excluded and the admin isn't one of ours."""
         models = model_or_iterable if isinstance(model_or_iterable, list | tuple) else None
         ours = isinstance(admin_class, type) and issubclass(admin_class, ScopedAdmin)
         for model in models if models is not None else [model_or_iterable]:
@@ -78,7 +78,7 @@ class BonobotAdminSite(AdminSite):
                 super().register(model, admin_class, **options)
 
     def has_permission(self, request: HttpRequest) -> bool:
-        """Let in active people who belong to an organization."""
+        """Return whether the user is active and belongs to an organization."""
         if not request.user.is_active:
             return False
         try:
@@ -88,14 +88,14 @@ class BonobotAdminSite(AdminSite):
         return True
 
     def admin_view(self, view: View, cacheable: bool = False) -> View:
-        """Wrap a view: signed in, of an organization, problems answered as people expect."""
+        """Wrap a view with permission checks, form versions and error pages."""
         return super().admin_view(handle_problems(add_form_versions(view)), cacheable)
 
     @method_decorator((never_cache, login_not_required))
     def login(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
     ) -> HttpResponseBase:
-        """Ask for name and password; who lacks a second factor that is needed sets one up."""
+        """Show the sign-in page, or redirect to what a signed-in user still has to set up."""
         lack: Problem | None = None
         if request.method == "GET" and request.user.is_authenticated:
             if is_founding(request):
@@ -107,7 +107,7 @@ class BonobotAdminSite(AdminSite):
             except SingleSignOnRequired:
                 return HttpResponseRedirect(reverse("account_sso_choose"))
             except Problem as problem:
-                lack = problem  # signed in, but with nothing to see: the page says so
+                lack = problem  # signed in without access: the page says so
             else:
                 return HttpResponseRedirect(reverse("admin:index"))
         context = {
@@ -131,14 +131,14 @@ class BonobotAdminSite(AdminSite):
     def logout(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
     ) -> HttpResponseBase:
-        """Sign out; whoever came by an identity provider is told how to sign out there, too."""
+        """Sign out; the page links to the sign-out of the identity provider."""
         mark = mark_of(request) or {}
         context = {"title": _("You are signed out."), "leaving": mark.get("leaving", "")}
         return super().logout(request, context | (extra_context or {}))
 
     def get_urls(self) -> list[URLPattern]:
-        """Return the addresses, those of the organization that is worked in among them."""
-        from agents.admin.kill_switch import kill_switch  # the modules there need this site
+        """Return the URLs, including the pages of the current organization."""
+        from agents.admin.kill_switch import kill_switch  # these modules import this site
         from agents.admin.policies import show_organization_policy
         from agents.admin.policy_simulations import show_organization_simulation
         from agents.console.admin.onboarding import build_url_patterns
@@ -172,7 +172,7 @@ class BonobotAdminSite(AdminSite):
     def index(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
     ) -> TemplateResponse | HttpResponseRedirect:
-        """Show the dashboard; a member, who only runs agents, goes to them."""
+        """Show the dashboard, or redirect members who only run agents to the agents."""
         principal = resolve_principal(request)
         if not principal.may(Action.VIEW):
             return HttpResponseRedirect(reverse("admin:agents_agent_changelist"))
@@ -186,11 +186,11 @@ class BonobotAdminSite(AdminSite):
     def app_index(
         self, request: HttpRequest, app_label: str, extra_context: dict[str, Any] | None = None
     ) -> HttpResponseRedirect:
-        """Go to the dashboard: the navigation shows what there is."""
+        """Redirect to the dashboard."""
         return HttpResponseRedirect(reverse("admin:index"))
 
     def switch(self, request: HttpRequest) -> HttpResponseBase:
-        """Let the person choose the organization that they work in."""
+        """Show the choice of organizations, or switch to the chosen one."""
         if request.method != "POST":
             return render_screen(request, "organization.html", title=_("Choose an organization"))
         slug = request.POST.get("to") or request.GET.get("to", "")
@@ -202,7 +202,7 @@ class BonobotAdminSite(AdminSite):
         return HttpResponseRedirect(reverse("admin:index"))
 
     def palette(self, request: HttpRequest) -> HttpResponseBase:
-        """Return the places and objects that fit what was typed, as a piece of a page."""
+        """Return the matching screens and objects as a fragment."""
         sought = request.GET.get("q", "")
         places = self.get_sidebar_list(request)
         return render_fragment(
@@ -212,7 +212,7 @@ class BonobotAdminSite(AdminSite):
         )
 
     def each_context(self, request: HttpRequest) -> dict[str, Any]:
-        """Add who asks, what they may do and where they are to every page."""
+        """Add the principal, permissions and organization to every page."""
         context = super().each_context(request)
         context |= {
             "styles": [static("bonobot/admin.css")],
@@ -241,11 +241,11 @@ class BonobotAdminSite(AdminSite):
         return context
 
     def get_app_list(self, request: HttpRequest, app_label: str | None = None) -> list[Any]:
-        """Return nothing, which saves each page time: the navigation is `get_sidebar_list`."""
+        """Return an empty list to save time: `get_sidebar_list` is the navigation."""
         return []
 
     def get_sidebar_list(self, request: HttpRequest) -> list[dict[str, Any]]:
-        """Return the navigation: only what the person may open, with what waits for them."""
+        """Return the navigation entries that the person may open, with badges."""
         principal = resolve_principal(request)
         badges = _count_badges(request)
         groups = []
@@ -265,7 +265,7 @@ def _list_organizations(request: HttpRequest) -> Any:
 
 
 def _build_oauth_urls(wrap: Callable[[View], View]) -> list[URLPattern]:
-    """Return the addresses of the pages of programs that people let in, where they can."""
+    """Return the URLs of the pages of OAuth clients, if OAuth is enabled."""
     if not settings.BONOBOT_OAUTH:
         return []
     from bonobot.oauth_server import admin as oauth_server_admin
@@ -277,7 +277,7 @@ def _build_oauth_urls(wrap: Callable[[View], View]) -> list[URLPattern]:
 
 
 def _list_account_links(request: HttpRequest) -> list[dict[str, Any]]:
-    """Return what the person's own menu leads to."""
+    """Return the links of the account menu."""
     user: Any = request.user
     links = []
     if user.is_authenticated and user.has_usable_password():
@@ -307,7 +307,7 @@ def _build_sidebar_item(
 
 
 def _count_badges(request: HttpRequest) -> dict[str, tuple[int, str]]:
-    """Return the counts beside the entries of the navigation, by their addresses."""
+    """Return the badges of navigation entries by URL name."""
     found = count_pending(request)
     return {
         "mcp_servers_server_changelist": (found.definitions, "warning"),

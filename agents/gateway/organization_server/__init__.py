@@ -1,6 +1,6 @@
-"""The bots: what the organization's own address offers, `/mcp` (docs/bots.md).
+"""The organization's own MCP server at `/mcp` (docs/bots.md).
 
-Each agent that a token may run is a tool to talk with; what runs is watched by its session; the
-operations of REST that the token's role allows are tools too. `handlers` answers clients, `tools`
-says what a tool is and writes each call down.
+It has a chat tool for each agent that the token may run, tools for sessions, and management tools
+for the REST operations that the token's role allows. `handlers` answers clients; `tools` declares
+tools and audits their calls.
 """

@@ -1,10 +1,9 @@
-"""Tools: chat with an agent, follow, read, end sessions.
+"""Tools to chat with agents, and to read and cancel their sessions.
 
-Each agent that may be run is a tool of its own, so that a client's rules and a model's choice are
-about one agent. What is common to all sessions is there once, whoever's session it is.
+Each agent is a separate tool, so that a client's rules and a model's choice apply to one agent.
+The session tools work for all agents.
 
-The session is durable and knows nothing of it: a client that goes away, or waits no longer, only
-stops the watching.
+Sessions don't depend on the client: one that disconnects or stops waiting doesn't end its session.
 """
 
 import asyncio
@@ -85,7 +84,7 @@ STANDING = build_output_schema(
 
 
 def load_session_status(session_id: UUID, after_seq: int | None = None) -> dict[str, Any]:
-    """Return how a session stands since the step `after_seq`, else its last message (5 queries)."""
+    """Return a session's status and calls since `after_seq`, or its last message (5 queries)."""
     session = Session.objects.select_related("agent").get(pk=session_id)
     if after_seq is None:
         after_seq = find_last_message_seq(session)
@@ -105,7 +104,7 @@ def load_session_status(session_id: UUID, after_seq: int | None = None) -> dict[
 
 
 def find_last_message_seq(session: Session) -> int:
-    """Return the number of the last message that the agent has taken, 0 for none (a query)."""
+    """Return the number of the last message step, 0 for none (one query)."""
     said = session.steps.filter(kind=Step.Kind.MESSAGE)
     return said.aggregate(last=Max("seq"))["last"] or 0
 
@@ -119,7 +118,7 @@ def _build_call(step: Step) -> dict[str, Any]:
 
 
 def _list_pending_requests(session_id: UUID) -> Iterable[dict[str, Any]]:
-    """Yield what people are asked for a session, and for those that it began (2 queries)."""
+    """Yield the pending approvals and questions of a session tree (2 queries)."""
     here = Q(session=session_id) | Q(session__root_id=session_id)
     for call in Approval.objects.waiting().filter(here).order_by("created_at"):
         text = f"Allow {call.label}? {call.reason}"
@@ -140,14 +139,14 @@ def _build_pending_request(
 
 
 class SessionProgress:
-    """What of a session a client was told: each text once, each call when it begins and ends."""
+    """Tracks what a client was sent of a session: each text once, each call's start and end."""
 
     def __init__(self) -> None:
         self._texts: dict[int, str] = {}
         self._states: dict[int, str] = {}
 
     def news(self, events: Sequence[SessionEvent]) -> Iterator[str]:
-        """Yield what is new to the client, as lines and pieces of text."""
+        """Yield new lines and pieces of text."""
         yield from filter(None, (line for event in events for line in self._lines(event)))
 
     def _lines(self, event: SessionEvent) -> Iterator[str]:
@@ -185,11 +184,11 @@ class SessionProgress:
 async def wait_until_resting(
     inbound: GatewayRequest, session_id: UUID, after_seq: int, wait_s: float
 ) -> None:
-    """Wait until a session rests, at most `wait_s`; tell the client meanwhile if it wants it."""
+    """Wait until a session rests, at most `wait_s`; send progress if the client wants it."""
     told, lines = SessionProgress(), 0
     with suppress(TimeoutError):
         async with asyncio.timeout(wait_s):
-            # Watching ends early for who lags behind, and where others' last look was an old one.
+            # The watch may end early, for a slow reader or after an outdated poll.
             while True:
                 async with aclosing(watch_session(session_id, after_seq)) as looks:
                     async for events in looks:
@@ -209,7 +208,7 @@ def _is_resting(session_id: UUID) -> bool:
 
 
 CHAT = "_chat"
-# Many clients wait a minute for an answer; after this they are told how to go on.
+# Many clients time out after a minute; return the session's status before that.
 USUAL_WAIT_S = 45
 LONGEST_WAIT_S = 600
 MOST_MESSAGES = 100
@@ -294,19 +293,19 @@ CANCELLED = build_output_schema(
 
 
 def build_chat_tools(agents: list[Agent]) -> list[OrganizationTool]:
-    """Return a tool for each agent, to talk with it."""
+    """Return a chat tool for each agent."""
     return [_build_chat_tool(agent) for agent in agents]
 
 
 def list_session_tools(principal: Principal) -> list[OrganizationTool]:
-    """Return what a principal may do with sessions, whichever agent's they are."""
+    """Return the session tools that a principal may use."""
     runs = principal.may(Action.RUN_AGENTS)
     found = [STATUS_TOOL, MESSAGES_TOOL] if runs or principal.may(Action.VIEW) else []
     return [*found, CANCEL_TOOL] if runs else found
 
 
 def build_chat_tool_name(agent: Agent) -> str:
-    """Return the name of an agent's tool: its slug and `_chat`; a long one is cut and marked."""
+    """Return the name of an agent's tool: its slug and `_chat`; a long slug ends in a digest."""
     name = f"{agent.slug}{CHAT}"
     if len(name) <= LONGEST_TOOL_NAME:
         return name
@@ -327,7 +326,7 @@ def _build_chat_tool(agent: Agent) -> OrganizationTool:
         ),
         takes=TALK,
         gives=STANDING,
-        # What it may do depends on the agent's own tools.
+        # Its effects depend on the agent's own tools.
         hints=OrganizationToolHints(destroys=True, reaches_out=True),
         run=_build_chat_runner(agent),
         agent=agent,
@@ -349,7 +348,7 @@ def _build_chat_runner(agent: Agent) -> Run:
 def _send_message(
     principal: Principal, agent: Agent, message: str, session_id: str | None
 ) -> tuple[UUID, int]:
-    """Give an agent a message; return the session, and the last step before it."""
+    """Send an agent a message; return the session's id and the last step before the message."""
     if session_id is None:
         return start(principal, agent, message).pk, 0
     session = _get_session(principal, session_id, agent=agent)
@@ -374,14 +373,14 @@ async def _get_session_status(inbound: GatewayRequest, arguments: dict[str, Any]
 
 
 def _stands(principal: Principal, session_id: UUID, after: int | None = None) -> dict[str, Any]:
-    """Return how a session stands, to a token that holds from then on what the session holds."""
+    """Return a session's status, and add the session's flow labels to the reader."""
     found = load_session_status(session_id, after)
     label_reader_of(principal, session_id)
     return found
 
 
 def _get_last_message(principal: Principal, session_id: str) -> tuple[UUID, int]:
-    """Return a session, and its last message."""
+    """Return a session's id and the number of its last message."""
     session = _get_session(principal, session_id)
     return session.pk, find_last_message_seq(session)
 

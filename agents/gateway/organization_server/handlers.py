@@ -1,4 +1,4 @@
-"""MCP methods at `/mcp`; skills as prompts; completion."""
+"""Handlers of MCP methods at `/mcp`, with skills as prompts."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping
@@ -38,19 +38,19 @@ from mcp_servers.schemas.subprocess_pool import check
 
 
 def list_prompts(principal: Principal) -> tuple[Declaration, ...]:
-    """Return the skills as MCP declares prompts (a query)."""
+    """Return the skills as prompt declarations (one query)."""
     skills = Skill.objects.usable_by(principal).order_by("name")
     return tuple(as_prompt(build_template(skill)) for skill in skills)
 
 
 def find_skill(principal: Principal, name: str) -> SkillTemplate | None:
-    """Return the skill of this name, if it may be used (a query)."""
+    """Find a usable skill by name (one query)."""
     found = Skill.objects.usable_by(principal).filter(name=name).first()
     return build_template(found) if found else None
 
 
 def build_prompt_result(skill: SkillTemplate, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a skill as the message that a person would send; raises `Invalid`."""
+    """Return a rendered skill as a user message; raises `InvalidInput`."""
     if wrong := [name for name, value in arguments.items() if not isinstance(value, str)]:
         raise InvalidInput(
             f"The argument {wrong[0][:100]!r} is no text.",
@@ -70,7 +70,7 @@ TEMPLATES = {build_uri(kind, "{id}"): kind for kind in KINDS}
 
 
 async def complete(inbound: GatewayRequest) -> dict[str, Any]:
-    """Answer `completion/complete` (a query); raises `MCPError`."""
+    """Answer `completion/complete` (one query); raises `MCPError`."""
     ref, argument = (
         make_storable(inbound.members("ref")),
         make_storable(inbound.members("argument")),
@@ -126,10 +126,10 @@ token's role allows."""
 
 
 class OrganizationHandlers:
-    """What is offered at `/mcp`: only what the token's role may do is there."""
+    """Handlers at `/mcp`; only what the token's role may do is listed."""
 
     async def greet(self, inbound: GatewayRequest) -> EndpointInfo:
-        """Say how these tools are used, and which agents there are (a query)."""
+        """Return the instructions with a list of agents (one query)."""
         agents = await get_runtime().orm(_list_agents, inbound.visitor.principal)
         return EndpointInfo(
             CAPABILITIES, INSTRUCTIONS.replace("\n", " ") + _describe_agents(agents)
@@ -140,7 +140,7 @@ class OrganizationHandlers:
         return await get_runtime().orm(LISTS[kind], visitor.principal)
 
     async def call_tool(self, inbound: GatewayRequest) -> dict[str, Any]:
-        """Answer `tools/call`: what is refused is a failed tool's result, with the code."""
+        """Answer `tools/call`; a refusal is a failed tool result with its code."""
         name, arguments = (
             _strip_unstorable(inbound.text("name")),
             _strip_unstorable(inbound.members("arguments")),
@@ -193,7 +193,7 @@ class OrganizationHandlers:
 
 
 def _strip_unstorable(said: Said) -> Said:
-    """Return what a client said without what no database stores, and no answer can hold."""
+    """Return a client's value without characters that can't be stored."""
     found: Said = make_storable(said)
     return found
 
@@ -209,13 +209,13 @@ async def _call_tool(
 
 
 async def _clean(result: dict[str, Any]) -> dict[str, Any]:
-    """Return a result without what hides in its texts: much of it is models' and servers'."""
+    """Return a result without hidden characters, since texts come from models and servers."""
     clean: dict[str, Any] = (await strip_result(result, estimate_size(result, LARGE + 1))).value
     return clean
 
 
 def load_tools(principal: Principal) -> dict[str, OrganizationTool]:
-    """Return the tools that a principal may call, by their names (a query)."""
+    """Return the tools that a principal may call, by name (one query)."""
     found = [
         *build_chat_tools(_list_agents(principal)),
         *list_session_tools(principal),

@@ -1,10 +1,10 @@
 """REST operations as tools, performed in process.
 
-What an operation takes and gives, who may use it and what it does is said once, by its view; here
-it is said which of them are tools, and what a call of each may do.
+The view defines an operation's input, output and permissions; this module lists the operations that
+are tools, with their hints.
 
-The view is the one that HTTP reaches, so rules, checks, shapes and the audit are the same. There is
-no second sign-in: whoever calls here has been let in at the gateway.
+The tools call the same views as HTTP, so permissions, validation, serializers and audit are the
+same. The caller is already authenticated by the gateway.
 """
 
 import json
@@ -39,13 +39,13 @@ from bonobot.core.runtime import get_runtime
 from mcp_servers.openapi.document import OpenApiDocument
 from mcp_servers.openapi.operations import list_operations
 
-# What a problem's details hold beside what they add.
+# The standard fields of problem details.
 _MEMBERS = ("type", "title", "status", "code", "detail", "field", "remedy", "rule", "retry_after")
 
 
 @dataclass(frozen=True)
 class OperationRequest:
-    """A request: the view with the parts of its path, the query, and the body."""
+    """A request to a view: path parameters, query and body."""
 
     view: type[ResourceView]
     method: str
@@ -56,7 +56,7 @@ class OperationRequest:
 
 
 def perform(principal: Principal, asked: OperationRequest) -> Any:
-    """Return what the view answers, as JSON values; raises `Problem` for what it refuses."""
+    """Return the view's response as JSON values; raises `Problem` for an error response."""
 
     class Known(BaseAuthentication):
         def authenticate(self, request: Request) -> tuple[Any, None]:
@@ -114,7 +114,7 @@ def _build_problem(found: Mapping[str, Any]) -> Problem:
 
 
 def _with_cursor(found: Any) -> Any:
-    """Return a page whose `next` is the cursor alone: there is no address to follow here."""
+    """Return a page with only the cursor in `next`, instead of a URL."""
     if not isinstance(found, dict) or not set(found) >= {"results", "next"}:
         return found
     asked = parse_qs(urlsplit(found["next"] or "").query)
@@ -124,7 +124,7 @@ def _with_cursor(found: Any) -> Any:
 ADDS = OrganizationToolHints(destroys=False)
 CHANGES = OrganizationToolHints(repeatable=True)
 RUNS = OrganizationToolHints(reaches_out=True)
-# Their values may hold secrets that nobody knows yet.
+# Their values may contain secrets that aren't stored yet and so can't be masked.
 SECRETIVE = frozenset({"endpoint_config", "auth_config", "parameters"})
 GOES_ON = "`session_status` tells how its session stands, and waits for it."
 REMOVED = {"type": "object", "properties": {"removed": {"const": True}}, "required": ["removed"]}
@@ -144,8 +144,8 @@ NAMED = {
 class ManagementOperation:
     """An operation as a tool.
 
-    `name`, `title` and `body` (a component of the document) are said where a tool is one of the
-    several things that an operation can do; `about` is what else a model has to know.
+    `name`, `title` and `body_component` (of the OpenAPI document) are set if a tool is one of
+    several variants of an operation; `note` is added to the description.
     """
 
     method: str
@@ -159,7 +159,7 @@ class ManagementOperation:
 
     @property
     def view(self) -> type[ResourceView]:
-        """The view that performs it."""
+        """The operation's view."""
         found: type[ResourceView] = resolve(self.path).func.cls  # type: ignore[attr-defined]
         return found
 
@@ -246,7 +246,7 @@ OPERATIONS = (
 
 
 def list_management_tools(principal: Principal) -> list[OrganizationTool]:
-    """Return the operations that a principal's role and token allow."""
+    """Return the tools that a principal's role and token allow."""
     return [
         tool
         for one, view, tool in _build_operation_tools()
@@ -255,7 +255,7 @@ def list_management_tools(principal: Principal) -> list[OrganizationTool]:
 
 
 class _OperationEnumerator(EndpointEnumerator):
-    """Finds the operations that are tools, and no others."""
+    """Enumerates only the operations that are tools."""
 
     def should_include_endpoint(self, path: str, callback: Any) -> bool:
         return path in {one.path for one in OPERATIONS}
@@ -269,7 +269,7 @@ class _OperationSchemaGenerator(SchemaGenerator):
 def _build_operation_tools() -> tuple[
     tuple[ManagementOperation, type[ResourceView], OrganizationTool], ...
 ]:
-    """Return each operation with its view and its tool; worked out once in a process."""
+    """Return each operation with its view and its tool; cached per process."""
     document = json.loads(
         json.dumps(_OperationSchemaGenerator().get_schema(request=None, public=True))
     )
@@ -278,7 +278,7 @@ def _build_operation_tools() -> tuple[
 
 def _build_tool(one: ManagementOperation, document: Mapping[str, Any]) -> OrganizationTool:
     told = dict(document["paths"][one.path][one.method.lower()])
-    # These are for whoever speaks HTTP.
+    # Header parameters are for HTTP only.
     told["parameters"] = [each for each in told.get("parameters", ()) if each["in"] != "header"]
     if one.body:
         schema = {"$ref": f"#/components/schemas/{one.body}"}
@@ -306,7 +306,7 @@ def _build_tool(one: ManagementOperation, document: Mapping[str, Any]) -> Organi
 
 
 def _build_form(schema: Mapping[str, Any]) -> tuple[bool, ToolInputSchema]:
-    """Return whether an operation has a body, and its form with the body's members in it."""
+    """Return whether an operation has a body, and the input schema with the body's fields."""
     properties, required = dict(schema["properties"]), list(schema.get("required", ()))
     definitions = dict(schema.get("$defs", {}))
     body = properties.pop("body", None)
@@ -336,9 +336,9 @@ def _answer(tool: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _strip_descriptions(schema: Any, *, names: bool = False) -> Any:
-    """Return a schema without its descriptions: models read answers, not what they look like.
+    """Return an output schema without descriptions, which models don't need.
 
-    `names`: the members are named by the API, not by JSON Schema.
+    `is_name_map`: the keys are field names, not JSON Schema keywords.
     """
     if isinstance(schema, list):
         return [_strip_descriptions(one) for one in schema]

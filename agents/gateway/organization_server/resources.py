@@ -1,7 +1,8 @@
-"""Agents, sessions, workflows as resources.
+"""Agents, sessions and workflows as MCP resources.
 
-`bonobot://agents/{id}` is what REST shows of an agent, with how many of its sessions stand how; so
-is a workflow, with its runs; a session comes with its steps. Names do in the place of ids.
+`bonobot://agents/{id}` is the REST representation of an agent with its session counts by status,
+`bonobot://workflows/{id}` that of a workflow with its run counts; a session has its steps. Names
+work in place of ids.
 """
 
 import json
@@ -44,7 +45,7 @@ def build_uri(kind: str, number: object) -> str:
 
 
 def list_resources(principal: Principal) -> tuple[Declaration, ...]:
-    """Return the agents and workflows that a principal sees (2 queries)."""
+    """Return the agents and workflows that are visible to a principal (2 queries)."""
     if not _can_view(principal):
         return ()
     agents = Agent.objects.visible_to(principal).order_by("slug")
@@ -56,7 +57,7 @@ def list_resources(principal: Principal) -> tuple[Declaration, ...]:
 
 
 def list_resource_templates(principal: Principal) -> tuple[Declaration, ...]:
-    """Return how agents, sessions and workflows are named."""
+    """Return the URI templates of agents, sessions and workflows."""
     if not _can_view(principal):
         return ()
     return tuple(
@@ -72,7 +73,7 @@ def list_resource_templates(principal: Principal) -> tuple[Declaration, ...]:
 
 
 def read(principal: Principal, address: str) -> dict[str, Any] | None:
-    """Return a resource as it stands, None for a URI that is none; raises `Problem`."""
+    """Return a resource's current contents, None for an unknown URI; raises `Problem`."""
     found = _URI.fullmatch(address)
     if found is None:
         return None
@@ -92,10 +93,9 @@ def read(principal: Principal, address: str) -> dict[str, Any] | None:
 
 
 def load_resource_states(principal: Principal, uris: Collection[str]) -> dict[str, str]:
-    """Return for each of `uris` that a principal sees a text that changes when it does.
+    """Return a state string for each visible resource, which changes when the resource does.
 
-    At most five queries, however many there are; what isn't there, or is no longer seen, is left
-    out.
+    At most five queries; missing and invisible resources are omitted.
     """
     wanted: dict[str, dict[str, set[str]]] = {kind: {} for kind in KINDS}
     for one in uris if _can_view(principal) else ():
@@ -113,7 +113,7 @@ def load_resource_states(principal: Principal, uris: Collection[str]) -> dict[st
 def _load_states(
     principal: Principal, kind: str, names: Collection[str]
 ) -> Iterable[tuple[UUID, str, str]]:
-    """Yield id, name and state of those that are there (2 queries, of sessions 1)."""
+    """Yield id, name and state of the visible rows (2 queries; 1 for sessions)."""
     if kind == "sessions":
         ids = [lookup["pk"] for lookup in map(build_agent_lookup, names) if "pk" in lookup]
         mine = Session.objects.visible_to(principal).filter(pk__in=ids)
@@ -142,7 +142,7 @@ def _build_name_filter(kind: str, names: Collection[str]) -> Q:
 def _count_by_status(
     principal: Principal, kind: str, ids: list[UUID]
 ) -> dict[UUID, dict[str, int]]:
-    """Return how many sessions of agents, or runs of workflows, stand how (a query)."""
+    """Count the sessions of agents, or the runs of workflows, by status (one query)."""
     if kind == "agents":
         rows: Any = Session.objects.visible_to(principal).filter(agent__in=ids)
         owner, status = "agent_id", "status"

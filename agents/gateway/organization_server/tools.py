@@ -1,7 +1,7 @@
-"""Declaration of our own tools, their audited run.
+"""Declarations of the organization's tools, and the audit of their calls.
 
-As at the door: no row, no call; the token's rate, the organization's and everybody's hold. What the
-tool changes is a row of its own, written by whatever changes it.
+As in the call pipeline, no call is made without an audit entry, and the rate limits of the token,
+the organization and the installation apply. Changes made by a tool have audit entries of their own.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ Run = Callable[[GatewayRequest, dict[str, Any]], Awaitable[dict[str, Any]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrganizationToolHints:
-    """What a call may do, said as it is: MCP's annotations."""
+    """MCP's tool annotations."""
 
     reads: bool = False
     destroys: bool = True
@@ -48,7 +48,7 @@ class OrganizationToolHints:
     reaches_out: bool = False
 
     def as_dict(self) -> dict[str, bool]:
-        """Return them as MCP names them; the middle two mean nothing where it only reads."""
+        """Return them by their MCP names; two of them are omitted for a read-only tool."""
         found = {"readOnlyHint": self.reads, "openWorldHint": self.reaches_out}
         if not self.reads:
             found |= {"destructiveHint": self.destroys, "idempotentHint": self.repeatable}
@@ -59,7 +59,7 @@ READS = OrganizationToolHints(reads=True)
 
 
 class ToolInputSchema:
-    """What a tool takes: its input schema, judged once."""
+    """A tool's input schema, classified once."""
 
     def __init__(self, properties: Mapping[str, Any], required: tuple[str, ...] = ()) -> None:
         self.schema: dict[str, Any] = {
@@ -72,13 +72,13 @@ class ToolInputSchema:
 
     @cached_property
     def judgement(self) -> SchemaVerdict:
-        """How arguments may be checked against it."""
+        """How arguments can be validated against the schema."""
         return classify_schema(self.schema)
 
 
 @dataclass(frozen=True, kw_only=True)
 class OrganizationTool:
-    """One tool: `gives` is the output schema; of the arguments `veiled` none is written down."""
+    """A tool; values of `secret_arguments` are masked in the audit log."""
 
     name: str
     title: str
@@ -104,7 +104,7 @@ class OrganizationTool:
 
 
 def build_output_schema(properties: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the output schema of members that are always there."""
+    """Return the output schema of an object whose properties are all required."""
     return {"type": "object", "properties": dict(properties), "required": list(properties)}
 
 
@@ -117,7 +117,7 @@ LONGEST_NAME = 200
 async def audit_call(
     inbound: GatewayRequest, tool: OrganizationTool, arguments: dict[str, Any]
 ) -> AsyncIterator[None]:
-    """Admit a call, and settle it when the block ends; raises the ledger's `Refusal`."""
+    """Admit a call and settle it after the block; raises the ledger's `Refusal`."""
     principal = inbound.visitor.principal
     charges = await get_runtime().orm(_load_charges, principal)
     opening, began = _build_opening(inbound, tool.name, arguments, tool), perf_counter()
@@ -150,7 +150,7 @@ async def audit_call(
 
 
 async def _settle_call(settlement: Settlement) -> None:
-    """Settle a call; raises `OutcomeUnrecorded`: it was made, and nobody must repeat it."""
+    """Settle a call; raises `OutcomeUnrecorded`: the call was made and must not be repeated."""
     try:
         await get_writer().settle_async(settlement)
     except AuditUnavailable as problem:
@@ -164,11 +164,11 @@ async def record_refusal(
     problem: Problem,
     tool: OrganizationTool | None = None,
 ) -> None:
-    """Write a call down that wasn't made."""
+    """Record a refused call in the audit log."""
     if problem.code == "audit_unavailable":
         return
     await get_runtime().orm(_load_masker, inbound.visitor.principal.organization_id)
-    # Of a tool that there isn't, nobody knows which arguments are secrets.
+    # For an unknown tool, it isn't known which arguments are secret, so record none.
     opening = _build_opening(inbound, name, arguments if tool else {}, tool, problem)
     await get_writer().refuse_async(opening)
 
@@ -211,7 +211,7 @@ def _build_opening(
 
 
 def _load_charges(principal: Principal) -> tuple[RateCharge, ...]:
-    """Return the rates that a call uses; what has to be masked is known then (2 queries)."""
+    """Return the rate limit charges of a call, and load the secrets to mask (2 queries)."""
     organization_id = principal.organization_id
     _load_masker(organization_id)
     rows = Organization.objects.filter(pk=organization_id).values_list("calls_per_minute")

@@ -1,4 +1,4 @@
-"""A model that needs no network and no key: it runs typed lines and picks tools by rules."""
+"""The offline model: it runs typed commands and selects tools by rules, without a network."""
 
 from agents.llm.offline.model import OfflineModel
 

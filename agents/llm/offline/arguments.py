@@ -1,10 +1,10 @@
-"""Parameters filled from what was said.
+"""Fill a tool's arguments from a message.
 
-Nothing is made up: a required argument that neither the message, nor the conversation, nor the
-schema gives is reported as missing.
+No values are invented: a required argument that is in neither the message, the conversation nor
+the schema is reported as missing.
 
-Kinds come from JSON Schema (type, format, enum), then from the parameter's name, then from what
-its description says. The schema is a stranger's: anything odd in it makes a plain word of a slot.
+A slot's kind comes from the JSON Schema (type, format, enum), else the parameter's name, else its
+description. Schemas are untrusted: anything unexpected makes the slot a plain word.
 """
 
 import json
@@ -78,22 +78,22 @@ EXAMPLE = re.compile(r"\be\.g\b|\bexamples?\b|\bsuch as\b|\blike\b", re.I)
 
 @dataclass(frozen=True)
 class ParameterSlot:
-    """A parameter: its name, the kind of value it takes, and whether it must have one."""
+    """A parameter: its name, the kind of its value, and whether it is required."""
 
     name: str
     kind: str
     required: bool
     words: tuple[str, ...]
-    role: str = ""  # "source" or "target" where two slots take the same kind
+    role: str = ""  # "source" or "target", for two slots of the same kind
     choices: tuple[Any, ...] = ()
     default: Any = UNSET
-    item: "ParameterSlot | None" = None  # what an array holds
-    whole: bool = False  # a number without a fraction
-    described: bool = False  # the choices are only the description's
+    item: "ParameterSlot | None" = None  # the items of an array
+    whole: bool = False  # an integer
+    described: bool = False  # choices come only from the description
 
     @property
     def typed(self) -> bool:
-        """Tell whether its values are recognised by their form."""
+        """Whether its values are recognized by their form."""
         return self.kind not in ("text", "word", "place", "object", "boolean")
 
 
@@ -155,7 +155,7 @@ def _infer_kind(schema: dict[str, Any], named: tuple[str, ...], said: str) -> st
 
 
 def _choices(schema: dict[str, Any], said: str) -> tuple[tuple[Any, ...], bool]:
-    """Return what a value may be, and whether only the description says so."""
+    """Return the allowed values, and whether they come only from the description."""
     if "const" in schema:
         return (schema["const"],), False
     if _is_list(schema.get("enum")):
@@ -183,7 +183,7 @@ def _is_list(value: Any) -> TypeGuard[list[Any]]:
 
 
 def _resolve_schema(schema: Any, root: dict[str, Any]) -> dict[str, Any]:
-    """Return a schema without references and alternatives: the first that isn't null."""
+    """Return a schema without references; of alternatives, take the first that isn't null."""
     for _ in range(MAX_HOPS):
         if not isinstance(schema, dict):
             return {}
@@ -232,7 +232,7 @@ DANGLING = re.compile(r"(?:^|\s)(?:in|at|from|of|on|to|for|with|and)$")
 
 
 def list_named_spans(text: str, slot: ParameterSlot) -> Iterator[Span]:
-    """Yield where the word behind "branch" or "branch named" stands; with a role, behind "to"."""
+    """Yield the spans of words after "branch" or "branch named"; for a target, also after "to"."""
     for noun in reversed([word for word in slot.words if word not in NOT_A_NOUN]):
         pattern = (
             rf"\b{re.escape(noun)}s?\s+(?:(?:named|called|is|number|id)\s+)?[\"'`]?"
@@ -246,9 +246,9 @@ def list_named_spans(text: str, slot: ParameterSlot) -> Iterator[Span]:
 def find_remaining_text(
     text: str, slot: ParameterSlot, tool_name: str, taken: Iterable[Span]
 ) -> Span | None:
-    """Return what follows the words that picked the tool: of `echo hello`, where `hello` is.
+    """Return the span of the text after the command words: of `echo hello`, that of `hello`.
 
-    Of several stretches between values that went elsewhere it is the longest.
+    Of several spans between used values, return the longest.
     """
     own = {to_stem(word) for word in split_words(tool_name)} | {
         to_stem(word) for word in slot.words
@@ -256,7 +256,7 @@ def find_remaining_text(
     rests = [_trim_span(text, start, end, slot, own) for start, end in _list_gaps(text, taken)]
     fit = [(start, end) for start, end in rests if split_words(text[start:end])]
     if slot.kind == "word":
-        # One word is easily anything: only behind what the tool does, "checkout dev".
+        # A single word is only accepted after the tool's verb, "checkout dev".
         deed = {to_stem(word) for word in split_words(tool_name)[-1:]}
         fit = [(a, b) for a, b in fit if b - a == len(text[a:b].split()[0])]
         fit = [(a, b) for a, b in fit if deed <= {to_stem(word) for word in split_words(text[:a])}]
@@ -272,7 +272,7 @@ def _list_gaps(text: str, taken: Iterable[Span]) -> Iterator[Span]:
 
 
 def _trim_span(text: str, start: int, end: int, slot: ParameterSlot, own: set[str]) -> Span:
-    """Return a stretch without the command in front and the politeness behind."""
+    """Return a span without the command before it and polite words after it."""
     place = PLACE.search(text, start, end) if slot.kind == "place" else None
     start = place.end() if place else _skip_command(text, start, end, own)
     if slot.kind == "place" and (named := PROPER.match(text, start, end)):
@@ -290,7 +290,7 @@ def _skip_command(text: str, start: int, end: int, own: set[str]) -> int:
     for match in WORD.finditer(text, start, end):
         word = match.group().lower().partition("'")[0]
         if to_stem(word) in own or not own.isdisjoint(list_synonyms(to_stem(word))):
-            skipped = CONNECTIVES  # the command itself: what comes now is what it is about
+            skipped = CONNECTIVES  # this was the command: its object follows
         elif word not in skipped:
             break
         start = match.end()
@@ -311,7 +311,7 @@ YES_OR_NO = {
 
 
 def convert_value(slot: ParameterSlot, value: Any) -> Any:
-    """Return a value as the slot takes it, or UNSET when it doesn't fit."""
+    """Convert a value for the slot; UNSET if it doesn't fit."""
     text = str(value).strip()
     if slot.choices and not slot.described:
         same = (choice for choice in slot.choices if str(choice).lower() == text.lower())
@@ -330,7 +330,7 @@ def convert_value(slot: ParameterSlot, value: Any) -> Any:
 
 
 def as_number(text: str, whole: bool) -> Any:
-    """Return a number that is written out, or UNSET; `whole` allows no fraction."""
+    """Parse a number; UNSET if it isn't one, or not an integer with `is_integer`."""
     try:
         value = float(text.replace(",", ""))
     except ValueError:
@@ -343,7 +343,7 @@ def as_number(text: str, whole: bool) -> Any:
 
 
 def may_stand_for(kind: str, wanted: str) -> bool:
-    """Tell whether something of a kind can be given where another is asked for."""
+    """Tell whether a value of one kind can be used for another."""
     return kind == wanted or (wanted == "datetime" and kind == "date")
 
 
@@ -370,7 +370,7 @@ SAME_PLACE = re.compile(r"\s{1,3}(?:(?:in|at)\s{1,3})?", re.I)
 NO = re.compile(
     r"\b(?:no|not|without|don't|never|skip(?:ping)?|exclud(?:e|ing))\s+(?:\w+\s+)?$", re.I
 )
-# Where a repository, folder or file is, when the message doesn't say.
+# Lines that may name the path of a repository, folder or file.
 WHEREABOUTS = re.compile(
     r"\b(?:repo(?:sitory)?|work(?:ing directory|ing folder|space)|directory|folder|root|project"
     r"|path)\b",
@@ -383,38 +383,38 @@ WRITTEN = re.compile(r"[^\s,;\"'`]+")
 
 @dataclass(frozen=True)
 class MessageContext:
-    """What the conversation holds beside the message: where to look for what it leaves out."""
+    """The conversation around a message, for values that the message omits."""
 
     instructions: str = ""
-    earlier: tuple[str, ...] = ()  # what people said before, newest first
+    earlier: tuple[str, ...] = ()  # earlier user messages, newest first
     used: dict[str, Any] = field(default_factory=dict)  # arguments of earlier calls, by name
     recent: frozenset[str] = frozenset()  # the tools called last, for "and in Berlin?"
 
 
 @dataclass(frozen=True)
 class PartialCall:
-    """A tool with the arguments that were found, and what is missing."""
+    """A tool with the arguments found so far and the missing ones."""
 
     tool: ToolSpec
     arguments: dict[str, Any]
     missing: tuple[str, ...]
-    taken: tuple[ExtractedValue, ...]  # what of the message went into the arguments
-    others: tuple[ExtractedValue, ...]  # what could be said in the same place: Tokyo *and* Berlin
+    taken: tuple[ExtractedValue, ...]  # values of the message used in the arguments
+    others: tuple[ExtractedValue, ...]  # other values for the same argument: Tokyo *and* Berlin
     slots: tuple[ParameterSlot, ...]
 
     @property
     def strong(self) -> int:
-        """Return how many unmistakable values of the message found a place."""
+        """The number of values of strong kinds that were used."""
         return sum(found.kind in STRONG for found in self.taken) + len(self.others)
 
     @property
     def lone(self) -> ParameterSlot | None:
-        """Return the required slot that could be filled again and again, if there is one."""
+        """The required slot that each alternative value can fill, if any."""
         return find_lone_slot(self.slots)
 
 
 def find_lone_slot(slots: Iterable[ParameterSlot]) -> ParameterSlot | None:
-    """Return the only slot of an unmistakable kind, if it is required."""
+    """Return the only slot of a strong kind, if it is required."""
     strong = [slot for slot in slots if slot.kind in STRONG]
     return strong[0] if len(strong) == 1 and strong[0].required else None
 
@@ -425,7 +425,7 @@ def fill(tool: ToolSpec, text: str, context: MessageContext) -> PartialCall:
 
 
 class _ArgumentFiller:
-    """The work on one filling: what was found, and what of it is already used."""
+    """Fills one tool's arguments: the values of the message, and which are already used."""
 
     def __init__(self, tool: ToolSpec, text: str, context: MessageContext) -> None:
         self.tool = tool
@@ -474,7 +474,7 @@ class _ArgumentFiller:
             if str(found.value) not in seen | {str(other.value) for other in fit[:at]}
         )
 
-    # What names the argument: "max_count: 5", "timezone=Asia/Tokyo", "limit of 5".
+    # Named arguments: "max_count: 5", "timezone=Asia/Tokyo", "limit of 5".
 
     def _named(self, slot: ParameterSlot) -> Any:
         name = r"[ _-]?".join(map(re.escape, slot.words)) or re.escape(slot.name)
@@ -485,7 +485,7 @@ class _ArgumentFiller:
         return self._written_at(slot, match.end()) if match else UNSET
 
     def _written_at(self, slot: ParameterSlot, at: int) -> Any:
-        """Return the value that is written at a place: JSON, a quote, something typed, a word."""
+        """Return the value at a position: JSON, a quote, a typed value or a word."""
         if self.text[at : at + 1] in ("[", "{"):
             try:
                 value, end = json.JSONDecoder().raw_decode(self.text, at)
@@ -501,7 +501,7 @@ class _ArgumentFiller:
                 return self._take(found, value)
         return UNSET
 
-    # What has the right form.
+    # Values of the right form.
 
     def _by_kind(self, slot: ParameterSlot) -> Any:
         if slot.choices or slot.kind == "choice":
@@ -524,13 +524,13 @@ class _ArgumentFiller:
             pointing = [found for found in fit if self._role(found) == slot.role]
             rivals = [s for s in self.slots if s.kind == slot.kind and s.name != slot.name]
             if not pointing and any(rival.name not in self.arguments for rival in rivals):
-                # Two slots and no word that says which way: in the order of the message.
+                # Two slots and no preposition: use the order of the message.
                 pointing = [found for found in fit if not self._role(found)]
             fit = pointing or ([] if len(fit) < 2 and rivals and slot.role == "source" else fit)
         return self._take(fit[0]) if fit else UNSET
 
     def _role(self, found: ExtractedValue) -> str:
-        """Return which way a value points: `from X`, `to Y`, and `14:30 in X` is where from."""
+        """Return "source" after `from` or a time (`14:30 in X`), "target" after `to`, else ""."""
         for other in self.found:
             between = self.text[other.end : found.start]
             if other.kind in ("time", "datetime") and SAME_PLACE.fullmatch(between):
@@ -569,7 +569,7 @@ class _ArgumentFiller:
             kinds.add("number word")
         return self._first(slot, (found for found in self._unused() if found.kind in kinds))
 
-    # Optional arguments only when something says so.
+    # Optional arguments, only if the message mentions them.
 
     def _if_said(self, slot: ParameterSlot) -> Any:
         if slot.choices:
@@ -600,7 +600,7 @@ class _ArgumentFiller:
             rest = find_remaining_text(self.text, slot, self.tool.name, taken)
             value = self._first_word([rest] if rest else [])
             if rest and slot.kind == "place":
-                # The city that is meant is found as the time zone named after it, too.
+                # A city is also extracted as a time zone, so mark that as used.
                 self.taken += [f for f in self.found if f.kind == "timezone" and f.overlaps(*rest)]
         return [value] if slot.kind == "array" and value is not UNSET else value
 
@@ -610,7 +610,7 @@ class _ArgumentFiller:
                 return self._take(ExtractedValue("word", self.text[start:end], start, end))
         return UNSET
 
-    # What isn't said here but known.
+    # Values from the conversation and the schema.
 
     def _known(self, slot: ParameterSlot) -> Any:
         used = self.context.used.get(slot.name, UNSET)
@@ -658,13 +658,13 @@ class _ArgumentFiller:
 
 
 def _rank_slot(slot: ParameterSlot) -> int:
-    """Order slots so that kinds which could be mistaken for others come last."""
+    """Rank slots so that ambiguous kinds come last."""
     return {"number": 1, "array": 2, "boolean": 3}.get(slot.kind, 0)
 
 
 def _select_lone_text(
     required: list[ParameterSlot], optional: list[ParameterSlot]
 ) -> list[ParameterSlot]:
-    """Return the one text of a tool that requires nothing, as a search often declares it."""
+    """Return the only text slot of a tool without required slots, as of many search tools."""
     texts = [slot for slot in optional if slot.kind == "text"]
     return texts if not required and len(texts) == 1 else []

@@ -1,7 +1,7 @@
-"""Tool that fits a message.
+"""Find the tool that matches a message.
 
-The words are weighed as BM25 does, over name, description and parameters, and the score is made
-relative, so that "nothing fits" is an answer: a few shared words in a long message aren't enough.
+Words are weighted as in BM25 over name, description and parameters. The score is relative to the
+message, so that a few shared words in a long message don't match.
 """
 
 import math
@@ -34,13 +34,13 @@ SYNONYM_WEIGHT = 0.7
 SHORTLIST = 12  # tools whose arguments are tried
 MAX_BY_VALUES = 60  # the same, where no word points to any
 
-ENOUGH_ALONE = 0.5  # of the message's words, when no value of it found a place
+ENOUGH_ALONE = 0.5  # share of the message's words, if none of its values was used
 ENOUGH_WITH_VALUES = 0.2
 ENOUGH_TO_CALL = 0.2  # a score
 ENOUGH_TO_ASK = 0.3
 MISSING_PENALTY = 0.75
 UNSAID_PENALTY = 0.6
-DEED_BONUS = 0.15  # for saying what the tool does: the last word of its name
+DEED_BONUS = 0.15  # for the tool's verb in the message
 VALUES_BONUS = 0.35
 PHRASE_BONUS = 0.2
 MAX_UNKNOWN = 2  # words beside a URL: "summarise https://…"
@@ -50,21 +50,21 @@ CLOSE = 0.85  # of the best score: too near to ask for more, or to go by values 
 
 @dataclass(frozen=True)
 class ToolCandidate:
-    """A tool that could be meant, its arguments as far as they were found, and how well it fits."""
+    """A matching tool with its arguments and score."""
 
     filling: PartialCall
     score: float
     convincing: bool
-    by_words: bool  # not only because it could take a value of the message
+    by_words: bool  # not only by values
 
     @property
     def ready(self) -> bool:
-        """Tell whether it can be called as it is."""
+        """Whether it can be called without asking."""
         return self.convincing and not self.filling.missing
 
 
 class ToolTermIndex:
-    """The words of all the tools that may be called."""
+    """Index of the terms of all available tools."""
 
     def __init__(self, tools: Sequence[ToolSpec]) -> None:
         self.tools = tools
@@ -72,12 +72,12 @@ class ToolTermIndex:
         self.frequency = Counter(term for document in self.documents.values() for term in document)
 
     def rarity(self, term: str) -> float:
-        """Return BM25's inverse document frequency of a word or of what it may stand for."""
+        """Return BM25's inverse document frequency of a term or its synonyms."""
         frequency = max(self.frequency[other] for other in (term, *list_synonyms(term)))
         return math.log1p((len(self.tools) - frequency + 0.5) / (frequency + 0.5))
 
     def match(self, term: str, tool: ToolSpec) -> float:
-        """Return how much of a tool a word says: 0 to nearly 1."""
+        """Return how well a term matches a tool: 0 to nearly 1."""
         document = self.documents[tool.name]
         direct = document.get(term, 0.0)
         other = max((document.get(word, 0.0) for word in list_synonyms(term)), default=0.0)
@@ -85,13 +85,13 @@ class ToolTermIndex:
         return weight / (weight + SATURATION)
 
     def points_to(self, term: str, tool: ToolSpec) -> bool:
-        """Tell whether a word is more than an aside in a tool's definition."""
+        """Tell whether a term is significant in a tool's definition."""
         document = self.documents[tool.name]
         said = max(document.get(word, 0.0) for word in (term, *list_synonyms(term)))
         return term not in WEAK_STEMS and said >= PARAMETER
 
     def candidates(self, text: str, context: MessageContext) -> list[ToolCandidate]:
-        """Return the tools that could be meant, the best first; empty when nothing fits."""
+        """Return the matching tools, the best first."""
         query = _MessageQuery(text, self)
         shared = {tool.name: query.shared(tool, query.terms) for tool in self.tools}
         ranked = sorted(self.tools, key=lambda tool: (-shared[tool.name], tool.name))
@@ -105,7 +105,7 @@ class ToolTermIndex:
         )
 
     def best(self, text: str, context: MessageContext) -> ToolCandidate | None:
-        """Return the tool that is meant; None when none is or two are equally likely."""
+        """Return the best match; None if there is none or several are equally likely."""
         found = [each for each in self.candidates(text, context) if each.convincing]
         if not found:
             return None
@@ -118,14 +118,14 @@ class ToolTermIndex:
 
 
 class _MessageQuery:
-    """A message as terms, against the words of all the tools."""
+    """A message's terms, to compare with the tools'."""
 
     def __init__(self, text: str, index: ToolTermIndex) -> None:
         self.index = index
         self.text = text
         found = extract_values(text)
         self.values = sum(value.kind in STRONG for value in found)
-        # Not what stands in an address or a quotation: it is about something else.
+        # Words inside URLs, paths or quotes don't describe the tool.
         self.apart = [f for f in found if f.kind in APART]
         self.terms = self._terms(self.apart)
         self.asking = not ASKING.isdisjoint(split_words(text)[:1])
@@ -137,14 +137,14 @@ class _MessageQuery:
         return extract_content_stems("".join(plain))
 
     def shared(self, tool: ToolSpec, terms: Sequence[str]) -> float:
-        """Return how much of the words' meaning is in a tool's definition: 0 to 1."""
+        """Return the weighted share of terms that a tool's definition covers: 0 to 1."""
         weights = {term: self._weight(term) for term in terms}
         matched = sum(weight * self.index.match(term, tool) for term, weight in weights.items())
         return matched / sum(weights.values()) if weights else 0.0
 
     def candidate(self, filling: PartialCall) -> ToolCandidate:
         tool = filling.tool
-        # Free text that went into an argument isn't about tools either.
+        # Free text used as an argument doesn't describe the tool either.
         terms = self._terms([*self.apart, *(f for f in filling.taken if f.kind == "word")])
         score = self.shared(tool, terms)
         if not set(pairwise(terms)).isdisjoint(pairwise(to_stems(tool.name))):
@@ -165,7 +165,7 @@ class _MessageQuery:
         return ToolCandidate(filling, score, score >= enough and fits, by_words)
 
     def _taken_up(self, filling: PartialCall, terms: Sequence[str]) -> bool:
-        """Tell whether the values alone point to a tool: all have a place, little else is said."""
+        """Tell whether the values alone identify a tool: all are used, with few other words."""
         unknown = sum(term not in WEAK_STEMS for term in terms)
         addressed = any(found.kind == "url" for found in filling.taken)
         all_taken = 0 < filling.strong == self.values and not filling.missing
@@ -176,7 +176,7 @@ class _MessageQuery:
 
 
 def _is_covered(filling: PartialCall, terms: Sequence[str], matched: Sequence[str]) -> bool:
-    """Tell whether enough of what was said is about the tool."""
+    """Tell whether enough of the message's terms match the tool."""
     of_all = sum(WEAK_WEIGHT if term in WEAK_STEMS else 1.0 for term in set(terms))
     of_these = sum(WEAK_WEIGHT if term in WEAK_STEMS else 1.0 for term in set(matched))
     told = any(found.kind != "word" for found in filling.taken)
@@ -184,7 +184,7 @@ def _is_covered(filling: PartialCall, terms: Sequence[str], matched: Sequence[st
 
 
 def _is_verb_missing(verbs: frozenset[str], tool: ToolSpec, terms: Sequence[str]) -> bool:
-    """Tell whether the tool's name says to do such a thing and the message doesn't."""
+    """Tell whether the tool's name has one of the verbs and the message doesn't."""
     named = verbs.intersection(to_stems(tool.name))
     said = {*terms, *(other for term in terms for other in list_synonyms(term))}
     return bool(named) and named.isdisjoint(said)
@@ -208,7 +208,7 @@ def _extract_prose(schema: object) -> str:
 
 @lru_cache(maxsize=2_000)
 def _build_document(key: tuple[str, str, tuple[tuple[str, str], ...]]) -> dict[str, float]:
-    """Return the terms of a tool, each with the weight of where it stands."""
+    """Return the terms of a tool, weighted by where they occur."""
     name, description, parameters = key
     weights: defaultdict[str, float] = defaultdict(float)
     places = [(name, NAME), (description, DESCRIPTION)]

@@ -1,10 +1,10 @@
-"""Offline model: plan, typed commands.
+"""The offline model: plans calls for messages, and parses typed commands.
 
-It makes a fresh installation useful without a network or a key, and it never pretends: it says
-that it isn't a language model. A turn either calls tools or tells what the last calls gave.
+It makes a new installation usable without a network or a key, and always says that it isn't a
+language model. A turn either calls tools or shows the last results.
 
-They run as they stand, several of them side by side. The JSON may go over several lines; a tool's
-own name is enough where only one tool has it.
+Typed commands run as written, several at once. Their JSON may span lines; a tool's own name is
+enough if it is unique.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ JOINTS = re.compile(r",?\s+and\s+|,\s+", re.I)
 
 @dataclass(frozen=True)
 class OfflinePlan:
-    """What to do about a message: calls, or a filling with something missing, or tools to offer."""
+    """What to do with a message: calls, a question about missing arguments, or suggested tools."""
 
     calls: tuple[Call, ...] = ()
     question: PartialCall | None = None
@@ -59,7 +59,7 @@ class OfflinePlan:
 
 @dataclass(frozen=True)
 class MissingArguments:
-    """A question of the turn before: the tool, what was known, and what was missing."""
+    """The previous turn's question: the tool, its known arguments and the missing ones."""
 
     tool: str
     arguments: dict[str, Any]
@@ -69,7 +69,7 @@ class MissingArguments:
 def plan(
     text: str, index: ToolTermIndex, context: MessageContext, asked: MissingArguments | None = None
 ) -> OfflinePlan:
-    """Return what to do about a message in words."""
+    """Return the plan for a message in natural language."""
     whole = index.best(text, context)
     if asked is not None and not (whole is not None and whole.ready and whole.by_words):
         answered = _parse_answer(asked, text, index, context)
@@ -86,14 +86,14 @@ def plan(
 
 
 def build_plan(filling: PartialCall) -> OfflinePlan:
-    """Return the calls that a filling stands for, or it as a question."""
+    """Return a plan with the calls, or with a question if arguments are missing."""
     if filling.missing:
         return OfflinePlan(question=filling)
     return OfflinePlan(calls=tuple(_expand_calls(filling))[:MAX_CALLS])
 
 
 def _expand_calls(filling: PartialCall) -> Iterator[Call]:
-    """Yield one call for each value of the one thing asked for, unless a call does harm."""
+    """Yield the call and one for each alternative value; only the first for a harmful tool."""
     yield filling.tool.name, filling.arguments
     slot = filling.lone
     if slot is not None and HARMFUL_STEMS.isdisjoint(to_stems(filling.tool.name)):
@@ -108,7 +108,7 @@ def _is_in(start: int, filling: PartialCall) -> bool:
 def _parse_answer(
     asked: MissingArguments, text: str, index: ToolTermIndex, context: MessageContext
 ) -> OfflinePlan | None:
-    """Take the message as the answer to a question, if it is one."""
+    """Return the plan if the message answers the previous question; else None."""
     tool = next((tool for tool in index.tools if tool.name == asked.tool), None)
     if tool is None:
         return None
@@ -117,7 +117,7 @@ def _parse_answer(
     missing = [name for name in asked.missing if name not in new]
     for slot in filling.slots:
         if missing == [slot.name] and not new:
-            # The answer to one question is the answer, whatever its form.
+            # With one missing argument, the whole message is its value.
             value = convert_value(slot, text.strip().strip("\"'`"))
             if value is not UNSET:
                 new, missing = {slot.name: value}, []
@@ -128,13 +128,13 @@ def _parse_answer(
 
 
 class _MessageParts:
-    """A message taken apart: each part has to be a ready call, or there are no parts."""
+    """Splits a message into parts that are each a ready call."""
 
     def __init__(
         self, index: ToolTermIndex, context: MessageContext, text: str, whole: ToolCandidate | None
     ) -> None:
         self.index = index
-        # What one part leaves out, another may say: "git status and git log of /repo".
+        # A part may omit what another one says: "git status and git log of /repo".
         recent = frozenset({whole.filling.tool.name}) if whole else context.recent
         self.context = replace(context, earlier=(text, *context.earlier), recent=recent)
         self.text = text
@@ -149,7 +149,7 @@ class _MessageParts:
         return distinct if len(distinct) > 1 else None
 
     def says_more_than(self, whole: ToolCandidate) -> bool:
-        """Tell whether the parts say more together than the message as one."""
+        """Tell whether the parts use more of the message than the single call."""
         told = [f for f in extract_values(self.text) if f.kind in STRONG or f.kind == "quoted"]
         if not all(_is_in(found.start, whole.filling) for found in told):
             return True
@@ -200,7 +200,7 @@ MAX_COMMANDS = 50
 
 @dataclass(frozen=True)
 class Command:
-    """A typed line: a tool with its arguments, or with words that should become arguments."""
+    """A typed command: a tool with its arguments, or with text to fill them from."""
 
     name: str
     arguments: dict[str, Any] | None
@@ -209,13 +209,13 @@ class Command:
 
 
 class CommandSyntaxError(ValueError):
-    """A line that can't be run as it stands; the text says where and why."""
+    """A command that can't be parsed; the message says where and why."""
 
 
 def parse_commands(text: str, names: Sequence[str]) -> list[Command]:
-    """Return the commands of a message, in order; empty when it holds none.
+    """Return the commands of a message, in order; empty if there are none.
 
-    Raises Mistyped when one of them is broken: then none should run.
+    Raises `CommandSyntaxError` if any is invalid; then none should run.
     """
     found: list[Command] = []
     at = 0
@@ -231,7 +231,7 @@ def parse_commands(text: str, names: Sequence[str]) -> list[Command]:
 
 
 def find_tool_name(name: str, names: Sequence[str]) -> str:
-    """Return the tool that a typed name means: itself, or the only one that ends in it."""
+    """Return the tool of a typed name: an exact match, else the only one that ends in it."""
     if name in names:
         return name
     plain = re.sub(r"\W", "_", name)
@@ -240,7 +240,7 @@ def find_tool_name(name: str, names: Sequence[str]) -> str:
 
 
 def close_to(name: str, names: Sequence[str]) -> list[str]:
-    """Return the tools whose names are nearly this one, the nearest first."""
+    """Return the tools with similar names, the most similar first."""
     own = {other.rpartition("_")[2]: other for other in names}
     near = get_close_matches(name, names, n=3, cutoff=0.75)
     return near or [own[match] for match in get_close_matches(name, own, n=3, cutoff=0.75)]
@@ -304,7 +304,7 @@ CANCEL = re.compile(
 
 @dataclass
 class OfflineAnswer:
-    """What a turn says and calls; `asked` is remembered until the next turn."""
+    """A turn's text and calls; `missing_arguments` is kept until the next turn."""
 
     text: str = ""
     calls: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
@@ -324,7 +324,7 @@ class OfflineModel:
         on_text: OnText | None = None,
     ) -> ModelReply:
         """Answer from the conversation; the text is streamed in pieces."""
-        # Reading hundreds of definitions takes longer than the loop may be held.
+        # Hundreds of definitions would block the event loop.
         reply = await asyncio.to_thread(_reply, messages, instructions, tuple(tools), max_tokens)
         if on_text is not None:
             for piece in split_text(reply.text):
@@ -333,7 +333,7 @@ class OfflineModel:
 
 
 def split_text(text: str) -> Iterator[str]:
-    """Yield a text in pieces that end between words; together they are the text."""
+    """Yield a text in pieces that end between words."""
     piece = ""
     for word in re.findall(r"\s*\S+|\s+$", text):
         if piece and len(piece) + len(word) > CHUNK:
@@ -388,7 +388,7 @@ def _render_result_reply(
 def _to_words(
     said: str, before: Sequence[Message], instructions: str, tools: tuple[ToolSpec, ...]
 ) -> OfflineAnswer:
-    """Answer what a person wrote: typed lines run as they stand, else a tool is looked for."""
+    """Answer a user's text: run typed commands, else find a matching tool."""
     notices = replies.parse_notices(instructions)
     try:
         commands = parse_commands(said, [tool.name for tool in tools])
@@ -453,7 +453,7 @@ def _build_context(before: Sequence[Message], instructions: str) -> MessageConte
 
 
 def _find_missing_arguments(before: Sequence[Message]) -> MissingArguments | None:
-    """Return the question that the last turn ended with."""
+    """Return the question of the last turn, if any."""
     asked = before[-1].get("asked") if before else None
     if not asked:
         return None
@@ -494,5 +494,5 @@ def _reply(
 
 
 def _count_answer_tokens(text: str, calls: Sequence[ToolCall]) -> int:
-    """Return how many tokens an answer counts as."""
+    """Return the token count of an answer."""
     return count_tokens(text) + sum(count_tokens(call.name + call.raw_arguments) for call in calls)

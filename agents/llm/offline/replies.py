@@ -1,7 +1,7 @@
-"""What the offline model says.
+"""Texts of the offline model.
 
-Results come from servers and are shown as theirs: text in a fence, values of JSON as plain lines,
-errors as errors. Nothing is summarised, because nothing here understands it.
+Results of servers are shown as they are: text in a code block, JSON as a list, errors as errors.
+Nothing is summarized.
 """
 
 import json
@@ -62,7 +62,7 @@ SAMPLES = {
 
 
 def render_results(calls: Sequence[Message], results: Sequence[Message]) -> str:
-    """Return what the calls of a turn gave, in their order."""
+    """Return the results of a turn's calls, in order."""
     said = {call["id"]: call for call in calls}
     return "\n\n".join(
         _render_result(said.get(result["call_id"], {}), result) for result in results
@@ -70,7 +70,7 @@ def render_results(calls: Sequence[Message], results: Sequence[Message]) -> str:
 
 
 def render_question(filling: PartialCall) -> str:
-    """Return which arguments are missing, and the line to type instead."""
+    """Return the question for missing arguments, with the command to type."""
     names = _join_names(f"`{name}`" for name in filling.missing)
     what = _extract_first_sentence(filling.tool.description)
     return (
@@ -81,7 +81,7 @@ def render_question(filling: PartialCall) -> str:
 
 
 def render_introduction(tools: Sequence[ToolSpec], notices: Sequence[str]) -> str:
-    """Return what this model is, what it can be asked, and what isn't available."""
+    """Return an introduction with the tools and what is unavailable."""
     parts = [WHAT_I_AM]
     if tools:
         parts += [HOW_TO_TYPE.format(example=render_command(tools[0], {})), render_tools(tools)]
@@ -93,7 +93,7 @@ def render_introduction(tools: Sequence[ToolSpec], notices: Sequence[str]) -> st
 def render_no_match(
     tools: Sequence[ToolSpec], nearby: Sequence[ToolSpec], notices: Sequence[str]
 ) -> str:
-    """Return that no tool was picked, and which could be meant."""
+    """Return that no tool was selected, with similar ones."""
     if not tools:
         return render_introduction(tools, notices)
     if nearby:
@@ -104,7 +104,7 @@ def render_no_match(
 
 
 def render_tools(tools: Sequence[ToolSpec], word: str = "", limit: int = LISTED) -> str:
-    """Return a list of tools with a sentence each; with a word, those about it."""
+    """Return a list of tools with a sentence each; `word` filters them."""
     kept = [tool for tool in tools if word.lower() in f"{tool.name} {tool.description}".lower()]
     if not kept:
         return f"No tool is about `{word}`." if word else NO_TOOLS
@@ -115,7 +115,7 @@ def render_tools(tools: Sequence[ToolSpec], word: str = "", limit: int = LISTED)
 
 
 def render_command(tool: ToolSpec, known: dict[str, Any]) -> str:
-    """Return the line that calls a tool, with samples where nothing is known."""
+    """Return the command that calls a tool, with sample values for unknown arguments."""
     arguments = {
         slot.name: known.get(slot.name, build_sample(slot))
         for slot in parse_slots(tool.parameters)
@@ -125,7 +125,7 @@ def render_command(tool: ToolSpec, known: dict[str, Any]) -> str:
 
 
 def build_sample(slot: ParameterSlot) -> Any:
-    """Return a value of the kind that a slot takes, to be replaced by the reader."""
+    """Return a sample value for a slot."""
     if slot.choices:
         return slot.choices[0]
     if slot.default is not UNSET:
@@ -136,10 +136,10 @@ def build_sample(slot: ParameterSlot) -> Any:
 
 
 def parse_notices(instructions: str) -> list[str]:
-    """Return what the instructions say about tools and servers that can't be used.
+    """Return the instructions' lines on unavailable tools and servers.
 
-    Only under a heading about them. What stands below a heading or a line that says so, belongs
-    to it: `### Disabled tools` and the names that follow.
+    Only sections with a heading about tools are read. Items below a heading or line that says
+    "disabled" (or similar) count too: `### Disabled tools` and the names that follow.
     """
     found: list[str] = []
     about_tools = False
@@ -161,7 +161,7 @@ def parse_notices(instructions: str) -> list[str]:
 
 
 def filter_failures(notices: Sequence[str]) -> list[str]:
-    """Return the notices of what failed, without those of what somebody switched off."""
+    """Return the notices on failures, without those on disabled tools."""
     return [notice for notice in notices if not SWITCHED_OFF.search(notice)]
 
 
@@ -173,7 +173,7 @@ def _format_notices(notices: Sequence[str]) -> list[str]:
 
 
 def render_unavailable(notices: Sequence[str]) -> str:
-    """Return what can't be used now, as a paragraph to append; empty when all can."""
+    """Return a paragraph on what is unavailable; empty if nothing is."""
     return "".join(_format_notices(notices))
 
 
@@ -227,7 +227,7 @@ def _render_bounded_lines(value: Any) -> str:
 
 
 def _render_lines(value: Any, depth: int) -> Iterator[str]:
-    """Yield JSON as an indented list; what is small stays on one line."""
+    """Yield JSON as an indented list; small values stay on one line."""
     pairs = value.items() if isinstance(value, dict) else ((None, item) for item in value)
     for key, item in pairs:
         label = "" if key is None else f"{_escape_markup(str(key).replace('_', ' '))}: "
@@ -258,7 +258,7 @@ def _format_value(value: Any) -> str:
 
 
 def _escape_markup(text: str) -> str:
-    """Return a server's text so that no markup in it takes effect."""
+    """Escape a server's text so that its markup has no effect."""
     if not MARKUP.search(text):
         return text
     text = " ".join(text.split())

@@ -1,7 +1,7 @@
-"""Words, values and time zones in text.
+"""Extract words, values and time zones from text.
 
-Each find has a kind and a place in the text. Strong kinds can hardly be anything else: a message
-that holds one is most likely about a tool that takes one.
+Each value has a kind and a span. Strong kinds are unambiguous: a message with such a value is most
+likely about a tool that takes one.
 """
 
 import re
@@ -16,7 +16,7 @@ CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
 def split_word_list(text: str) -> frozenset[str]:
-    """Return the words that a table lists, separated by spaces."""
+    """Return the words of a space-separated list."""
     return frozenset(text.split())
 
 
@@ -29,19 +29,19 @@ STOP = split_word_list(
     "want need like tell via using whether e g last first latest recent newest top everything "
     "anything nothing something"
 )
-# They say that something is wanted, hardly what.
+# Words that say little about which tool is meant.
 WEAK = split_word_list("show give get print display make run use call tool mcp see")
-# A tool named so is picked only by somebody who says so.
+# A tool with such a verb is only selected if the message has it too.
 HARMFUL = split_word_list(
     "delete remove drop destroy reset kill purge truncate terminate revoke erase wipe uninstall "
     "disable cancel stop"
 )
-# A tool named so changes something; it is picked less easily by who doesn't say so.
+# A tool with such a verb scores lower if the message doesn't have it.
 CHANGING = split_word_list(
     "add apply commit create edit insert merge move post publish push put rename send set submit "
     "update upload write"
 )
-# A message that begins so wants to know something: "show commits" is not "commit".
+# A message that starts so is a question: "show commits" is not "commit".
 ASKING = split_word_list(
     "show give get print display see view list read what whats which who when where how is are"
 )
@@ -77,12 +77,12 @@ SYNONYMS = {
 
 
 def split_words(text: str) -> list[str]:
-    """Return the words of a text or an identifier, lowered: `getCurrent_time` is three."""
+    """Return the words of a text or identifier in lower case: `getCurrent_time` is three."""
     return [word.lower() for word in WORD.findall(CAMEL.sub(" ", text.replace("'", "")))]
 
 
 def to_stem(word: str) -> str:
-    """Return a word without the endings that grammar gave it."""
+    """Return a word without its inflectional ending."""
     if len(word) > 4:
         if word.endswith("ies"):
             return word[:-3] + "y"
@@ -103,12 +103,12 @@ def to_stems(text: str) -> list[str]:
 
 
 def extract_content_stems(text: str) -> list[str]:
-    """Return the stems of the words that carry meaning, in order."""
+    """Return the stems of the words that aren't stop words, in order."""
     return [to_stem(word) for word in split_words(text) if word not in STOP]
 
 
 def list_synonyms(term: str) -> Iterable[str]:
-    """Return what else could have been said for a stem."""
+    """Return the synonyms of a stem."""
     return BY_STEM.get(term, ())
 
 
@@ -121,14 +121,14 @@ HARMFUL_STEMS = frozenset(to_stem(word) for word in HARMFUL)
 
 
 REGIONS = split_word_list("Africa America Asia Atlantic Australia Europe Indian Pacific")
-# Names of zones that are words in a sentence more often than places.
+# Zone names that are more often ordinary words than places.
 NOT_PLACES = split_word_list(
     "act center christmas easter jersey lhi midway north nsw reunion south wake west"
 )
 COUNTRIES = split_word_list(
     "Cuba Egypt Iceland Iran Israel Jamaica Japan Libya Poland Portugal Singapore Turkey"
 )
-# Cities that no zone is named after, by the zone that they keep.
+# Cities without a zone of their own name, by zone.
 CITIES = {
     "America/Chicago": "austin dallas houston",
     "America/Los_Angeles": "san_francisco san_diego seattle portland las_vegas california",
@@ -166,7 +166,7 @@ NAME = re.compile(r"(?<![\w/.:~-])[A-Za-z]+(?:/[A-Za-z0-9+-]+(?:_[A-Za-z0-9+-]+)
 
 
 def extract_time_zones(text: str) -> list[tuple[int, int, str]]:
-    """Return (start, end, zone) of every zone that a text names, in order."""
+    """Return (start, end, zone) of each time zone named in a text, in order."""
     found = [
         (match.start(), match.end(), _build_zone_names()[match.group().lower()])
         for match in NAME.finditer(text)
@@ -200,7 +200,7 @@ def _build_places() -> dict[str, str]:
 
 
 def _extract_places(text: str) -> Iterator[tuple[int, int, str]]:
-    """Yield each place by its longest name: `New York`, not `York`."""
+    """Yield each place with its longest name: `New York`, not `York`."""
     spans = [match.span() for match in PLACE_WORD.finditer(text)]
     done = 0
     for first, (start, _) in enumerate(spans):
@@ -220,7 +220,7 @@ def _normalize_place(place: str) -> str:
 
 
 STRONG = split_word_list("url email uuid datetime date time timezone path revision")
-MAX_TEXT = 4_096  # characters that are looked through; what is longer is a paste, not a wish
+MAX_TEXT = 4_096  # characters that are analyzed; longer messages contain pasted text
 
 QUOTED = re.compile(r'"([^"\n]*)"|“([^”\n]*)”|«([^»\n]*)»|`([^`\n]+)`|(?<!\w)\'([^\'\n]+)\'(?!\w)')
 EXTENSIONS = (
@@ -248,7 +248,7 @@ PATTERNS: tuple[tuple[str, re.Pattern[str]], ...] = (
             re.I,
         ),
     ),
-    ("timezone", re.compile(r"(?!)")),  # found by name: see `_typed`
+    ("timezone", re.compile(r"(?!)")),  # found by name: see `_iterate_typed_values`
     (
         "path",
         re.compile(
@@ -280,7 +280,7 @@ NUMBER_WORD = re.compile(rf"\b(?:{'|'.join(NUMBER_WORDS)})\b", re.I)
 
 @dataclass(frozen=True)
 class ExtractedValue:
-    """A value found in a text, as it would be written in an argument."""
+    """A value extracted from a text, in the form of an argument."""
 
     kind: str
     value: Any
@@ -288,13 +288,13 @@ class ExtractedValue:
     end: int
 
     def overlaps(self, start: int, end: int) -> bool:
-        """Tell whether it shares a character with a stretch of the text."""
+        """Tell whether it overlaps a span of the text."""
         return self.start < end and start < self.end
 
 
 @lru_cache(maxsize=128)
 def extract_values(text: str) -> tuple[ExtractedValue, ...]:
-    """Return everything found in a text, by place; quotes also over what stands in them."""
+    """Return all values in a text, by position; quoted texts overlap the values in them."""
     text = text[:MAX_TEXT]
     typed: list[ExtractedValue] = []
     for found in _extract_typed_values(text):
@@ -323,7 +323,7 @@ def _extract_typed_values(text: str) -> Iterator[ExtractedValue]:
 
 
 def _parse_time(said: str) -> str:
-    """Return a time of day as HH:MM, or HH:MM:SS where seconds were said."""
+    """Return a time of day as HH:MM, or HH:MM:SS with seconds."""
     said = said.lower().replace(".", "").strip()
     if said in ("noon", "midnight"):
         return "12:00" if said == "noon" else "00:00"

@@ -1,1 +1,1 @@
-"""Model providers, one module for each; the registry loads them by name."""
+"""Model providers, one module each, loaded by the registry."""

@@ -1,4 +1,4 @@
-"""Anthropic's Messages API, and what speaks alike."""
+"""Anthropic's Messages API and compatible ones."""
 
 import asyncio
 from typing import Any
@@ -11,7 +11,7 @@ from pydantic_ai.providers.anthropic import AnthropicProvider
 from agents.llm.interface import ModelEndpointConfig
 from agents.llm.providers.transport import build_client, build_timeout
 
-# The schema of a tool goes out as its server wrote it.
+# Send tool schemas unchanged.
 PROFILE = AnthropicModelProfile(json_schema_transformer=None)
 
 
@@ -21,12 +21,12 @@ class AnthropicConnection:
     def __init__(self, endpoint: ModelEndpointConfig) -> None:
         self._client = AsyncAnthropic(
             base_url=endpoint.url,
-            api_key=endpoint.api_key or "none",  # without one it would look around by itself
+            api_key=endpoint.api_key or "none",  # without one the library searches the environment
             max_retries=0,
             open_telemetry=False,
             http_client=build_client(endpoint),
         )
-        # It reads ANTHROPIC_CUSTOM_HEADERS and would send them wherever a tenant says.
+        # Drop ANTHROPIC_CUSTOM_HEADERS, which would be sent to a tenant's URL.
         self._client._custom_headers = {}
 
     def model(self, endpoint: ModelEndpointConfig) -> AnthropicModel:
@@ -45,7 +45,7 @@ def connect(endpoint: ModelEndpointConfig, loop: asyncio.AbstractEventLoop) -> A
 
 
 def build_settings(endpoint: ModelEndpointConfig) -> dict[str, Any]:
-    """Return the library's settings of one request."""
+    """Return the library's settings for one request."""
     headers: dict[str, Any] = {"User-Agent": "bonobot"}
     if not endpoint.api_key:
         headers["X-Api-Key"] = Omit()

@@ -1,9 +1,8 @@
 """Amazon Bedrock over guarded HTTP.
 
-Amazon's library blocks a thread for each request and brings sockets of its own. Here the sockets
-are those of the guarded client on the loop; the thread only waits for them. What the library would
-find in the environment, in `~/.aws` or at the machine's metadata address is not looked at: a
-tenant's endpoint never works with the host's own credentials.
+Amazon's library blocks a thread per request and opens its own sockets. Here the thread only waits,
+and the guarded client on the event loop does the I/O. Credentials in the environment, in `~/.aws`
+and at the instance metadata address are ignored: a tenant's endpoint never uses the host's.
 """
 
 import asyncio
@@ -42,10 +41,10 @@ class GuardedBotoSession:
         self._http, self._timeout_s, self._loop = http, timeout_s, loop
 
     def send(self, request: AWSPreparedRequest) -> AWSResponse:
-        """Send one request from a thread; the answer's body is read when it is asked for."""
+        """Send one request from a thread; the response's body is read on demand."""
         answer = self.wait(self._send(request))
         if (mine := find_request_scope()) is not None:
-            # The request may end when nobody reads the answer yet, or just none of its pieces.
+            # The request may end while no read is pending, so close the response explicitly.
             mine.at_end(partial(self._let_go, answer))
         body = _BlockingBody(self, answer)
         return AWSResponse(request.url, answer.status_code, dict(answer.headers), body)
@@ -54,7 +53,7 @@ class GuardedBotoSession:
         """Do nothing: the client is closed on the loop."""
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the loop and wait for it in this thread."""
+        """Run a coroutine on the event loop and wait for it in this thread."""
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         mine = find_request_scope()
         if mine is None:
@@ -77,7 +76,7 @@ class GuardedBotoSession:
 
 
 class _BlockingBody:
-    """An answer's body as botocore reads it: blocking, in pieces."""
+    """A response body for botocore: blocking, in pieces."""
 
     def __init__(self, session: GuardedBotoSession, answer: httpx2.Response) -> None:
         self._session, self._answer = session, answer
@@ -93,7 +92,7 @@ class _BlockingBody:
         return b"".join(self.stream())
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Release the connection."""
         self._session.wait(self._answer.aclose())
 
     async def _next(self) -> bytes:
@@ -101,7 +100,7 @@ class _BlockingBody:
 
 
 class _EndpointSession(Session):
-    """A session that knows one endpoint's credentials, and nothing of where it runs."""
+    """A botocore session with one endpoint's credentials, isolated from the host."""
 
     def __init__(self, endpoint: ModelEndpointConfig) -> None:
         super().__init__()
@@ -114,7 +113,7 @@ class _EndpointSession(Session):
 
     @property
     def full_config(self) -> dict[str, Any]:
-        """Return what `~/.aws` says: nothing."""
+        """An empty configuration instead of that in `~/.aws`."""
         return {"profiles": {}}
 
     def get_credentials(self) -> Credentials | None:
@@ -130,12 +129,12 @@ class _EndpointSession(Session):
 
 @cache
 def _get_loader() -> Loader:
-    """Return what reads Amazon's descriptions of its services, each once for all clients."""
+    """Return the loader of service descriptions, shared by all clients."""
     return create_loader()
 
 
 def build_bedrock_client(endpoint: ModelEndpointConfig, session: GuardedBotoSession) -> BaseClient:
-    """Return Amazon's client for an endpoint; it retries nothing."""
+    """Return Amazon's client for an endpoint, without retries."""
     client = _EndpointSession(endpoint).create_client(
         "bedrock-runtime",
         region_name=endpoint.region,
@@ -154,7 +153,7 @@ def _decode_text(value: str | bytes) -> str:
     return value.decode("latin-1") if isinstance(value, bytes) else value
 
 
-# The schema of a tool goes out as its server wrote it.
+# Send tool schemas unchanged.
 PROFILE = BedrockModelProfile(json_schema_transformer=None)
 
 
@@ -182,5 +181,5 @@ def connect(endpoint: ModelEndpointConfig, loop: asyncio.AbstractEventLoop) -> B
 
 
 def build_settings(endpoint: ModelEndpointConfig) -> dict[str, Any]:
-    """Return the library's settings of one request."""
+    """Return the library's settings for one request."""
     return {}

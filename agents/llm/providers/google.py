@@ -1,7 +1,7 @@
-"""Gemini, Vertex AI, service accounts.
+"""Gemini and Vertex AI, with service accounts.
 
-Google's own library would do so over sockets of its own, and at the address that the tenant's JSON
-names; here it is always Google's, over the guarded client.
+Google's auth library would open its own sockets to the token URL in the tenant's JSON; here tokens
+always come from Google's URL, over the guarded client.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ WAIT_S = 60.0
 
 
 class GoogleServiceAccount(Credentials):
-    """Credentials of a service account's JSON; raises ModelError where it isn't one."""
+    """Credentials of a service account's JSON; raises `ModelError` if it is invalid."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class GoogleServiceAccount(Credentials):
         self._email, self._key = said["client_email"], said["private_key"]
 
     def refresh(self, request: Any) -> None:
-        """Get a new token; called in a thread. Raises ModelError."""
+        """Fetch a new token; called in a thread. Raises `ModelError`."""
         asyncio.run_coroutine_threadsafe(self._refresh(), self._loop).result(WAIT_S)
 
     async def _refresh(self) -> None:
@@ -73,7 +73,7 @@ class GoogleServiceAccount(Credentials):
             )
         said = answer.json()
         self.token = said["access_token"]
-        # Naive, as the library compares it.
+        # The library compares naive datetimes.
         expires = datetime.fromtimestamp(now + int(said.get("expires_in", VALID_S)), UTC)
         self.expiry = expires.replace(tzinfo=None)
 
@@ -98,7 +98,7 @@ def _build_error(why: str) -> ModelError:
     )
 
 
-# `agents.llm.tool_schemas` has written the schema in Google's words before it comes here.
+# `agents.llm.tool_schemas` has already converted the schemas.
 PROFILE = GoogleModelProfile(json_schema_transformer=None)
 
 
@@ -115,7 +115,7 @@ class GoogleConnection:
         self._client = Client(
             http_options=options, **_build_credentials(endpoint, self._http, loop)
         )
-        # GOOGLE_API_USE_MTLS_ENDPOINT of the process would send requests to another host.
+        # The variable GOOGLE_API_USE_MTLS_ENDPOINT would send requests to another host.
         self._client._api_client._async_httpx_use_mtls_endpoint = False
 
     def model(self, endpoint: ModelEndpointConfig) -> GoogleModel:
@@ -134,14 +134,14 @@ def connect(endpoint: ModelEndpointConfig, loop: asyncio.AbstractEventLoop) -> G
 
 
 def build_settings(endpoint: ModelEndpointConfig) -> dict[str, Any]:
-    """Return the library's settings of one request."""
+    """Return the library's settings for one request."""
     return {"timeout": endpoint.timeout_s, "extra_headers": {"User-Agent": "bonobot"}}
 
 
 def _build_credentials(
     endpoint: ModelEndpointConfig, http: httpx2.AsyncClient, loop: asyncio.AbstractEventLoop
 ) -> dict[str, Any]:
-    """Return who asks; each member is said, since what isn't is looked for in the environment."""
+    """Return the client's credentials, all set: the library reads others from the environment."""
     if endpoint.kind == "google":
         return {"vertexai": False, "api_key": endpoint.api_key or "none"}
     account = GoogleServiceAccount(endpoint, http, loop)

@@ -1,14 +1,13 @@
-"""OpenAI and alike; client and stream.
+"""OpenAI and compatible APIs, with a faster client and stream.
 
-The schema of a tool goes out byte for byte, and a stream that just ends has been cut, not finished.
+Tool schemas are sent unchanged, and a stream without a finish reason was cut off.
 
-A piece costs the model library a third of a millisecond, and a busy process finds many of them
-waiting. Nothing is waited for: what has come is read, put together and given.
+The model library takes 0.3 ms per stream event, so text events that have already arrived are merged
+into one, without waiting for more.
 
-Found by measuring (`benchmarks/bench_sessions.py`): the client walks through every message by every
-type that one may have to rename members that chat completions don't rename, and builds each piece
-of a stream member by member, however many have come. What goes out and what comes back are the
-same.
+The library's client also spends time on transforming request types, which chat completions don't
+need, and on building each event field by field (see `benchmarks/bench_sessions.py`). Both are
+skipped here; requests and replies stay the same.
 """
 
 import asyncio
@@ -44,16 +43,16 @@ from pydantic_ai.providers.openai_compatible import OpenAICompatibleProvider
 from agents.llm.interface import ModelEndpointConfig
 from agents.llm.providers.transport import build_client, build_timeout
 
-# Members of a delta that are text which goes on where the piece before it ended.
+# Text fields of a delta, which continue the previous event's.
 TEXTS = frozenset({"content", "reasoning", "reasoning_content"})
 _END = b"\n\n"
 _DATA = "data: "
 
 
 class ChunkStream(AsyncStream[ChatCompletionChunk]):
-    """The library's stream, which reads what has arrived in one go."""
+    """The library's stream, which reads all arrived events at once."""
 
-    # Private, so an upgrade may lose it: then pieces are read one by one, and nothing breaks.
+    # A private method: if an upgrade removes it, events are just read one by one.
     async def _iter_events(self) -> AsyncIterator[ServerSentEvent]:
         try:
             async for text in _read_complete_events(self.response.aiter_bytes()):
@@ -73,13 +72,13 @@ class ChunkStream(AsyncStream[ChatCompletionChunk]):
 
 
 async def _read_complete_events(received: AsyncIterator[bytes]) -> AsyncIterator[str]:
-    """Yield what has arrived, up to the end of an event."""
+    """Yield the received text up to the end of the last complete event."""
     waiting, half = bytearray(), False
     async for chunk in received:
         seen = max(0, len(waiting) - 2)
         waiting += chunk
         if b"\r" in chunk or half:
-            # Lines may end in other ways; a CR at the very end may be half of one.
+            # Normalize line endings; a CR at the end may be half of a CRLF.
             half = waiting.endswith(b"\r")
             ready = bytes(waiting).removesuffix(b"\r")
             waiting[:] = ready.replace(b"\r\n", b"\n").replace(b"\r", b"\n") + b"\r" * half
@@ -93,20 +92,20 @@ async def _read_complete_events(received: AsyncIterator[bytes]) -> AsyncIterator
 
 
 class ParsedEvent(ServerSentEvent):
-    """An event whose data was read already."""
+    """An event whose data is already parsed."""
 
     def __init__(self, known: dict[str, Any]) -> None:
-        """Take what the data says."""
+        """Create an event with parsed data."""
         super().__init__()
         self._known = known
 
     def json(self) -> Any:
-        """Return what the data says."""
+        """Return the parsed data."""
         return self._known
 
 
 def merge_text_events(events: Iterator[ServerSentEvent]) -> Iterator[ServerSentEvent]:
-    """Yield events, those that only carry text on as one; every other one as it came."""
+    """Yield events, with consecutive text events merged into one."""
     last: _TextChunk | None = None
     for event in events:
         piece = _parse_text_chunk(event)
@@ -124,7 +123,7 @@ def merge_text_events(events: Iterator[ServerSentEvent]) -> Iterator[ServerSentE
 
 @dataclass(slots=True)
 class _TextChunk:
-    """A chunk that carries nothing but text, which was taken out of its `delta`."""
+    """A chunk with only text, which was removed from its `delta`."""
 
     said: dict[str, Any]
     delta: dict[str, Any]
@@ -132,10 +131,10 @@ class _TextChunk:
     texts: list[str]
 
     def goes_on(self, other: "_TextChunk") -> bool:
-        """Tell whether another one differs from this in nothing but its text.
+        """Tell whether another chunk differs only in its text.
 
-        Blanks at the beginning and marks such as `<think>` stay alone: the model library knows
-        them by the piece that they come in.
+        Leading whitespace and tags such as `<think>` aren't merged: the model library expects them
+        in separate chunks.
         """
         return (
             self.name == other.name
@@ -146,7 +145,7 @@ class _TextChunk:
         )
 
     def event(self) -> ParsedEvent:
-        """Return the event of it, with its text put back."""
+        """Return the chunk's event, with its text restored."""
         self.delta[self.name] = "".join(self.texts)
         return ParsedEvent(self.said)
 
@@ -156,7 +155,7 @@ def _is_mark(text: str) -> bool:
 
 
 def _parse_text_chunk(event: ServerSentEvent) -> _TextChunk | None:
-    """Return an event as a piece of text; None for every other one."""
+    """Return an event as a text chunk; None for any other event."""
     if event.event or not event.data.startswith("{"):
         return None
     try:
@@ -169,7 +168,7 @@ def _parse_text_chunk(event: ServerSentEvent) -> _TextChunk | None:
             return None
         ((name, text),) = [(key, value) for key, value in delta.items() if value and key != "role"]
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
-        return None  # no piece of text, or one that the library says something about
+        return None  # not a text event, or an invalid one, which the library reports
     if name not in TEXTS or not isinstance(text, str):
         return None
     del delta[name]
@@ -182,9 +181,9 @@ _OF_THE_REQUEST = ("extra_headers", "extra_query", "extra_body", "timeout")
 
 
 class _FastCompletions(AsyncCompletions):
-    # The library has one signature for each form of the answer; here all are passed on.
+    # The library has an overload for each kind of answer; here all arguments are passed on.
     async def create(self, **asked: Any) -> Any:
-        """Ask; what is said goes out as it is given."""
+        """Send a request with the arguments unchanged."""
         said = {name: value for name, value in asked.items() if is_given(value)}
         options = make_request_options(
             **{name: said.pop(name) for name in _OF_THE_REQUEST if name in said},
@@ -211,7 +210,7 @@ class _FastOpenAI(AsyncOpenAI):
     def chat(self) -> _FastChat:
         return _FastChat(self)
 
-    # Private, so an upgrade may lose it: then pieces are built the slow way, and nothing breaks.
+    # A private method: if an upgrade removes it, chunks are just built more slowly.
     def _process_response_data(
         self, *, data: object, cast_to: type[T], response: httpx2.Response
     ) -> T:
@@ -219,19 +218,19 @@ class _FastOpenAI(AsyncOpenAI):
             try:
                 return cast(T, ChatCompletionChunk.model_validate(data))
             except ValidationError:
-                pass  # a provider with words of its own, which the library takes as they come
+                pass  # a provider's own fields, which the library accepts unvalidated
         return super()._process_response_data(data=data, cast_to=cast_to, response=response)
 
 
 class OpenAIClient(_FastOpenAI):
-    """A client of OpenAI and of what speaks alike."""
+    """A client of OpenAI and compatible APIs."""
 
 
 class AzureOpenAIClient(_FastOpenAI, AsyncAzureOpenAI):
-    """A client of Azure's deployments by dated version."""
+    """A client of Azure's deployments with a dated API version."""
 
 
-# What OpenAI itself calls `max_completion_tokens`, most others know as `max_tokens` only.
+# Hosts with `max_completion_tokens`; most others only support `max_tokens`.
 OPENAI_HOSTS = ("api.openai.com", ".openai.azure.com")
 
 
@@ -258,7 +257,7 @@ class OpenAIConnection:
         host = urlsplit(endpoint.url).hostname or endpoint.url
         if host == "api.openai.com" or endpoint.kind == "responses":
             return OpenAIProvider(openai_client=self._client)
-        # Knows which model families break chat-template tokens that a tool's result may carry.
+        # It escapes chat template tokens in tool results, for the model families that have them.
         return OpenAICompatibleProvider(host, openai_client=self._client)
 
 
@@ -277,20 +276,20 @@ def connect(endpoint: ModelEndpointConfig, loop: asyncio.AbstractEventLoop) -> O
 
 
 def build_settings(endpoint: ModelEndpointConfig) -> dict[str, Any]:
-    """Return the library's settings of one request."""
+    """Return the library's settings for one request."""
     headers: dict[str, Any] = {"User-Agent": "bonobot"}
     if not endpoint.api_key:
         headers["Authorization"] = Omit()
     found: dict[str, Any] = {"timeout": build_timeout(endpoint), "extra_headers": headers}
     if endpoint.kind == "responses":
-        # What the model thought comes back sealed with each answer: the provider need not keep it.
+        # Reasoning is returned encrypted with each answer, so the provider need not store it.
         found["openai_store"] = False
     return found
 
 
 def _build_client(endpoint: ModelEndpointConfig) -> AsyncOpenAI:
     common: dict[str, Any] = {
-        "api_key": endpoint.api_key or "none",  # it insists on one; `settings` leaves it out again
+        "api_key": endpoint.api_key or "none",  # required, `build_settings` omits it
         "max_retries": 0,
         "http_client": build_client(endpoint),
     }
@@ -305,10 +304,10 @@ def _build_client(endpoint: ModelEndpointConfig) -> AsyncOpenAI:
 
 
 def _clear_environment_values(client: AsyncOpenAI) -> AsyncOpenAI:
-    """Take back what it read from the environment by itself.
+    """Clear values that the client read from the environment.
 
     It would send OPENAI_ORG_ID, OPENAI_PROJECT_ID, OPENAI_ADMIN_KEY and OPENAI_CUSTOM_HEADERS to
-    whatever address a tenant names.
+    a tenant's URL.
     """
     client.organization = client.project = client.admin_api_key = None
     client._custom_headers = {}

@@ -1,7 +1,7 @@
-"""Provider kinds.
+"""Registry of model providers.
 
-Each offers `connect(endpoint, loop)` and `settings(endpoint)`. Their libraries are
-heavy and most are optional extras: nothing here imports them.
+Each provider module implements `ModelProvider`. Their libraries are heavy and mostly optional
+extras, so modules are imported on demand.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from typing import Any, Protocol, cast
 from agents.llm.interface import ModelEndpointConfig, ModelError
 from bonobot.core.i18n.messages import format_message
 
-# Of each kind: our module, what it imports, and the extra that brings it ("" is always there).
+# For each kind: our module, its library, and the extra that installs it ("": always installed).
 _KINDS = {
     "openai": ("openai", "openai", ""),
     "responses": ("openai", "openai", ""),
@@ -25,7 +25,7 @@ _KINDS = {
 
 
 class ModelProvider(Protocol):
-    """What a provider's module offers."""
+    """The interface of a provider's module."""
 
     def connect(
         self, endpoint: ModelEndpointConfig, loop: asyncio.AbstractEventLoop
@@ -34,12 +34,12 @@ class ModelProvider(Protocol):
         ...
 
     def build_settings(self, endpoint: ModelEndpointConfig) -> dict[str, Any]:
-        """Return the library's settings of one request."""
+        """Return the library's settings for one request."""
         ...
 
 
 class ProviderConnection(Protocol):
-    """A provider's client with the models that were asked through it."""
+    """A connection to a provider."""
 
     def model(self, endpoint: ModelEndpointConfig) -> Any:
         """Return the library's model for an endpoint."""
@@ -51,17 +51,17 @@ class ProviderConnection(Protocol):
 
 
 def find_missing_package(kind: str) -> str:
-    """Return what to install before a kind of endpoint can be used; "" where it is there."""
+    """Return the command that installs a kind's missing library; "" if it is installed."""
     _, library, extra = _KINDS.get(kind, ("", "", ""))
     try:
         found = not extra or importlib.util.find_spec(library) is not None
-    except ModuleNotFoundError:  # its parent package isn't there
+    except ModuleNotFoundError:  # its parent package is missing
         found = False
     return "" if found else f"pip install 'bonobot[{extra}]'"
 
 
 def get_provider(kind: str) -> ModelProvider:
-    """Load and return the provider of a kind of endpoint; raises ModelError `provider_missing`."""
+    """Import the provider of a kind of endpoint; raises `ModelError` (`provider_missing`)."""
     if remedy := find_missing_package(kind):
         raise ModelError(
             format_message(

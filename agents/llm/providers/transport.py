@@ -1,4 +1,4 @@
-"""Guarded HTTP client; cancel requests in threads."""
+"""Guarded HTTP clients, and cancellation of requests in threads."""
 
 import contextvars
 from collections.abc import Callable, Iterator
@@ -14,10 +14,10 @@ from bonobot.core.http.egress import build_guarded_client
 
 
 class RequestScope:
-    """What the threads of one request wait for; once it is over they wait for nothing more."""
+    """The futures that threads of one request wait for, canceled when the request ends."""
 
     def __init__(self) -> None:
-        """Begin with nothing."""
+        """Create an empty scope."""
         self._futures: set[Future[Any]] = set()
         self._closers: list[Callable[[], object]] = []
         self._is_over = False
@@ -25,7 +25,7 @@ class RequestScope:
 
     @contextmanager
     def waiting(self, future: Future[Any]) -> Iterator[None]:
-        """Note what a thread waits for; raises `CancelledError` where the request is over."""
+        """Track a future during the block; raises `CancelledError` if the request is over."""
         with self._lock:
             if not self._is_over:
                 self._futures.add(future)
@@ -39,7 +39,7 @@ class RequestScope:
                 self._futures.discard(future)
 
     def at_end(self, closer: Callable[[], object]) -> None:
-        """Have a function called when the request is over; at once where it is."""
+        """Add a function to call when the request ends; call it now if it is over."""
         with self._lock:
             if not self._is_over:
                 self._closers.append(closer)
@@ -47,7 +47,7 @@ class RequestScope:
             closer()
 
     def end(self) -> None:
-        """Cancel what is under way, and what a thread that is just between two waits begins."""
+        """Cancel all tracked futures, and any that are tracked later."""
         with self._lock:
             self._is_over = True
             futures, closers = list(self._futures), self._closers
@@ -64,7 +64,7 @@ _under_way: contextvars.ContextVar[RequestScope | None] = contextvars.ContextVar
 
 @contextmanager
 def cancel_on_exit() -> Iterator[None]:
-    """Cancel what is still under way at the end of the block."""
+    """Cancel the request's pending futures at the end of the block."""
     mine = RequestScope()
     token = _under_way.set(mine)
     try:
@@ -75,13 +75,13 @@ def cancel_on_exit() -> Iterator[None]:
 
 
 def find_request_scope() -> RequestScope | None:
-    """Return where to note what this request waits for; None outside of one."""
+    """Return the current request's scope; None outside of a request."""
     return _under_way.get()
 
 
 MAX_ANSWER = 16 * 1024 * 1024  # bytes; a streamed token costs some 250 on the wire
 CONNECT_S = 30.0
-# Requests to a model under way at once: each waits for seconds, and its session with it.
+# Concurrent requests to a model; each may take many seconds.
 MAX_CONNECTIONS = 500
 
 
@@ -96,5 +96,5 @@ def build_client(endpoint: ModelEndpointConfig) -> httpx2.AsyncClient:
 
 
 def build_timeout(endpoint: ModelEndpointConfig) -> httpx2.Timeout:
-    """Return how long the parts of a request may take."""
+    """Return the timeouts of a request."""
     return httpx2.Timeout(endpoint.timeout_s, connect=min(CONNECT_S, endpoint.timeout_s))

@@ -1,4 +1,4 @@
-"""The admin of people, organizations, tokens and whom is trusted: importing registers it."""
+"""Register the admin of users, organizations, tokens and issuers."""
 
 from bonobot.accounts.admin import (
     external_issuers,

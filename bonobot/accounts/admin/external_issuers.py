@@ -1,4 +1,4 @@
-"""External issuers of tokens."""
+"""Admin of external issuers."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ TRUST = ("any_type", "allow_private")
 
 
 class IssuerForm(forms.ModelForm):
-    """What is believed of an issuer's tokens, and what they may do at most."""
+    """The trust and limits of an issuer's tokens."""
 
     roles = forms.JSONField(
         label=_("Roles by value"),
@@ -65,7 +65,7 @@ class IssuerForm(forms.ModelForm):
         help_texts = {"calls_per_minute": _("Of each subject; empty: the usual limit.")}
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Show the lists of an issuer that there is."""
+        """Show the JSON fields of an existing issuer."""
         super().__init__(*args, **kwargs)
         row = self.instance
         if not row._state.adding:
@@ -76,10 +76,10 @@ class IssuerForm(forms.ModelForm):
             }
 
     def validate_unique(self) -> None:
-        """Leave it to the operation, which says whose the issuer is not."""
+        """Leave this to the service, whose error has a remedy."""
 
     def said(self) -> dict[str, Any]:
-        """Return what was said, as the operations take it."""
+        """Return the form's values as the service expects them."""
         said = dict(self.cleaned_data)
         return said | {"agent_ids": said.pop("agents"), "roles": said["roles"] or {}}
 
@@ -111,7 +111,7 @@ class IssuerAdmin(ServiceFormAdmin):
     def get_form(
         self, request: HttpRequest, obj: Model | None = None, change: bool = False, **kwargs: Any
     ) -> type[forms.ModelForm]:
-        """Offer the organization's agents, and those that the issuer names but that are gone."""
+        """Offer the organization's agents and the deleted ones that the issuer refers to."""
         form: Any = super().get_form(request, obj, change=change, **kwargs)
         if "agents" in form.base_fields:
             agents = get_agent_directory().list_choices(self.principal(request).organization_id)
@@ -122,13 +122,13 @@ class IssuerAdmin(ServiceFormAdmin):
 
     @display(description=_("state"))
     def state(self, issuer: Issuer) -> SafeString:
-        """Return whether its tokens are taken."""
+        """Return whether its tokens are accepted."""
         if not issuer.enabled:
             return badge_html("disabled", _t("off"))
         return badge_html("usable", _t("taken"))
 
     def save_form(self, request: HttpRequest, form: Any, change: bool) -> Issuer:
-        """Add or change it by the operation."""
+        """Create or update the issuer with the service."""
         principal = self.principal(request)
         if not change:
             return external_issuers.add(principal, **form.said())
@@ -137,11 +137,11 @@ class IssuerAdmin(ServiceFormAdmin):
         return issuer
 
     def delete_model(self, request: HttpRequest, obj: Issuer) -> None:
-        """Remove by the operation."""
+        """Delete the issuer with the service."""
         external_issuers.remove(self.principal(request), obj)
 
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Issuer]) -> None:
-        """Remove each by the operation."""
+        """Delete each issuer with the service."""
         for issuer in queryset:
             external_issuers.remove(self.principal(request), issuer)
 
@@ -149,7 +149,7 @@ class IssuerAdmin(ServiceFormAdmin):
     def check_chosen(
         self, request: HttpRequest, queryset: QuerySet[Issuer]
     ) -> HttpResponseRedirect:
-        """Ask the chosen issuers for their keys, and tell what came."""
+        """Fetch the keys of the selected issuers and show the result."""
         for issuer in queryset[:10]:
             try:
                 keys = external_issuers.check(self.principal(request), issuer)

@@ -1,4 +1,4 @@
-"""Identity providers for sign-on."""
+"""Admin of identity providers."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ SHOWN = ("redirect_address", "entry_address")
 
 
 class IdentityProviderForm(forms.ModelForm):
-    """Who we are at a provider, whom of its people we take, and as what."""
+    """Our client at a provider, which of its users may sign in, and with which role."""
 
     secret = forms.CharField(label=_("Client secret"), required=False, widget=SecretInput())
     domains = forms.CharField(
@@ -58,7 +58,7 @@ class IdentityProviderForm(forms.ModelForm):
         )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Show the lists of a provider that there is."""
+        """Show the lists and the masked secret of an existing provider."""
         super().__init__(*args, **kwargs)
         row = self.instance
         if not row._state.adding:
@@ -67,10 +67,10 @@ class IdentityProviderForm(forms.ModelForm):
             self.initial = dict(self.initial) | told
 
     def validate_unique(self) -> None:
-        """Leave it to the operation, which says what to do."""
+        """Leave this to the service, whose error has a remedy."""
 
     def said(self) -> dict[str, Any]:
-        """Return what was said, as the operations take it."""
+        """Return the form's values as the service expects them."""
         said = dict(self.cleaned_data)
         secret = said.pop("secret")
         lists = {"domains": said["domains"].split(), "roles": said["roles"] or {}}
@@ -104,12 +104,12 @@ class IdentityProviderAdmin(ServiceFormAdmin):
 
     @display(description=_("redirect address"))
     def redirect_address(self, provider: Provider) -> SafeString:
-        """Return where the provider has to be told that people are sent back to."""
+        """Return the redirect URI to register at the provider."""
         return format_html(ADDRESS, sso.redirect_uri(provider.organization_id))
 
     @display(description=_("address of the sign-in"))
     def entry_address(self, provider: Provider) -> SafeString | str:
-        """Return where people begin whom the sign-in page doesn't show it."""
+        """Return the sign-in URL for users to whom the sign-in page doesn't list the provider."""
         if provider._state.adding:
             return "-"
         return format_html(
@@ -118,7 +118,7 @@ class IdentityProviderAdmin(ServiceFormAdmin):
 
     @display(description=_("state"))
     def state(self, provider: Provider) -> SafeString:
-        """Return whether people sign in there."""
+        """Return whether users can sign in with it."""
         if not provider.enabled:
             return badge_html("disabled", _t("off"))
         return badge_html("usable", _t("on"))
@@ -126,7 +126,7 @@ class IdentityProviderAdmin(ServiceFormAdmin):
     def get_form(
         self, request: HttpRequest, obj: Model | None = None, change: bool = False, **kwargs: Any
     ) -> type[forms.ModelForm]:
-        """Begin a new one in the organization, which its redirect address names."""
+        """Set the organization of a new provider, which its redirect URI contains."""
         form: Any = super().get_form(request, obj, change=change, **kwargs)
         if obj is None:
             here = self.principal(request).organization_id
@@ -140,7 +140,7 @@ class IdentityProviderAdmin(ServiceFormAdmin):
         return form
 
     def save_form(self, request: HttpRequest, form: Any, change: bool) -> Provider:
-        """Add or change it by the operation."""
+        """Create or update the provider with the service."""
         principal = self.principal(request)
         if not change:
             return sso.add(principal, **form.said())
@@ -149,11 +149,11 @@ class IdentityProviderAdmin(ServiceFormAdmin):
         return provider
 
     def delete_model(self, request: HttpRequest, obj: Provider) -> None:
-        """Remove by the operation."""
+        """Delete the provider with the service."""
         sso.remove(self.principal(request), obj)
 
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Provider]) -> None:
-        """Remove each by the operation."""
+        """Delete each provider with the service."""
         for provider in queryset:
             sso.remove(self.principal(request), provider)
 
@@ -161,7 +161,7 @@ class IdentityProviderAdmin(ServiceFormAdmin):
     def check_chosen(
         self, request: HttpRequest, queryset: QuerySet[Provider]
     ) -> HttpResponseRedirect:
-        """Ask the chosen providers for metadata and keys, and tell what came."""
+        """Fetch the metadata and keys of the selected providers and show the result."""
         for provider in queryset[:10]:
             try:
                 keys = sso.check(self.principal(request), provider)

@@ -1,4 +1,4 @@
-"""Invitations."""
+"""Admin of invitations."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ from bonobot.core.admin.theme import display, register
 
 
 class InvitationForm(forms.ModelForm):
-    """Who is asked to join, as what, and for which agents."""
+    """The email address, role and agents of an invitation."""
 
     agents = forms.MultipleChoiceField(
         label=_("Agents"),
@@ -41,12 +41,12 @@ class InvitationForm(forms.ModelForm):
         fields = ("email", "role")
 
     def validate_unique(self) -> None:
-        """Leave it to the operation, which says what to do."""
+        """Leave this to the service, whose error has a remedy."""
 
 
 @register(Invitation)
 class InvitationAdmin(ServiceFormAdmin):
-    """Who was asked to join the active organization."""
+    """The active organization's invitations."""
 
     needs_to_view = (Action.MANAGE_MEMBERS,)
     needs_to_change = Action.MANAGE_MEMBERS
@@ -71,7 +71,7 @@ class InvitationAdmin(ServiceFormAdmin):
         return form
 
     def get_fields(self, request: HttpRequest, obj: Model | None = None) -> Any:
-        """Show what became of an invitation that there is."""
+        """Show the state of an existing invitation."""
         return (
             ("email", "role", "state", "invited_by", "mailed", "until", "accepter")
             if obj
@@ -79,25 +79,25 @@ class InvitationAdmin(ServiceFormAdmin):
         )
 
     def get_readonly_fields(self, request: HttpRequest, obj: Model | None = None) -> Any:
-        """Change none: another role is another invitation."""
+        """Make all fields read-only: another role needs another invitation."""
         return self.get_fields(request, obj) if obj else ()
 
     def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        """Never: it is sent again, or revoked."""
+        """Return False: invitations are resent or revoked, not edited."""
         return False
 
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        """Never: it is revoked, so that it stays readable."""
+        """Return False: invitations are revoked, so that they stay readable."""
         return False
 
     @display(description=_("state"))
     def state(self, invitation: Invitation) -> SafeString:
-        """Return what became of it."""
+        """Return the invitation's state."""
         return render_state_badge(invitation)
 
     @display(description=_("mailed"))
     def mailed(self, invitation: Invitation) -> SafeString | str:
-        """Return when its letter went out."""
+        """Return when it was mailed."""
         return ago(invitation.mailed_at)
 
     @display(description=_("accepted by"))
@@ -107,11 +107,11 @@ class InvitationAdmin(ServiceFormAdmin):
 
     @display(description=_("expires"), ordering="expires_at")
     def until(self, invitation: Invitation) -> SafeString | str:
-        """Return until when it can be accepted."""
+        """Return when it expires."""
         return ago(invitation.expires_at)
 
     def save_form(self, request: HttpRequest, form: Any, change: bool) -> Invitation:
-        """Invite; what came of sending it is kept on this request, for the answer."""
+        """Create the invitation; store the result on the request for `response_add`."""
         said = form.cleaned_data
         posted = invitations.invite(
             self.principal(request), said["email"], Role(said["role"]), agent_ids=said["agents"]
@@ -122,12 +122,12 @@ class InvitationAdmin(ServiceFormAdmin):
     def response_add(
         self, request: HttpRequest, obj: Invitation, post_url_continue: str | None = None
     ) -> HttpResponse:
-        """Say that it was sent, or show its link, once, in the answer itself."""
+        """Report that it was mailed, or show its link once."""
         posted: SentInvitation = request.posted  # type: ignore[attr-defined]
         return self._posted(request, posted)
 
     def get_urls(self) -> list[URLPattern]:
-        """Return the addresses, those of the deeds among them."""
+        """Return the URLs, including those of the actions."""
         own = [
             path(
                 f"<path:pk>/{name}/",
@@ -139,12 +139,12 @@ class InvitationAdmin(ServiceFormAdmin):
         return [*own, *super().get_urls()]
 
     def send_view(self, request: HttpRequest, pk: str) -> HttpResponseBase:
-        """Make a new link and send it."""
+        """Send a new link."""
         invitation = self._named(request, pk)
         return self._posted(request, invitations.send_again(self.principal(request), invitation))
 
     def revoke_view(self, request: HttpRequest, pk: str) -> HttpResponseBase:
-        """End it."""
+        """Revoke the invitation."""
         invitations.revoke(self.principal(request), self._named(request, pk))
         messages.success(request, _t("The invitation was revoked."))
         return _redirect_to_members()
@@ -175,7 +175,7 @@ PLACE = "tenancy_invitation"
 
 
 def render_state_badge(invitation: Invitation) -> SafeString:
-    """Return what became of an invitation, as a badge."""
+    """Return the state of an invitation as a badge."""
     if invitation.accepted_at is not None:
         return badge_html("done", _t("accepted"))
     if invitation.revoked_at is not None:
@@ -186,7 +186,7 @@ def render_state_badge(invitation: Invitation) -> SafeString:
 
 
 def open_invitations(principal: Principal) -> QuerySet[Invitation]:
-    """Return who was invited and hasn't joined yet."""
+    """Return the open invitations of the principal's organization."""
     here = Invitation.objects.for_organization(principal.organization_id)
     found: QuerySet[Invitation] = here.open()
     return found

@@ -1,4 +1,4 @@
-"""Users, organizations, members with roles."""
+"""Admin of users, organizations and members."""
 
 from typing import Any
 
@@ -38,7 +38,7 @@ INVITED_SHOWN = 50
 
 @register(User)
 class UserAdmin(DjangoUserAdmin, ScopedAdmin):  # type: ignore[misc]  # both are model admins
-    """People who can sign in; made by platform administrators."""
+    """Users of the platform; created by platform administrators."""
 
     platform_only = True
     needs_to_change = Action.MANAGE_ORGANIZATION
@@ -60,11 +60,11 @@ class UserAdmin(DjangoUserAdmin, ScopedAdmin):  # type: ignore[misc]  # both are
     readonly_fields = ("last_login",)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[User]:
-        """Return users with their memberships, which the list shows."""
+        """Return the users with their memberships, which the list shows."""
         return super().get_queryset(request).prefetch_related("memberships__organization")
 
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        """Never: a person is switched off, so that their name stays readable."""
+        """Return False: users are disabled, so that their name stays readable."""
         return False
 
     @display(description=_("name"))
@@ -80,13 +80,13 @@ class UserAdmin(DjangoUserAdmin, ScopedAdmin):  # type: ignore[misc]  # both are
         return ", ".join(found) or "-"
 
     def save_model(self, request: HttpRequest, obj: User, form: Any, change: bool) -> None:
-        """Save by the operation."""
+        """Save the user with the service."""
         accounts.save_user(self.principal(request), obj, form.changed_data, adding=not change)
 
 
 @register(Organization)
 class OrganizationAdmin(ScopedAdmin):
-    """The tenants: a platform administrator sees all, an owner their own."""
+    """Organizations: all for platform administrators, else one's own."""
 
     needs_to_change = Action.MANAGE_ORGANIZATION
     list_display = ("name", "slug", "member_count", "made_at")
@@ -100,25 +100,25 @@ class OrganizationAdmin(ScopedAdmin):
     )
 
     def get_readonly_fields(self, request: HttpRequest, obj: Model | None = None) -> Any:
-        """Keep the slug of an organization that exists: folders are named after it."""
+        """Make the slug of an existing organization read-only: folders are named after it."""
         return ("slug",) if obj else ()
 
     def get_prepopulated_fields(self, request: HttpRequest, obj: Model | None = None) -> Any:
-        """Derive the slug from the name while the organization is made."""
+        """Derive the slug of a new organization from its name."""
         return {} if obj else {"slug": ("name",)}
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Organization]:
-        """Return the organizations that the person belongs to."""
+        """Return all organizations for platform administrators, else the active one."""
         principal = self.principal(request)
         rows = Organization.objects.annotate(member_count=Count("memberships"))
         return rows if principal.platform_admin else rows.filter(pk=principal.organization_id)
 
     def has_add_permission(self, request: HttpRequest) -> bool:
-        """Only platform administrators make organizations."""
+        """Return whether the user is a platform administrator."""
         return self.may(request, self.needs_to_change) and self.principal(request).platform_admin
 
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        """Never here: its audit must outlive a slip of the hand."""
+        """Return False: the audit log must survive accidental deletion."""
         return False
 
     @display(description=_("members"), ordering="member_count")
@@ -127,12 +127,12 @@ class OrganizationAdmin(ScopedAdmin):
         return int(organization.member_count)
 
     def save_model(self, request: HttpRequest, obj: Organization, form: Any, change: bool) -> None:
-        """Save by the operation."""
+        """Save the organization with the service."""
         accounts.save_organization(self.principal(request), obj, adding=not change)
 
 
 class MembershipForm(forms.ModelForm):
-    """A name to sign in with, and a role: users of other organizations are never listed."""
+    """A username and a role; a text field, as users of other organizations must not be listed."""
 
     username = forms.CharField(
         label=_("User name"),
@@ -154,7 +154,7 @@ class MembershipForm(forms.ModelForm):
 
 @register(Membership)
 class MembershipAdmin(ServiceFormAdmin):
-    """Who belongs to the active organization, and in which role."""
+    """The active organization's members and their roles."""
 
     needs_to_change = Action.MANAGE_MEMBERS
     removing = _("They see nothing of this organization any more; the account stays.")
@@ -169,17 +169,17 @@ class MembershipAdmin(ServiceFormAdmin):
 
     @display(description=_("person"), ordering="user__username")
     def person(self, member: Membership) -> str:
-        """Return who it is."""
+        """Return the username."""
         return member.user.get_username()
 
     def has_add_permission(self, request: HttpRequest) -> bool:
-        """Only platform administrators know all accounts; others invite."""
+        """Return whether the user is a platform administrator; others invite."""
         return super().has_add_permission(request) and self.principal(request).platform_admin
 
     def changelist_view(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
     ) -> Any:
-        """Show who was invited above who belongs to it."""
+        """Show the open invitations above the members."""
         context = extra_context or {}
         if self.may(request, self.needs_to_change):
             rows = open_invitations(self.principal(request))[:INVITED_SHOWN]
@@ -190,7 +190,7 @@ class MembershipAdmin(ServiceFormAdmin):
     def reset_chosen(
         self, request: HttpRequest, queryset: QuerySet[Membership]
     ) -> HttpResponseRedirect:
-        """Take the second factors of the chosen away; they are signed out everywhere."""
+        """Reset the second factors of the selected members and end their sessions."""
         chosen = list(queryset.select_related("user"))
         for member in chosen:
             reset_second_factor(self.principal(request), member.user)
@@ -202,7 +202,7 @@ class MembershipAdmin(ServiceFormAdmin):
     def offer_chosen(
         self, request: HttpRequest, queryset: QuerySet[Membership]
     ) -> HttpResponseBase:
-        """Mail the chosen a link; one that can't be mailed is shown to platform administrators."""
+        """Mail reset links; show those that can't be mailed to platform administrators."""
         chosen = [member.user for member in queryset.select_related("user")]
         links = [(user, send_reset_link(self.principal(request), user)) for user in chosen]
         if handed := [(user, link) for user, link in links if link]:
@@ -218,7 +218,7 @@ class MembershipAdmin(ServiceFormAdmin):
 
     @display(description=_("second factor"), boolean=True)
     def has_factor(self, member: Any) -> bool:
-        """Return whether the person is asked for more than a password."""
+        """Return whether the user has a second factor."""
         return bool(member.has_factor)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Membership]:
@@ -228,11 +228,11 @@ class MembershipAdmin(ServiceFormAdmin):
 
     @display(description=_("name"), ordering="user__last_name")
     def full_name(self, member: Membership) -> str:
-        """Return the person's full name."""
+        """Return the user's full name."""
         return member.user.get_full_name() or "-"
 
     def save_form(self, request: HttpRequest, form: Any, change: bool) -> Membership:
-        """Write by the operation, which knows what may be."""
+        """Add or update the member with the service."""
         principal, role = self.principal(request), Role(form.cleaned_data["role"])
         if not change:
             return accounts.add_member(principal, form.cleaned_data["username"], role)
@@ -241,10 +241,10 @@ class MembershipAdmin(ServiceFormAdmin):
         return member
 
     def delete_model(self, request: HttpRequest, obj: Membership) -> None:
-        """Remove by the operation."""
+        """Remove the member with the service."""
         accounts.remove_member(self.principal(request), obj)
 
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Membership]) -> None:
-        """Remove each by the operation."""
+        """Remove each member with the service."""
         for member in queryset.select_related("user"):
             accounts.remove_member(self.principal(request), member)

@@ -1,4 +1,4 @@
-"""Tokens."""
+"""Admin of tokens."""
 
 from datetime import datetime, timedelta
 from typing import Any
@@ -32,7 +32,7 @@ BOUNDS = ("scopes", "agents", "networks", "calls_per_minute")
 
 
 class TokenForm(forms.ModelForm):
-    """What a token may do, for what, from where and for how long."""
+    """The role, limits and expiry of a token."""
 
     lasting = forms.ChoiceField(
         label=_("Usable"), choices=LASTING, required=False, initial="90", widget=Select
@@ -71,7 +71,7 @@ class TokenForm(forms.ModelForm):
         }
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Show the lists of a token that there is; its role was said for good."""
+        """Show the lists of an existing token; disable fields that a grant fixes."""
         super().__init__(*args, **kwargs)
         if self.instance.kind == "grant":
             for name in ("lasting", "scopes", "agents"):
@@ -86,7 +86,7 @@ class TokenForm(forms.ModelForm):
             }
 
     def terms(self) -> dict[str, Any]:
-        """Return what was said, as the operations take it."""
+        """Return the form's values as the service expects them."""
         said = self.cleaned_data
         if self.instance.kind == "grant":
             bounds = {name: said[name] for name in ("name", "calls_per_minute")}
@@ -132,13 +132,13 @@ class TokenAdmin(ServiceFormAdmin):
     )
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Token]:
-        """Return the tokens with who gave them, and whether that person still may."""
+        """Return the tokens with their users and whether they are active."""
         lives = Token.objects.living().filter(pk=OuterRef("pk"))
         found: QuerySet[Token] = super().get_queryset(request)
         return found.select_related("user").annotate(lives=Exists(lives))
 
     def get_fieldsets(self, request: HttpRequest, obj: Model | None = None) -> Any:
-        """Show of a grant whose it is, and which program has it at which address."""
+        """Show the user, OAuth client and address of a grant."""
         found = super().get_fieldsets(request, obj)
         if not isinstance(obj, Token) or obj.kind == "token":
             return found
@@ -148,7 +148,7 @@ class TokenAdmin(ServiceFormAdmin):
     def get_form(
         self, request: HttpRequest, obj: Model | None = None, change: bool = False, **kwargs: Any
     ) -> type[forms.ModelForm]:
-        """Offer the organization's agents, and those that the token names but that are gone."""
+        """Offer the organization's agents and the deleted ones that the token refers to."""
         form: Any = super().get_form(request, obj, change=change, **kwargs)
         if "agents" in form.base_fields:
             agents = get_agent_directory().list_choices(self.principal(request).organization_id)
@@ -158,25 +158,25 @@ class TokenAdmin(ServiceFormAdmin):
         return form
 
     def get_readonly_fields(self, request: HttpRequest, obj: Model | None = None) -> Any:
-        """Keep the role of a token that exists: another one makes another token.
+        """Make the role of an existing token read-only: another role needs another token.
 
-        What a person gave is theirs to say.
+        A grant's client is also read-only.
         """
         fixed = ("client",) if isinstance(obj, Token) and obj.kind == "grant" else ()
         return (*self.readonly_fields, *fixed, "role") if obj else ()
 
     def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        """Allow it while the token lives."""
+        """Return whether the user may edit the token and it isn't revoked."""
         ended = isinstance(obj, Token) and obj.revoked_at is not None
         return not ended and super().has_change_permission(request, obj)
 
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        """Never: a token is revoked, so that the audit can name it."""
+        """Return False: tokens are revoked, so that the audit log can name them."""
         return False
 
     @display(description=_("state"))
     def state(self, token: Token) -> SafeString:
-        """Return whether it can be used."""
+        """Return the token's state."""
         if token.revoked_at is not None:
             return badge_html("revoked", _t("revoked"))
         if token.expires_at is not None and token.expires_at <= timezone.now():
@@ -187,12 +187,12 @@ class TokenAdmin(ServiceFormAdmin):
 
     @display(description=_("given by"), ordering="user__username")
     def giver(self, token: Token) -> str:
-        """Return the person who let a program in; a dash for a token that was issued."""
+        """Return the user of a grant; a dash for an issued token."""
         return token.user.get_username() if token.user else "–"
 
     @display(description=_("last used"), ordering="last_used_at")
     def used(self, token: Token) -> SafeString | str:
-        """Return when a program came with it last."""
+        """Return when it was last used."""
         return ago(token.last_used_at)
 
     @display(description=_("revoked"), ordering="revoked_at")
@@ -202,11 +202,11 @@ class TokenAdmin(ServiceFormAdmin):
 
     @display(description=_("expires"), ordering="expires_at")
     def until(self, token: Token) -> SafeString | str:
-        """Return until when it can be used."""
+        """Return when it expires."""
         return ago(token.expires_at)
 
     def save_form(self, request: HttpRequest, form: Any, change: bool) -> Token:
-        """Make or change the token; a new one's text is kept on this request, for the answer."""
+        """Create or update the token; store a new secret on the request for `response_add`."""
         principal, said = self.principal(request), form.terms()
         if change:
             token: Token = Token.objects.get(pk=form.instance.pk)
@@ -219,7 +219,7 @@ class TokenAdmin(ServiceFormAdmin):
     def response_add(
         self, request: HttpRequest, obj: Token, post_url_continue: str | None = None
     ) -> HttpResponse:
-        """Show the token's text, once, in the answer itself: it is stored nowhere."""
+        """Show the token's secret once; it isn't stored."""
         return render_screen(
             request,
             "tokens/made.html",
@@ -234,7 +234,7 @@ class TokenAdmin(ServiceFormAdmin):
     def revoke_chosen(
         self, request: HttpRequest, queryset: QuerySet[Token]
     ) -> HttpResponseRedirect:
-        """End the chosen tokens at once."""
+        """Revoke the selected tokens."""
         chosen = list(queryset.filter(revoked_at=None))
         for token in chosen:
             tokens.revoke(self.principal(request), token)

@@ -1,6 +1,6 @@
-"""What every screen of the admin stands on: one organization's rows, roles, pages, answers.
+"""Base classes and responses of all admin pages.
 
-It registers nothing, so that the site itself can be built upon it.
+Registers no models, so that the admin site itself can import it.
 """
 
 from bonobot.accounts.admin_base.responses import (

@@ -1,6 +1,6 @@
-"""What a page's forms hold: their controls with the values that a browser would send unchanged.
+"""Parse the forms of a page: their controls and the values that a browser would submit.
 
-It reads the HTML of our own pages, so that each form is covered alike, whatever it is made of.
+Parsing the HTML of our own pages covers every form, however it is built.
 """
 
 import re
@@ -21,7 +21,7 @@ _ATTRIBUTES = r"""(?:[^>"']|"[^"]*"|'[^']*')*"""
 _KINDS = {"password": "secret", "textarea": "lines", "select": "choice", "radio": "radio"} | {
     "checkbox": "choice"
 }
-# A longer text, or one with longer lines, is prose: it is changed as a whole.
+# Longer texts, or texts with longer lines, are prose and compared as a whole.
 MOST_LINES, LONGEST_LINE = 200, 600
 _FORM = re.compile(rf"<form\b({_ATTRIBUTES})>(.*?)</form>", re.I | re.S)
 _TAG = re.compile(rf"<(/?)(input|select|option|textarea|fieldset|label)\b({_ATTRIBUTES})>", re.I)
@@ -31,7 +31,7 @@ _MARKUP = re.compile(r"<[^>]*>")
 
 @dataclass
 class Control:
-    """A named control of a form; `values` are those of all inputs of this name.
+    """A named control of a form; `values` are those of all inputs with this name.
 
     Kinds: `text`, `secret`, `choice` and `radio` (one of several), `set` (any of several), `lines`
     (a text of several lines).
@@ -43,7 +43,7 @@ class Control:
     inputs: int = 0
 
     def elements(self, values: list[str]) -> list[str]:
-        """Return what can be added and taken one by one: chosen values, or lines of a list."""
+        """Return the elements that can be merged one by one: selected values, or lines."""
         if self.kind == "set":
             return values
         lines = values[0].split("\n") if self.kind == "lines" and len(values) == 1 else []
@@ -53,14 +53,14 @@ class Control:
 
 @dataclass
 class Form:
-    """A form that posts to its own page; `at` is where in the page hidden inputs are added."""
+    """A form that posts to its own page; hidden inputs are inserted at `insert_at`."""
 
     at: int
     key: str
     controls: dict[str, Control]
 
     def parts(self) -> dict[str, Any]:
-        """Return what the form's version is of: values by the controls' names, and elements."""
+        """Return the parts that the form's version covers: values and elements by name."""
         parts: dict[str, Any] = {name: control.values for name, control in self.controls.items()}
         for name, control in self.controls.items():
             parts |= {element_part(name, one): True for one in control.elements(control.values)}
@@ -68,14 +68,14 @@ class Form:
 
 
 def element_part(name: str, element: str) -> str:
-    """Return the name of the part that says that a control has an element."""
+    """Return the name of the version part for an element of a control."""
     return f"{name}\n{element}"
 
 
 def forms_of(html: str, path: str) -> list[Form]:
-    """Return the forms of a page at `path` that edit something there.
+    """Return the forms of a page that post to `path`.
 
-    A piece of a page without a form of its own is one: it becomes part of another.
+    A fragment without a form element counts as one: it is inserted into another form.
     """
     if "<html" not in html[:1000] and "<form" not in html:
         first = _TAG.search(html)
@@ -89,7 +89,7 @@ def forms_of(html: str, path: str) -> list[Form]:
             continue
         form = _build_form(match[2], match.start(2))
         if "data-versioned" in attributes:
-            form.key = ""  # what its hidden inputs say is compared where it is posted
+            form.key = ""  # its hidden inputs are compared when it is posted
         if form.controls:
             seen[form.key] = number = seen.get(form.key, -1) + 1
             form.key += f".{number}"
@@ -98,7 +98,7 @@ def forms_of(html: str, path: str) -> list[Form]:
 
 
 def normalize_values(values: list[str]) -> list[str]:
-    """Return posted values as they are compared: browsers send line ends of their own."""
+    """Return values with normalized line ends, as browsers send their own."""
     return [value.replace("\r\n", "\n").replace("\r", "\n") for value in values]
 
 
@@ -157,9 +157,9 @@ def _add(
 
 
 def _iterate_tags(html: str) -> Iterator[tuple[str, dict[str, str], str]]:
-    """Yield the controls and labels of a form that aren't disabled, with what is in them.
+    """Yield (tag, attributes, content) of the enabled controls and labels of a form.
 
-    Of a select that is the values of its chosen options, with NUL between them.
+    The content of a select is its selected values joined with NUL.
     """
     disabled = 0
     at = 0

@@ -1,10 +1,10 @@
-"""Versions of forms: a form of the admin writes only what its person changed.
+"""Versions of admin forms, to detect concurrent edits.
 
-Each form that posts to its own page carries what was read: a short digest of each control, signed,
-without any value. When it is posted, the page is read again for the same person. Where something of
-it differs by now, nothing is written: the page comes back (409) with the present values, the
-person's own changes over them, and says what changed. The same is checked once more where the
-change begins, in its transaction, so that of two saves only one passes.
+Each form that posts to its own page carries a signed digest of each control, without values. When
+it is posted, the page is rendered again for the same user. If a control differs from what was
+read, nothing is written: the page is shown again (409) with the current values, the user's own
+changes, and a message about the difference. The check is repeated in the transaction of the change,
+so that only one of two concurrent saves succeeds.
 """
 
 import copy
@@ -49,16 +49,16 @@ from bonobot.ledger.models import AuditRow
 
 View = Callable[..., HttpResponseBase]
 SALT = "bonobot.form_version"
-SECRET = "secret:"  # noqa: S105  # before the names of stored secrets, which no control shows
+SECRET = "secret:"  # noqa: S105  # prefix of the names of stored secrets, which no control shows
 MOST_TOKENS = 200
 SHOWN, VALUE_SHOWN = 12, 80
-# Beginnings of inputs that make rows, and ends of those that make pairs, even where there is one.
+# Name prefixes of inputs that form rows, and name suffixes of inputs that form pairs.
 ROWS, PAIRS = ("budget", "when", "p"), ("name", "value")
 
 
 @dataclass
 class Read:
-    """A form as it was read: the page, which of its forms, and the version of its controls."""
+    """A form as the user read it: its page, its key, and the version of its controls."""
 
     page: str
     key: str
@@ -67,20 +67,20 @@ class Read:
 
 @dataclass
 class Page:
-    """A page as it is now."""
+    """The current state of a page."""
 
     forms: list[Form] = field(default_factory=list)
     shown_object: Any = None
     status: int = 200
 
     def secrets(self) -> dict[str, str]:
-        """Return the marks of the secrets of what the page is of."""
+        """Return the marks of the secrets of the object shown."""
         return {f"{SECRET}{name}": mark for name, mark in secret_marks(self.shown_object).items()}
 
 
 @dataclass
 class Difference:
-    """A control whose value isn't the one that was read; `yours` where the person changed it."""
+    """A control whose value differs from the one read; `yours` is set if the user changed it."""
 
     control: Control
     name: str
@@ -88,7 +88,7 @@ class Difference:
 
 
 class Unheard(BaseStorage):
-    """Messages of a page that nobody sees."""
+    """A message storage that discards messages, for pages that aren't shown."""
 
     def _get(self, *args: Any, **kwargs: Any) -> tuple[list[Any], bool]:
         return [], True
@@ -98,7 +98,7 @@ class Unheard(BaseStorage):
 
 
 def add_form_versions(view: View) -> View:
-    """Have the forms of a page carry versions, and compare those that are posted."""
+    """Add versions to the forms of a view's pages and check those that are posted."""
 
     @wraps(view)
     def compared(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
@@ -109,7 +109,7 @@ def add_form_versions(view: View) -> View:
             shown_object = lambda: getattr(request, "shown_object", None)  # noqa: E731
             return _insert_versions(request, show(), shown_object)
         read = list(_iterate_version_tokens(request))
-        # A form that is sent elsewhere, such as to preview it, isn't saved there.
+        # A form posted to another page, such as a preview, isn't saved there.
         here = any(one.page.partition("?")[0] == request.path for one in read)
         return _save(request, show, read if here else [])
 
@@ -133,7 +133,7 @@ def _save(request: HttpRequest, show: Callable[[], Any], read: list[Read]) -> Ht
 def _refuse(
     request: HttpRequest, show: Callable[[], Any], read: list[Read], found: list[Difference]
 ) -> HttpResponseBase:
-    """Show the form again, the person's changes over what is there now; nothing is written."""
+    """Show the form again with the user's changes over the current values; write nothing."""
     text = _describe_differences(request, found)
     posted: Any = request.POST
     request.POST = _merge_changes(posted, request, read)  # type: ignore[assignment]  # it has a setter
@@ -160,9 +160,9 @@ def _never() -> None:
 
 
 def _compare_locked(request: HttpRequest, read: list[Read], stale: list[VersionConflict]) -> None:
-    """Raise `VersionConflict` where what was read isn't what is there now, its row locked."""
+    """Lock the row and raise `VersionConflict` if it differs from what was read."""
     row = getattr(request, "shown_object", None)
-    if row is None:  # of the organization itself, or of the person
+    if row is None:  # a page of the organization or the user
         lock(Organization.objects.filter(pk=resolve_principal(request).organization_id))
     else:
         lock(type(row)._base_manager.filter(pk=row.pk))
@@ -171,11 +171,11 @@ def _compare_locked(request: HttpRequest, read: list[Read], stale: list[VersionC
         raise stale[0]
 
 
-# -- What is read, and what differs ----------------------------------------------------------------
+# -- Differences -----------------------------------------------------------------------------------
 
 
 def _iterate_version_tokens(request: HttpRequest) -> Iterator[Read]:
-    """Yield what the posted form says that was read; what we didn't sign says nothing."""
+    """Yield the form versions in the request; skip those without a valid signature."""
     for text in request.POST.getlist(FIELD)[:MOST_TOKENS]:
         try:
             page, key, version = signing.loads(text, salt=SALT)
@@ -185,7 +185,7 @@ def _iterate_version_tokens(request: HttpRequest) -> Iterator[Read]:
 
 
 def _find_differences(request: HttpRequest, read: list[Read]) -> Iterator[Difference]:
-    """Yield what isn't as it was read; nothing of a page that can't be shown any more."""
+    """Yield the differences to what was read; skip pages that can't be shown any more."""
     pages = {one.page: _page(request, one.page) for one in read}
     for one in read:
         page = pages[one.page]
@@ -206,10 +206,10 @@ def _find_differences(request: HttpRequest, read: list[Read]) -> Iterator[Differ
 
 
 def _merge_changes(posted: Any, request: HttpRequest, read: list[Read]) -> QueryDict:
-    """Return the person's own changes over what is there now.
+    """Return the user's changes merged with the current values.
 
-    Where both changed a list, what either added or took is added or taken; a text is the person's.
-    A choice, and rows of inputs that belong together, are as they are now, to be made again.
+    If both changed a list, additions and removals of both are applied; for a text, the user's value
+    is used. Choices and rows of inputs keep the current value, so the user must choose again.
     """
     merged = posted.copy()
     for one in read:
@@ -235,7 +235,7 @@ def _merge_changes(posted: Any, request: HttpRequest, read: list[Read]) -> Query
 
 
 def _merge_choices(control: Control, name: str, yours: list[str], version: str) -> list[str]:
-    """Return what is there now, with what the person added, and without what they took away."""
+    """Return the current elements with the user's additions and removals applied."""
     now, posted = control.elements(control.values), control.elements(yours)
     if not now and not posted:
         return yours  # prose
@@ -249,7 +249,7 @@ def _merge_choices(control: Control, name: str, yours: list[str], version: str) 
 
 
 def _get_row_prefix(name: str, control: Control) -> str:
-    """Return what inputs of one row have in common, blank for a control that stands alone."""
+    """Return the common name prefix of the inputs of a row, blank for a single control."""
     row, _dash, column = name.rpartition("-")
     several = control.inputs > 1 and control.kind in ("text", "choice", "lines")
     first = name.partition("-")[0]
@@ -262,7 +262,7 @@ def _get_row_prefix(name: str, control: Control) -> str:
 def _insert_versions(
     request: HttpRequest, response: HttpResponseBase, shown_object: Callable[[], Any]
 ) -> HttpResponseBase:
-    """Add to each form what was read, once the page is rendered."""
+    """Add versions to the forms of a page once it is rendered."""
 
     def add(rendered: Any) -> None:
         html = rendered.content.decode()
@@ -273,7 +273,7 @@ def _insert_versions(
 
 
 def _refresh_versions(request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
-    """Give the forms of a page that a POST answers the versions of what is there now."""
+    """Add the current versions to the forms of a response to a POST."""
 
     def add(rendered: Any) -> None:
         html = rendered.content.decode()
@@ -308,7 +308,7 @@ def _insert_inputs(html: str, forms: list[Form], page: Page, path: str) -> str:
 
 
 def _page(request: HttpRequest, page: str) -> Page:
-    """Read a page for the same person, as it is now."""
+    """Render a page for the same user and parse its current state."""
     reading = _read_current_page(request, page)
     response = _get_response(reading)
     if isinstance(response, SimpleTemplateResponse) and not response.is_rendered:
@@ -337,7 +337,7 @@ def _get_response(reading: Any) -> Any:
     return match.func(reading, *match.args, **match.kwargs)
 
 
-# -- What is told ----------------------------------------------------------------------------------
+# -- Messages --------------------------------------------------------------------------------------
 
 
 def _describe_differences(request: HttpRequest, found: list[Difference]) -> str:
@@ -371,7 +371,7 @@ def _describe_difference(one: Difference) -> str:
 
 
 def _find_last_editor(request: HttpRequest) -> str:
-    """Return who last changed what the page is of, blank where the audit doesn't say."""
+    """Return who last changed the object shown, blank if the audit log doesn't say."""
     row = getattr(request, "shown_object", None)
     if row is None:
         return ""

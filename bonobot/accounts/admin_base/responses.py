@@ -1,4 +1,4 @@
-"""Screens: our own pages within the admin, and how problems are told there."""
+"""Responses of our own admin pages, and how they show problems."""
 
 from collections.abc import Callable, Mapping
 from functools import wraps
@@ -23,7 +23,7 @@ from bonobot.core.i18n.localization import localize_problem, localize_text
 from bonobot.core.problems import Forbidden, Problem
 from bonobot.core.text.syntax_highlighting import render_sentence as as_sentence
 
-# Our own script asks for a piece of a page with this header, and gets a piece back, also of errors.
+# Scripts request a fragment of a page with this header; errors are fragments, too.
 FRAGMENT = "Bonobot-Fragment"
 
 View = Callable[..., HttpResponseBase]
@@ -32,7 +32,7 @@ View = Callable[..., HttpResponseBase]
 def render_screen(
     request: HttpRequest, template: str, *, title: Any, status: int = 200, **context: Any
 ) -> TemplateResponse:
-    """Return a page of the admin, with its navigation, from `templates/admin/…`."""
+    """Return an admin page with navigation from `templates/admin/…`."""
     request.current_app = site.name
     whole = {**site.each_context(request), "title": title, **context}
     return TemplateResponse(request, f"admin/{template}", whole, status=status)
@@ -41,33 +41,33 @@ def render_screen(
 def render_fragment(
     request: HttpRequest, template: str, *, status: int = 200, **context: Any
 ) -> HttpResponse:
-    """Return a piece of a page, without navigation, from `templates/admin/…`."""
+    """Return a fragment without navigation from `templates/admin/…`."""
     principal = resolve_principal(request)
     context |= {"principal": principal, "may": build_permissions(principal)}
     return render(request, f"admin/{template}", context, status=status)
 
 
 def build_permissions(principal: Principal) -> dict[str, bool]:
-    """Return what a person may do, by the actions' names, for templates."""
+    """Return whether the principal may perform each action, by name, for templates."""
     return {action.value: principal.may(action) for action in Action}
 
 
 def add_problem_message(request: HttpRequest, problem: Problem) -> None:
-    """Add the problem to the page's messages: what happened, what to do, and its code."""
+    """Add a problem to the messages: what happened, what to do, and its code."""
     messages.error(request, as_sentence(format_problem(problem)))
 
 
 def format_problem(problem: Problem) -> str:
-    """Return what happened, what to do next, and the code to look for."""
+    """Return what happened, what to do, and the code."""
     return f"{localize_problem(problem)} ({problem.code})"
 
 
 def add_problem_to_form(
     form: forms.BaseForm, problem: Problem, fields: Mapping[str, str] | None = None
 ) -> None:
-    """Add the problem to the form, at its field where there is one.
+    """Add a problem to the form, at its field if there is one.
 
-    `fields` names the form's fields for the problem's (`endpoint_config.url` → `url`).
+    `fields` maps the problem's fields to the form's (`endpoint_config.url` → `url`).
     """
     spot = (fields or {}).get(problem.field) or problem.field
     parts = [spot, *spot.split(".")[::-1]]
@@ -76,12 +76,12 @@ def add_problem_to_form(
 
 
 def redirect_back(request: HttpRequest, default: str = "") -> HttpResponseRedirect:
-    """Return to the page that the request came from, if it is one of ours."""
+    """Redirect to the referring page if it is ours, else to `default` or the index."""
     return HttpResponseRedirect(_read_referrer_path(request) or default or reverse("admin:index"))
 
 
 def _read_referrer_path(request: HttpRequest) -> str:
-    """Return the path of the page that the request came from; blank if it isn't one of ours."""
+    """Return the path of the referring page, blank if it isn't ours."""
     came_from = request.headers.get("Referer", "")
     ours = url_has_allowed_host_and_scheme(
         came_from, allowed_hosts={request.get_host()}, require_https=request.is_secure()
@@ -92,7 +92,7 @@ def _read_referrer_path(request: HttpRequest) -> str:
 
 
 def handle_problems(view: View) -> View:
-    """Make a view answer problems as a person expects: with a message and a way on, never a 500."""
+    """Wrap a view so that problems become messages or pages instead of a 500."""
 
     @wraps(view)
     def answered(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
@@ -109,7 +109,7 @@ def _answer(request: HttpRequest, problem: Problem) -> HttpResponseBase:
         return render_fragment(
             request, "parts/problem.html", status=problem.status, problem=problem
         )
-    # What a person may never do or see is a page of its own, so that its status tells it too.
+    # Forbidden and missing things get a page of their own, so that the status is right.
     final = isinstance(problem, Forbidden) or problem.status == 404
     if request.method == "POST" and not final:
         add_problem_message(request, problem)

@@ -1,6 +1,6 @@
-"""ScopedAdmin: one organization's rows, by the roles' table, written by the operations alone.
+"""ScopedAdmin: a model admin for one organization's rows, with role checks.
 
-Pages of the admin's lists, whose cost doesn't grow with the list.
+Also the paginator of its lists, whose cost doesn't grow with the table.
 """
 
 from collections.abc import Iterator
@@ -28,14 +28,14 @@ from bonobot.core.admin.theme import ModelAdmin, display
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Forbidden, NotFound, Problem
 
-# An exact count reads every row that fits; nobody turns to page 201.
+# An exact count reads every matching row; nobody opens page 201.
 MOST_LISTED = 10_000
-# A search reads the rows themselves, not an index: it goes on until so many fit.
+# A search scans rows without an index until it has this many matches.
 MOST_FOUND = 1_000
 
 
 class BoundedPaginator(Paginator):
-    """Counts up to `most` rows and lists those; `more` tells that there are others."""
+    """Counts and lists at most `limit` rows; `more` is set if there are others."""
 
     def __init__(self, *args: Any, most: int | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -43,12 +43,12 @@ class BoundedPaginator(Paginator):
 
     @cached_property
     def count(self) -> int:
-        """Return how many rows can be turned to."""
+        """Return the number of rows that can be listed."""
         return min(self._found, self.most)
 
     @property
     def more(self) -> bool:
-        """Tell whether rows lie behind the last page."""
+        """Return whether there are rows after the last page."""
         return self._found > self.most
 
     @cached_property
@@ -58,33 +58,32 @@ class BoundedPaginator(Paginator):
 
 
 class ScopedAdmin(ModelAdmin):
-    """A model's admin within the active organization.
+    """A model admin for the active organization.
 
-    `needs_to_view` (one of them) and `needs_to_change` name actions of the roles' table; None means
-    nobody.
-    `platform_only` rows belong to no organization, and only a platform administrator sees them.
-    Subclasses save and delete through operation modules, which check and audit; a `Problem` raised
-    there comes back as an error at its field. Django's own log isn't written: the audit is the
-    history.
+    Viewing needs one of the actions `needs_to_view`, changing needs `needs_to_change`; None means
+    that nobody may.
+    `platform_only` rows belong to no organization; only platform administrators see them.
+    Subclasses save and delete through services, which check permissions and write the audit log. A
+    `Problem` raised there becomes an error at its field. Django's admin log isn't written.
     """
 
     needs_to_view: ClassVar[tuple[Action, ...]] = (Action.VIEW,)
     needs_to_change: ClassVar[Action | None] = None
     platform_only: ClassVar[bool] = False
-    # What deeds upon ticked rows need, where it isn't what changing needs.
+    # Actions (of roles) that admin actions need, if not `needs_to_change`.
     action_needs: ClassVar[dict[str, Action]] = {}
-    # Names of the form's fields for the fields that operations name.
+    # Form fields by the field that a problem names.
     problem_fields: ClassVar[dict[str, str]] = {}
 
-    # What the rows are called below the list, where another's model says it in its own words.
+    # The name of the rows below the list, if not the model's.
     counted_as: ClassVar[Any] = ""
 
-    # What an empty list says: a Material Symbol, and what to do first.
+    # An empty list shows a Material Symbol and what to do first.
     empty_icon: ClassVar[str] = "inbox"
     empty_text: ClassVar[Any] = ""
-    # Columns by which rows are changed, and what others see in their place: "" for nothing.
+    # Columns that change rows, and the columns that users without permission see instead.
     changing_columns: ClassVar[dict[str, str]] = {}
-    # What it means to remove one, and what to do first where other rows need it.
+    # What deleting a row means, and what to do first if other rows need it.
     removing: ClassVar[Any] = ""
     hindering: ClassVar[Any] = ""
 
@@ -95,17 +94,17 @@ class ScopedAdmin(ModelAdmin):
     actions_on_top = True
 
     def principal(self, request: HttpRequest) -> Principal:
-        """Return who asks, in the active organization."""
+        """Return the principal of the request in the active organization."""
         return resolve_principal(request)
 
     def may(self, request: HttpRequest, action: Action | None) -> bool:
-        """Tell whether the person may do `action` in the active organization."""
+        """Return whether the user may perform `action` in the active organization."""
         if action is None or isinstance(request.user, AnonymousUser):
             return False
         try:
             principal = self.principal(request)
         except Problem:
-            return False  # of no organization yet: a page outside may still be shown to them
+            return False  # no organization yet: pages outside of one can still be shown
         return principal.may(action) and (principal.platform_admin or not self.platform_only)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
@@ -118,34 +117,34 @@ class ScopedAdmin(ModelAdmin):
     def get_object(
         self, request: HttpRequest, object_id: str, from_field: str | None = None
     ) -> Any:
-        """Return the object, and remember which one the page is of (`form_versions`)."""
+        """Return the object and store it on the request for `form_versions`."""
         found = super().get_object(request, object_id, from_field)
         request.shown_object = found  # type: ignore[attr-defined]
         return found
 
     def has_module_permission(self, request: HttpRequest) -> bool:
-        """Show the model where its rows may be seen."""
+        """Return whether the user may view the rows."""
         return self.has_view_permission(request)
 
     def has_view_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        """Follow the roles' table."""
+        """Return whether the role allows one of `needs_to_view`, or to change rows."""
         may_view = any(self.may(request, one) for one in self.needs_to_view)
         return may_view or self.has_change_permission(request, obj)
 
     def has_add_permission(self, request: HttpRequest) -> bool:
-        """Follow the roles' table."""
+        """Return whether the role allows `needs_to_change`."""
         return self.may(request, self.needs_to_change)
 
     def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        """Follow the roles' table."""
+        """Return whether the role allows `needs_to_change`."""
         return self.may(request, self.needs_to_change)
 
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        """Follow the roles' table."""
+        """Return whether the role allows `needs_to_change`."""
         return self.may(request, self.needs_to_change)
 
     def get_list_display(self, request: HttpRequest) -> Any:
-        """Return the columns: who may not change a row is offered no way to."""
+        """Return the columns, without those that change rows if the user may not."""
         columns = super().get_list_display(request)
         if self.may(request, self.needs_to_change):
             return columns
@@ -160,12 +159,12 @@ class ScopedAdmin(ModelAdmin):
         *args: Any,
         **kwargs: Any,
     ) -> BoundedPaginator:
-        """Return pages that are counted to a bound, a lower one where rows are searched."""
+        """Return a bounded paginator, with a lower bound for searches."""
         most = MOST_FOUND if request.GET.get(SEARCH_VAR) else None
         return BoundedPaginator(queryset, per_page, *args, most=most, **kwargs)
 
     def get_changelist_instance(self, request: HttpRequest) -> Any:
-        """Return the list; without a filter the number found is the number that there is."""
+        """Return the change list; without a filter, reuse the result count as the total."""
         found = super().get_changelist_instance(request)
         if not (found.query or found.has_active_filters):
             found.full_result_count = found.result_count
@@ -173,10 +172,10 @@ class ScopedAdmin(ModelAdmin):
 
     @display(description=_("made"), ordering="created_at")
     def made_at(self, row: Any) -> Any:
-        """Return when a row was made."""
+        """Return when the row was created."""
         return ago(row.created_at)
 
-    # -- Forms: what an operation refuses comes back at its field --------------------------------
+    # -- Forms: show problems of services at their field ----------------------------------------
 
     def changeform_view(
         self,
@@ -185,7 +184,7 @@ class ScopedAdmin(ModelAdmin):
         form_url: str = "",
         extra_context: dict[str, Any] | None = None,
     ) -> Any:
-        """Show the form again, with the problem at its field, when an operation refuses."""
+        """Show the form again with the problem at its field if a service raises one."""
         try:
             with self.saying_why(request):
                 return super().changeform_view(request, object_id, form_url, extra_context)
@@ -202,14 +201,14 @@ class ScopedAdmin(ModelAdmin):
     def render_change_form(
         self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
     ) -> HttpResponse:
-        """Show one way to save: the others are for tables, not for people."""
+        """Show a single save button."""
         context |= {"show_save_and_add_another": False, "show_save_and_continue": False}
         return super().render_change_form(request, context, *args, **kwargs)
 
     def get_form(
         self, request: HttpRequest, obj: Model | None = None, change: bool = False, **kwargs: Any
     ) -> type[forms.ModelForm]:
-        """Return the form; a refusal that this request has met becomes its error."""
+        """Return the form class, with the problem of this request as its error."""
         base: Any = super().get_form(request, obj, change=change, **kwargs)
         if not hasattr(request, "refusal"):
             return base
@@ -226,7 +225,7 @@ class ScopedAdmin(ModelAdmin):
     def _get_obj_does_not_exist_redirect(
         self, request: HttpRequest, opts: Any, object_id: str
     ) -> Never:
-        """Answer alike for what doesn't exist and what belongs to another organization."""
+        """Raise the same `NotFound` for missing rows and those of other organizations."""
         raise NotFound(
             format_message(
                 "There is no {verbose_name} {object_id!r} here.",
@@ -236,14 +235,14 @@ class ScopedAdmin(ModelAdmin):
             remedy="Check the organization that you are working in.",
         )
 
-    # -- What a role doesn't allow is refused with who may ----------------------------------------
+    # -- Permissions: explain denials -------------------------------------------------------------
 
     def changelist_view(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
     ) -> Any:
-        """Show the list, or do something to the ticked rows; raises `Forbidden`."""
+        """Show the list or run an action on the selected rows; raises `Forbidden`."""
         asked = request.POST.get("action", "") if request.method == "POST" else ""
-        # Django would lead back and say that nothing was chosen.
+        # Django would redirect with a message that nothing was selected.
         if asked in (self.actions or ()) and asked not in self.get_actions(request):
             raise self.refusal(request, self.action_needs.get(asked, self.needs_to_change))
         with self.saying_why(request):
@@ -252,7 +251,7 @@ class ScopedAdmin(ModelAdmin):
     def delete_view(
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
     ) -> Any:
-        """Ask with what else goes, or say what stands in the way; then remove.
+        """Confirm the deletion and its cascade, then delete.
 
         Raises `Forbidden`.
         """
@@ -262,7 +261,7 @@ class ScopedAdmin(ModelAdmin):
 
     @contextmanager
     def saying_why(self, request: HttpRequest) -> Iterator[None]:
-        """Say why and who may, where Django says that permission is denied."""
+        """Replace Django's `PermissionDenied` with an error that says why and who may."""
         try:
             yield
         except PermissionDenied:
@@ -271,7 +270,7 @@ class ScopedAdmin(ModelAdmin):
             raise self.refusal(request, needed) from None
 
     def refusal(self, request: HttpRequest, needed: Action | None) -> Forbidden:
-        """Return why this person may not do what they asked for here, and who may."""
+        """Return an error that says why the user may not do this, and who may."""
         principal = self.principal(request)
         try:
             if needed is not None:
@@ -287,30 +286,30 @@ class ScopedAdmin(ModelAdmin):
             )
         return Forbidden("This isn't done here.", rule=rule, remedy=remedy)
 
-    # -- The audit is the history ----------------------------------------------------------------
+    # -- History: the audit log -------------------------------------------------------------------
 
     def history_view(
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        """Show the audit of this object."""
+        """Redirect to the audit entries of this object."""
         query = urlencode({"resource_id": object_id})
         return HttpResponseRedirect(f"{reverse('admin:ledger_auditrow_changelist')}?{query}")
 
     def log_addition(self, request: HttpRequest, obj: Any, message: Any) -> None:
-        """Write nothing: the operation has audited it."""
+        """Do nothing: the service writes the audit log."""
 
     def log_change(self, request: HttpRequest, obj: Any, message: Any) -> None:
-        """Write nothing: the operation has audited it."""
+        """Do nothing: the service writes the audit log."""
 
     def log_deletions(self, request: HttpRequest, queryset: Any) -> None:
-        """Write nothing: the operation has audited it."""
+        """Do nothing: the service writes the audit log."""
 
 
 class ServiceFormAdmin(ScopedAdmin):
-    """An admin whose form an operation writes whole: subclasses call it in `save_form`."""
+    """An admin whose form a service saves: subclasses call it in `save_form`."""
 
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
-        """Do nothing: `save_form` has written it."""
+        """Do nothing: `save_form` saves the row."""
 
     def save_related(self, request: HttpRequest, form: Any, formsets: Any, change: bool) -> None:
-        """Do nothing: there are no related rows in the form."""
+        """Do nothing: the form has no related rows."""

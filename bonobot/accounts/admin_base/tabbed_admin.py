@@ -1,7 +1,7 @@
-"""PagedAdmin: objects whose story needs several pages (tabs), and the deeds done from there.
+"""TabbedAdmin: a model admin with several pages (tabs) and actions per object.
 
-Rooms above add pages and deeds to a model of a room below by the same decorators, so that no room
-needs to know what is built upon it.
+Other packages add pages and actions to a model with the same decorators, so that the model's own
+package doesn't depend on them.
 """
 
 from collections.abc import Callable
@@ -27,9 +27,9 @@ Needs = Action | tuple[Action, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class ObjectPage:
-    """A part of an object's story: a tab, or (without a title) a piece that a script asks for.
+    """A page of an object: a tab, or (without a title) a fragment that a script requests.
 
-    Whoever may do one of `needs` may open it.
+    Opening it needs one of the actions `needs`.
     """
 
     slug: str
@@ -37,12 +37,12 @@ class ObjectPage:
     needs: tuple[Action, ...]
     view: Callable[["ObjectRequest"], HttpResponseBase]
     order: int
-    under: str = ""  # the tab that a page without a title of its own belongs to
+    under: str = ""  # slug of the tab that a page without a title belongs to
 
 
 @dataclass(frozen=True, kw_only=True)
 class ObjectAction:
-    """Something that a person does to an object by a POST; it returns to where it was done."""
+    """An action on an object by POST; without a response, it redirects back."""
 
     slug: str
     needs: Action
@@ -51,7 +51,7 @@ class ObjectAction:
 
 @dataclass(frozen=True)
 class ObjectRequest:
-    """A request for one object: who asks, what for, and the admin that shows it."""
+    """A request for one object, with its principal and admin."""
 
     request: HttpRequest
     principal: Principal
@@ -60,7 +60,7 @@ class ObjectRequest:
     page: str = FIRST
 
     def show(self, template: str, **context: Any) -> HttpResponseBase:
-        """Return the tab as a page."""
+        """Return the tab rendered as a page."""
         return render_screen(
             self.request,
             template,
@@ -74,20 +74,20 @@ class ObjectRequest:
         )
 
     def url(self, slug: str = FIRST) -> str:
-        """Return the address of another page, or of a deed, of the same object."""
+        """Return the URL of another page or action of the same object."""
         return reverse(self.admin.url_name(slug), args=[self.object.pk])
 
 
 class TabbedAdmin(ScopedAdmin):
-    """A model's admin with a page for each part of an object's story."""
+    """A model admin with several pages per object."""
 
     pages: ClassVar[dict[str, ObjectPage]]
     deeds: ClassVar[dict[str, ObjectAction]]
-    # More addresses below an object: (route, view that takes `object_id`, last part of the name).
+    # More URLs below an object: (route, view that takes `object_id`, last part of the name).
     routes: ClassVar[tuple[tuple[str, Callable[..., HttpResponseBase], str], ...]] = ()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Give each model its own pages and deeds."""
+        """Give each subclass its own pages and actions."""
         super().__init_subclass__(**kwargs)
         cls.pages, cls.deeds = {}, {}
 
@@ -103,7 +103,7 @@ class TabbedAdmin(ScopedAdmin):
     ) -> Callable[
         [Callable[[ObjectRequest], HttpResponseBase]], Callable[[ObjectRequest], HttpResponseBase]
     ]:
-        """Register a function as a tab; `change` is the first one."""
+        """Register a function as a page; `change` is the first tab."""
 
         def register(view: Callable[[ObjectRequest], HttpResponseBase]) -> Any:
             several = (needs,) if isinstance(needs, Action) else needs
@@ -121,7 +121,7 @@ class TabbedAdmin(ScopedAdmin):
         [Callable[[ObjectRequest], HttpResponseBase | None]],
         Callable[[ObjectRequest], HttpResponseBase | None],
     ]:
-        """Register a function as a deed, reached by POST alone."""
+        """Register a function as an action for POST requests."""
 
         def register(do: Callable[[ObjectRequest], HttpResponseBase | None]) -> Any:
             cls.deeds[slug] = ObjectAction(slug=slug, needs=needs, do=do)
@@ -130,11 +130,11 @@ class TabbedAdmin(ScopedAdmin):
         return register
 
     def url_name(self, slug: str) -> str:
-        """Return the name of a page's or deed's address."""
+        """Return the URL name of a page or action."""
         return f"admin:{self._name(slug)}"
 
     def get_urls(self) -> list[URLPattern]:
-        """Return the addresses of all pages and deeds, then Django's own."""
+        """Return the URLs of all pages and actions, then Django's."""
         found = [
             path(
                 f"<uuid:object_id>/{slug}/",
@@ -166,7 +166,7 @@ class TabbedAdmin(ScopedAdmin):
         return self._page_view(FIRST)(request, object_id=object_id)
 
     def tabs(self, visit: ObjectRequest) -> list[dict[str, Any]]:
-        """Return the tabs that this person may open."""
+        """Return the tabs that the user may open."""
         here = self.pages[visit.page].under if visit.page in self.pages else ""
         return [
             {
@@ -196,7 +196,7 @@ class TabbedAdmin(ScopedAdmin):
         def view(request: HttpRequest, object_id: Any) -> HttpResponseBase:
             page = self.pages[slug]
             principal = self.principal(request)
-            # What isn't there is missing for everybody, whatever their role allows.
+            # Look up first: missing objects are 404 for every role.
             found = self.find(request, object_id)
             if not any(map(principal.may, page.needs)):
                 principal.require(page.needs[0])
@@ -222,5 +222,5 @@ class TabbedAdmin(ScopedAdmin):
 
 
 def redirect_to_page(visit: ObjectRequest, slug: str, query: str = "") -> HttpResponseRedirect:
-    """Go to another page of the same object."""
+    """Redirect to another page of the same object."""
     return HttpResponseRedirect(visit.url(slug) + query)

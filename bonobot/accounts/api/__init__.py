@@ -1,1 +1,1 @@
-"""What all REST resources stand on, and the resources of tenants: members and the audit."""
+"""The base of all REST views, and the REST API of accounts."""

@@ -11,21 +11,21 @@ from bonobot.accounts.tokens.services import authenticate
 
 
 class TokenUser(AnonymousUser):
-    """The user side of a token request: signed in, but nobody in particular."""
+    """The user of a token request: authenticated, but no person."""
 
     is_authenticated = True  # type: ignore[assignment]  # Django types the anonymous one as False
 
 
 class TokenAuthentication(BaseAuthentication):
-    """Sign in by a Bonobot token; other schemes are left to the next authenticator."""
+    """Authenticate Bonobot tokens; leave other schemes to the next authenticator."""
 
     def authenticate(self, request: Request) -> tuple[Any, Token] | None:
-        """Return (user, token), or None without a bearer header; raises `BadToken`."""
+        """Return (user, token), or None without a bearer header; raises `InvalidToken`."""
         scheme, _, text = get_authorization_header(request).decode("latin-1").partition(" ")
         if scheme.lower() != "bearer":
             return None
         return TokenUser(), authenticate(text.strip(), request.META.get("REMOTE_ADDR", ""))
 
     def authenticate_header(self, request: Request) -> str:
-        """Say how to sign in, on a 401."""
+        """Return the `WWW-Authenticate` header of a 401."""
         return 'Bearer realm="bonobot"'

@@ -1,4 +1,4 @@
-"""External issuers."""
+"""REST API of external issuers."""
 
 from typing import Any
 

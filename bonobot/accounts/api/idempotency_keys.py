@@ -1,7 +1,7 @@
-"""`Idempotency-Key`: replay a stored answer.
+"""`Idempotency-Key`: replay the stored response to a repeated write.
 
-The key is claimed before the work begins and the answer is kept after it. A claim without an answer
-means that the first request still runs or that its process died; such a request is never repeated.
+The key is claimed before the work begins, and the response is stored after it. A claim without a
+response means that the first request is running or its process died; it is never repeated.
 """
 
 import re
@@ -24,7 +24,7 @@ _KEY = re.compile(r"[\x21-\x7e]{1,255}")
 
 
 class IdempotentReplay(Exception):
-    """This write was answered before; the answer is at hand."""
+    """This write was already answered, with the stored `status` and `body`."""
 
     def __init__(self, status: int, body: str) -> None:
         super().__init__()
@@ -35,8 +35,8 @@ class IdempotentReplay(Exception):
 def claim(principal: Principal, key: str, request: dict[str, Any]) -> KeptAnswer:
     """Claim `key` for this request (method, path, body) of this principal.
 
-    Raises `Replay` with the first answer, `Invalid` (`bad_idempotency_key`, 400, or
-    `idempotency_mismatch`, 422) or `Conflict` (`idempotency_in_progress`).
+    Raises `IdempotentReplay` with the first response, `InvalidInput` (`bad_idempotency_key`, 400,
+    or `idempotency_mismatch`, 422) or `Conflict` (`idempotency_in_progress`).
     """
     if not _KEY.fullmatch(key):
         raise InvalidInput(
@@ -45,7 +45,7 @@ def claim(principal: Principal, key: str, request: dict[str, Any]) -> KeptAnswer
             field=HEADER,
             remedy="Send 1 to 255 visible ASCII characters, such as a UUID.",
         )
-    # Keyed: bodies hold secrets, and a plain digest of them could be guessed.
+    # A keyed hash: bodies contain secrets, which a plain digest would let someone guess.
     asked = salted_hmac(
         "bonobot.idempotency", to_canonical_json(request), algorithm="sha256"
     ).hexdigest()
@@ -63,12 +63,12 @@ def claim(principal: Principal, key: str, request: dict[str, Any]) -> KeptAnswer
 
 
 def keep(row: KeptAnswer, status: int, body: str) -> None:
-    """Keep the answer for the next time; what may be tried again is forgotten instead."""
+    """Store the response; delete the claim instead if the request may be retried."""
     if status in (429, 503):
         row.delete()
-    elif status < 500:  # after an internal error nobody knows what was done: it isn't repeated
+    elif status < 500:  # after a 5xx the effect is unknown, so the claim stays and blocks a repeat
         row.status = status
-        # Sealed by hand: a whole answer is no secret that the logs have to know.
+        # Encrypted here, so that log masking doesn't learn a whole response as a secret.
         row.body = SealedValue(SecretCodec(), text=body)  # type: ignore[assignment]  # what sealed fields take
         row.save(update_fields=["status", "body"])
 

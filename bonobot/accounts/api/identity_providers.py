@@ -1,4 +1,4 @@
-"""Identity providers."""
+"""REST API of identity providers."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Invitations: sent, listed, sent again, revoked."""
+"""REST API of invitations."""
 
 from typing import Any
 
@@ -86,7 +86,7 @@ class InvitationView(ResourceView):
         return found
 
     def posted(self, posted: SentInvitation, **answer: Any) -> Response:
-        """Answer with what came of sending."""
+        """Return a response with the link or the problem of sending."""
         found = self.shown(posted.invitation, SentInvitationSerializer, posted=posted, **answer)
         found["Cache-Control"] = "no-store"
         return found

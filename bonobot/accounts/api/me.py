@@ -1,4 +1,4 @@
-"""Own token, person, sessions."""
+"""REST API of the current principal: token, profile, sessions."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -80,7 +80,7 @@ class CurrentPrincipalView(ResourceView):
     """What has to do with whoever asks."""
 
     def person(self) -> User:
-        """Return the person; raises `Forbidden` (code `not_a_person`) for tokens."""
+        """Return the user; raises `Forbidden` (code `not_a_person`) for tokens."""
         user: Any = self.request.user
         if self.principal.kind != "user":
             raise Forbidden(
@@ -92,7 +92,7 @@ class CurrentPrincipalView(ResourceView):
         return User.objects.get(pk=user.pk)
 
     def told(self) -> dict[str, Any]:
-        """Return who asks."""
+        """Return the fields of the current principal."""
         principal = self.principal
         return {
             "kind": principal.kind,

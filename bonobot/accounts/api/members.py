@@ -1,4 +1,4 @@
-"""Members, roles, second factor, password reset."""
+"""REST API of members: roles, second factors, password resets."""
 
 from django.db.models import F
 from drf_spectacular.utils import OpenApiExample, extend_schema_serializer

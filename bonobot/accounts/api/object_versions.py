@@ -1,6 +1,6 @@
-"""Versions over REST: `ETag` and `version` of each object, `If-Match` and `version` of each write.
+"""Object versions over REST: `ETag` and `version` of objects, `If-Match` and `version` of writes.
 
-A write that carries neither is made as it is: simple clients need to know nothing of versions.
+A write without either isn't checked, so that simple clients can ignore versions.
 """
 
 import re
@@ -27,28 +27,28 @@ MEMBER = "version"
 HEADER = "If-Match"
 ANY = "*"
 _CHECKED = ("PUT", "PATCH", "DELETE")
-# RFC 9110, 8.8.3. Weak tags match nothing where something is written (13.1.1).
+# RFC 9110, 8.8.3. Weak tags never match for writes (13.1.1).
 _TAG = re.compile(r'\s*(W/)?"([\x21\x23-\x7e\x80-\xff]*)"\s*')
 
 
 def tag_of(view: Any, response: Response) -> str | None:
-    """Return the `ETag` of an answer that shows one object with a version, else None."""
+    """Return the `ETag` of a response with one versioned object, else None."""
     if view.shown_parts is None or not 200 <= response.status_code < 300 or response.data is None:
         return None
     return f'"{compute_version(view.shown_parts)}"'
 
 
 def require_version(view: Any, method: str) -> None:
-    """Require what a request says of versions: now, and again where its change begins.
+    """Check the version that a request requires, now and again in the transaction of its change.
 
-    Raises `PreconditionFailed` for the header and `VersionConflict` for the body's member.
+    Raises `PreconditionFailed` for the header and `VersionConflict` for the body's field.
     """
     if method not in _CHECKED:
         return
     header = view.request.headers.get(HEADER)
     member = view.request.data.get(MEMBER) if isinstance(view.request.data, Mapping) else None
     if not isinstance(member, str | int):
-        member = None  # anything else is refused by the body's shape
+        member = None  # the serializer refuses other types
     if header is None and member is None:
         return
     check = partial(_check, view, header, member)
@@ -78,7 +78,7 @@ def _compute_version(parts: Mapping[str, Any] | None) -> str:
 
 
 def _load_current_object(view: Any) -> tuple[Mapping[str, Any], Mapping[str, Any] | None]:
-    """Return the object as it is read now, and what its version is of (None: it has none)."""
+    """Return the object's current representation and the parts of its version, if it has one."""
     read = getattr(view, "get", None)
     if read is None:
         return {}, None
@@ -89,7 +89,7 @@ def _load_current_object(view: Any) -> tuple[Mapping[str, Any], Mapping[str, Any
 
 
 def _parse_strong_tags(header: str) -> list[str]:
-    """Return the tags of a list that can match; one that can't be read matches nothing."""
+    """Return the strong tags of a header; invalid ones are dropped."""
     found = [_TAG.fullmatch(one) for one in header.split(",")]
     return [one[2] for one in found if one is not None and not one[1]]
 

@@ -1,7 +1,7 @@
-"""How operations describe themselves in OpenAPI.
+"""OpenAPI descriptions of the REST API.
 
-A method's docstring is its summary and description, the rule of the method names the roles, and
-every operation lists the problems that it can answer with.
+A method's docstring is its summary and description, its rule names the roles, and every operation
+lists the problems that it can return.
 """
 
 import json
@@ -23,7 +23,7 @@ from bonobot.core.api.serializers import ProblemDetailsSerializer, StrictSeriali
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# Answers as they look, by the name of their schema.
+# Example responses by schema name.
 ANSWERS = Path(__file__).with_name("answers.json")
 _PAGES = re.compile("Paginated(.+)List")
 WRITES = ("POST", "PUT", "PATCH", "DELETE")
@@ -92,10 +92,10 @@ def describe_operation(
     calls: bool = False,
     asks: bool = False,
 ) -> Callable[[F], F]:
-    """Describe a method: its name for clients, the shapes of its body and answer.
+    """Describe a method: its operation id and the serializers of its body and response.
 
-    `calls` says that a call is made through the door, which can be refused by limits; `asks` that
-    another host is asked, which may fail.
+    `calls`: the method makes a governed call, which limits can deny. `asks`: it contacts another
+    host, which can fail.
     """
 
     statuses = status if isinstance(status, tuple) else (status,)
@@ -117,7 +117,7 @@ def describe_operation(
 
 
 class ResourceViewSchema(AutoSchema):
-    """Describes a `Resource`."""
+    """The OpenAPI schema of a `ResourceView`."""
 
     view: Any
 
@@ -126,13 +126,13 @@ class ResourceViewSchema(AutoSchema):
         return self._docstring().partition("\n")[0].rstrip(".")
 
     def get_description(self) -> str:  # type: ignore[override]  # as drf-spectacular has it
-        """Return the rest of it, and who may."""
+        """Return the rest of the docstring and the roles."""
         rest = self._docstring().partition("\n")[2].strip()
         roles = f"Roles: {self._roles()}."
         return f"{rest}\n\n{roles}" if rest else roles
 
     def get_override_parameters(self) -> list[Any]:
-        """Return the headers that belong to every operation."""
+        """Return the header parameters of every operation."""
         if self.method in WRITES:
             matched = [IF_MATCH] if self.method in CHECKED else []
             return [ORGANIZATION, IDEMPOTENCY_KEY, *matched]
@@ -140,18 +140,18 @@ class ResourceViewSchema(AutoSchema):
         return [ORGANIZATION, _build_fields_parameter(names)] if names else [ORGANIZATION]
 
     def get_filter_backends(self) -> list[Any]:
-        """Return what reads the query; a filter narrows what is exported, too."""
+        """Return the filter backends, also for exports that have a filter set."""
         return list(self.view.filter_backends) if self._is_filtered() else []
 
     def _get_serializer_name(
         self, serializer: Any, direction: Any, bypass_extensions: bool = False
     ) -> str:
-        # Clients see `Server` and `ServerRequest`; that they are shapes is our own affair.
+        # Schema names omit the suffixes of our classes: `Server` and `ServerRequest`.
         name: str = super()._get_serializer_name(serializer, direction, bypass_extensions)
         return name.replace("Shape", "").replace("Body", "")
 
     def _map_basic_serializer(self, serializer: Any, direction: Any) -> Any:
-        # A body with a member that isn't declared is refused; answers may get more of them.
+        # Undeclared fields of a body are refused; responses may get new fields.
         found = super()._map_basic_serializer(serializer, direction)
         if direction == "request" and isinstance(serializer, StrictSerializer):
             found["additionalProperties"] = False
@@ -190,7 +190,7 @@ class ResourceViewSchema(AutoSchema):
         method = getattr(self.view, self.method.lower())
         common = {ORGANIZATION, IDEMPOTENCY_KEY, IF_MATCH}
         asks = self._is_list_view() or self._is_filtered()
-        # Without an id in the path, the organization may have to be named.
+        # Without an id in the path, the organization header may be required.
         if write or asks or "{" not in self.path or set(self.get_override_parameters()) - common:
             yield 400
         yield from (401, 403, 404)
@@ -221,7 +221,7 @@ class ResourceViewSchema(AutoSchema):
 
 
 class BearerTokenScheme(OpenApiAuthenticationExtension):
-    """Tells OpenAPI how programs sign in."""
+    """The OpenAPI security scheme of tokens."""
 
     target_class = "bonobot.accounts.api.authentication.TokenAuthentication"
     name = "token"
@@ -236,9 +236,9 @@ class BearerTokenScheme(OpenApiAuthenticationExtension):
 
 
 def find_example(ref: str, around: Mapping[str, Any]) -> Any:
-    """Return an example of the answer that a schema's address names, None where there is none.
+    """Return the example response of a schema reference, or None.
 
-    `around` is what stands beside the rows of a page.
+    `page_fields` are the fields of a page besides its rows.
     """
     name = ref.rpartition("/")[2]
     if rows := _PAGES.fullmatch(name):

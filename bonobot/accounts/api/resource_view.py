@@ -1,7 +1,7 @@
-"""Resource: parent of every REST view.
+"""ResourceView: the base of every REST view.
 
-A view declares for each method which role's action it takes, and a method without a rule is closed.
-Objects of another organization answer like missing ones. Writes may carry an `Idempotency-Key`.
+A view declares the action that each method needs; methods without a rule are closed. Objects of
+other organizations are treated as missing. Writes may have an `Idempotency-Key`.
 """
 
 import json
@@ -37,7 +37,7 @@ from bonobot.core.problems import Forbidden, InvalidInput, NotFound
 
 logger = logging.getLogger(__name__)
 
-# Any one of these actions opens a method.
+# A method needs one of these actions.
 Rule = Action | tuple[Action, ...]
 READ: Rule = Action.VIEW
 READ_OR_RUN: Rule = (Action.VIEW, Action.RUN_AGENTS)
@@ -46,15 +46,15 @@ Row = TypeVar("Row")
 
 
 class ResourceView(GenericAPIView):
-    """A REST resource with its rules; see the module."""
+    """A REST view with permission rules; see the module."""
 
     rules: ClassVar[Mapping[str, Rule]] = {}
-    # Methods that a token for some agents may use: they read and run, on their objects only.
+    # Methods open to tokens limited to agents: they read and run, on objects of those agents.
     narrowed: ClassVar[tuple[str, ...]] = ()
     ordering: ClassVar[tuple[str, ...]] = ()
-    # Members that a list may be ordered by: columns that are never null, so that cursors work.
+    # Fields that a list may be ordered by; columns without nulls, as cursors need.
     orderings: ClassVar[tuple[str, ...]] = ()
-    # What a token needs to come here; None where another surface that it may use performs it.
+    # The scope that a token needs; None if the view is called on behalf of another surface.
     scope: ClassVar[TokenScope | None] = TokenScope.API
 
     schema = ResourceViewSchema()
@@ -66,37 +66,35 @@ class ResourceView(GenericAPIView):
     http_method_names = ["get", "head", "post", "put", "patch", "delete"]
     request: Request
     _claimed: KeptAnswer | None = None
-    _wanted: frozenset[str] | None = None  # members of a sparse answer; None: all
-    # The object that was last shown: its row, which writers lock, and what its version is of.
+    _wanted: frozenset[str] | None = None  # fields of a sparse response; None: all
+    # The last object returned: its row, which writers lock, and the parts of its version.
     shown_row: Any = None
     shown_parts: Mapping[str, Any] | None = None
 
     @property
     def principal(self) -> Principal:
-        """Who asks."""
+        """The principal of the request."""
         return resolve_principal(self.request)
 
     @property
     def organization_id(self) -> UUID:
-        """The organization that is worked in."""
+        """The id of the current organization."""
         return self.principal.organization_id
 
     def read(self, shape: type[StrictSerializer], *, partial: bool = False) -> dict[str, Any]:
-        """Return the body's members; raises ValidationError for what doesn't fit the shape."""
+        """Return the validated body; raises `ValidationError`."""
         found = shape(data=self.request.data, partial=partial, context={"view": self})
         found.is_valid(raise_exception=True)
         body = dict(found.validated_data)
-        body.pop(
-            object_versions.MEMBER, None
-        )  # checked before anything else, and as the write begins
+        body.pop(object_versions.MEMBER, None)  # checked separately, in `object_versions`
         return body
 
     def members(self) -> set[str]:
-        """Return the names that the body has, before any shape is asked of it."""
+        """Return the field names of the body before validation."""
         return set(self.request.data) if isinstance(self.request.data, Mapping) else set()
 
     def listed(self, rows: Any, shape: type[Any], **context: Any) -> Response:
-        """Answer one page of `rows`, filtered as the query says."""
+        """Return a response with one page of `rows`, filtered by the query."""
         page = self.paginate_queryset(self.filter_queryset(rows))
         context = {"view": self, "request": self.request, **context}
         rows = api_serializers.limit_serializer_fields(
@@ -107,7 +105,7 @@ class ResourceView(GenericAPIView):
     def shown(
         self, row: Any, shape: type[Any], *, status: int = 200, owner: Any = None, **context: Any
     ) -> Response:
-        """Answer one row, or what `owner` (a row) has of something."""
+        """Return a response with one row; `owner` is the row to lock if it is another one."""
         context = {"view": self, "request": self.request, **context}
         serializer = api_serializers.limit_serializer_fields(
             shape(row, context=context), self._wanted
@@ -118,19 +116,19 @@ class ResourceView(GenericAPIView):
         return Response(data, status=status)
 
     def rows_to_lock(self) -> Any:
-        """Return the rows that are locked while the version of what was shown is compared."""
+        """Return the rows to lock while the version is compared."""
         row = self.shown_row
         if isinstance(row, Model):
             return type(row)._base_manager.filter(pk=row.pk)
         return Organization.objects.filter(pk=self.organization_id)
 
     def filter_queryset(self, queryset: Any) -> Any:
-        """Apply the view's filters; raises `Invalid` for a parameter that there isn't."""
+        """Apply the view's filters; raises `InvalidInput` for unknown parameters."""
         self.check_parameters()
         return super().filter_queryset(queryset)
 
     def check_parameters(self) -> None:
-        """Raise `Invalid` (code `unknown_parameter`) where the query has one that there isn't."""
+        """Raise `InvalidInput` (code `unknown_parameter`) for unknown query parameters."""
         filters = getattr(self, "filterset_class", None)
         known = {"cursor", "limit", *(filters.base_filters if filters else ())}
         known |= {"ordering"} if self.orderings else set()
@@ -147,21 +145,21 @@ class ResourceView(GenericAPIView):
                 remedy=format_message("Parameters: {known}.", known=", ".join(sorted(known))),
             )
 
-    # -- around each request -------------------------------------------------------------------
+    # -- Request handling -----------------------------------------------------------------------
 
     def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> Any:
-        """Answer a request; what it requires holds for its own changes alone."""
+        """Handle a request in a scope of its own for preconditions."""
         with preconditions.scope():
             return super().dispatch(request, *args, **kwargs)
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
-        """Sign in, apply the rule of the method, and claim the idempotency key."""
+        """Authenticate, check the rule of the method, and claim the idempotency key."""
         super().initial(request, *args, **kwargs)
         if any("\x00" in str(part) for part in kwargs.values()):
-            raise NotFound("There is nothing of this name.")  # PostgreSQL can't even look for it
+            raise NotFound("There is nothing of this name.")  # PostgreSQL refuses NUL in queries
         method = "GET" if request.method == "HEAD" else str(request.method)
         if not hasattr(self, method.lower()):
-            return  # 405, whoever asks
+            return  # a 405 for every principal
         self._authorize(method)
         self._wanted = api_serializers.parse_selected_fields(
             request.query_params, api_serializers.list_selectable_fields(self, method)
@@ -173,7 +171,7 @@ class ResourceView(GenericAPIView):
         object_versions.require_version(self, method)
 
     def handle_exception(self, exc: Exception) -> Response:
-        """Answer a problem; a replay isn't one."""
+        """Return the response to a problem, or a replayed response."""
         if not isinstance(exc, idempotency_keys.IdempotentReplay):
             return super().handle_exception(exc)
         return Response(
@@ -184,7 +182,7 @@ class ResourceView(GenericAPIView):
         )
 
     def finalize_response(self, request: Any, response: Any, *args: Any, **kwargs: Any) -> Any:
-        """Mark a sparse answer, and keep the answer to a claimed key."""
+        """Select the fields of a sparse response, and store the response to a claimed key."""
         if self._wanted is not None and response.status_code == HTTPStatus.OK:
             response.data = api_serializers.select_fields(response.data, self._wanted)
             response.content_type = api_serializers.PART_JSON
@@ -196,13 +194,13 @@ class ResourceView(GenericAPIView):
             try:
                 idempotency_keys.keep(self._claimed, response.status_code, body)
             except DatabaseError:
-                # The work is done and must be answered; the claim stays, so nothing repeats it.
+                # The work is done, so respond; the claim stays and prevents a repeat.
                 logger.exception("The answer to an idempotent write could not be kept")
         return response
 
     @classmethod
     def is_open_to(cls, principal: Principal, method: str) -> bool:
-        """Tell whether a principal may use a method at all, whatever it is used on."""
+        """Return whether a principal may use a method at all, on any object."""
         if principal.agent_ids and method not in cls.narrowed:
             return False
         return any(principal.may(action) for action in list_required_actions(cls.rules.get(method)))
@@ -230,20 +228,20 @@ class ResourceView(GenericAPIView):
 
 
 def list_required_actions(rule: Rule | None) -> tuple[Action, ...]:
-    """Return the actions of which one is needed."""
+    """Return the actions of a rule, one of which is needed."""
     if rule is None:
         return ()
     return rule if isinstance(rule, tuple) else (rule,)
 
 
 def format_allowed_roles(actions: tuple[Action, ...]) -> str:
-    """Name the roles that may do one of these actions."""
+    """Return the roles that may perform one of these actions, as text."""
     roles = [role for action in actions for role in WHO_MAY[action].split(", ")]
     return ", ".join(dict.fromkeys(roles)) or "nobody"
 
 
 def require_row(row: Row | None, what: str, name: object, *, field: str = "") -> Row:
-    """Return `row`; raises `NotFound` where there is none, in the words of `get_or_404`."""
+    """Return `row`; raises `NotFound` like `get_or_404` if it is None."""
     if row is not None:
         return row
     raise NotFound(
@@ -255,7 +253,7 @@ def require_row(row: Row | None, what: str, name: object, *, field: str = "") ->
 
 @contextmanager
 def set_not_found_field(field: str) -> Iterator[None]:
-    """Name the part of the path that was not found, as clients know it."""
+    """Set the field of a `NotFound` raised in the block."""
     try:
         yield
     except NotFound as problem:

@@ -1,4 +1,4 @@
-"""Tokens: made, listed, changed, revoked; they may be narrowed to agents."""
+"""REST API of tokens and of authorized OAuth clients."""
 
 from datetime import datetime
 from typing import Any
@@ -164,9 +164,9 @@ class TokenListView(ResourceView):
 
 
 def build_terms(principal: Principal, body: dict[str, Any]) -> dict[str, Any]:
-    """Return a body as a token's terms: agents by their ids; raises `NotFound` for a strange one.
+    """Return a body as terms of a token, with agents as ids; raises `NotFound`.
 
-    `agent` is how one agent was named before there could be several.
+    `agent` is the older way to name a single agent.
     """
     terms = {name: value for name, value in body.items() if name not in ("agent", "agents")}
     if "agent" in body and "agents" in body:
@@ -224,7 +224,7 @@ class AuthorizedAppView(ResourceView):
     """A resource of what the person who asks lets programs do; of a program itself, nothing."""
 
     def mine(self) -> TokenQuerySet:
-        """Return their grants in this organization that programs can use."""
+        """Return the user's active grants in this organization; none for tokens."""
         principal = self.principal
         rows = Token.objects.living().for_organization(self.organization_id).select_related("user")
         who = {"user_id": principal.id} if principal.kind == "user" else {"user_id": None}

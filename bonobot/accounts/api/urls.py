@@ -1,4 +1,4 @@
-"""Addresses of accounts below /api/."""
+"""URLs of accounts below /api/."""
 
 from django.urls import path
 

@@ -1,4 +1,4 @@
-"""`issuers`."""
+"""The command group `issuers`."""
 
 import argparse
 from typing import Any
@@ -13,12 +13,12 @@ from bonobot.core.problems import InvalidInput
 
 TEXTS = ("audience", "subject_claim", "label_claim", "scope_claim", "role_claim", "role")
 FLAGS = ("any_type", "allow_private", "announced", "enabled")
-# Bounds that can be taken away, and what they are called in the row.
+# Limits that `--clear` removes, and their columns.
 CLEARED = {"scopes": "scopes", "agents": "agent_ids", "roles": "roles"}
 
 
 def as_json(issuer: Issuer) -> dict[str, Any]:
-    """Return an issuer as programs read it."""
+    """Return an issuer as JSON data."""
     names = ("name", "url", *TEXTS, "roles", "scopes", "calls_per_minute", *FLAGS)
     told = {name: getattr(issuer, name) for name in names}
     return {"id": str(issuer.pk), **told, "agents": issuer.agent_ids}
@@ -66,7 +66,7 @@ def _add_name_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def _collect_issuer_options(cli: CommandContext, options: argparse.Namespace) -> dict[str, Any]:
-    """Return what the options say of an issuer; what isn't said stays."""
+    """Return the fields set by the options; the others stay unchanged."""
     said = {name: getattr(options, name) for name in ("url", *TEXTS, *FLAGS)}
     said = {name: value for name, value in said.items() if value is not None}
     if options.role_for is not None:

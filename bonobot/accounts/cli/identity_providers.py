@@ -1,4 +1,4 @@
-"""`sso`."""
+"""The command group `sso`."""
 
 import argparse
 from typing import Any
@@ -19,7 +19,7 @@ FLAGS = ("trusts_email", "creates", "second_factor", "announced", "allow_private
 
 
 def as_json(provider: Provider) -> dict[str, Any]:
-    """Return a provider as programs read it; its secret as a mask."""
+    """Return a provider as JSON data, its secret masked."""
     names = ("name", "url", *TEXTS, "domains", "roles", *FLAGS)
     told = {name: getattr(provider, name) for name in names}
     where = sso.redirect_uri(provider.organization_id)
@@ -59,7 +59,7 @@ def _add_name_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def _collect_provider_options(options: argparse.Namespace) -> dict[str, Any]:
-    """Return what the options say of a provider; what isn't said stays."""
+    """Return the fields set by the options; the others stay unchanged."""
     said = {name: getattr(options, name) for name in ("url", *TEXTS, *FLAGS)}
     said = {name: value for name, value in said.items() if value is not None}
     if options.client_secret is not None:

@@ -1,4 +1,4 @@
-"""`members`, with invitations."""
+"""The command group `members`, with invitations."""
 
 import argparse
 from typing import Any
@@ -20,7 +20,7 @@ ROLES = [role.value for role in Role]
 
 
 def find(cli: CommandContext, name: str) -> Membership:
-    """Return a member by the name that they sign in with; raises `NotFound`."""
+    """Return a member by username; raises `NotFound`."""
     rows = Membership.objects.select_related("user")
     found: Membership = rows.get_or_404(cli.principal.organization_id, user__username=name)
     return found

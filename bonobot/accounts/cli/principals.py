@@ -1,4 +1,4 @@
-"""Who acts on the command line: the platform administrator of this host, in one organization."""
+"""The principal of the command line: a platform administrator in one organization."""
 
 from bonobot.accounts.models.organizations import Organization
 from bonobot.accounts.principals import Principal, build_cli_principal
@@ -8,9 +8,9 @@ SLUGS_SHOWN = 20
 
 
 def build_command_principal(organization_slug: str | None) -> Principal:
-    """Return the principal in an organization, None for the only one.
+    """Return the principal in an organization; None means the only one.
 
-    Raises `NotFound` for an unknown one, and `InvalidInput` where none is named of several.
+    Raises `NotFound` for an unknown slug, and `InvalidInput` if one of several must be named.
     """
     return build_cli_principal(_get_organization(organization_slug))
 

@@ -1,4 +1,4 @@
-"""`tokens`."""
+"""The command group `tokens`."""
 
 import argparse
 from datetime import datetime
@@ -13,7 +13,7 @@ from bonobot.accounts.tokens.services import issue, revoke, update_token
 from bonobot.core.cli.command_group import CommandContext, CommandVerb, build_table, parse_time
 from bonobot.core.problems import InvalidInput
 
-# Bounds that can be taken away, and the terms that they are.
+# Limits that `--clear` removes, and their terms.
 CLEARED = {"scopes": "scopes", "agents": "agent_ids", "networks": "networks"}
 
 
@@ -50,7 +50,7 @@ def _create(cli: CommandContext, options: argparse.Namespace) -> None:
 
 
 def _collect_terms(cli: CommandContext, options: argparse.Namespace) -> dict[str, Any]:
-    """Return what the options say of a token; what isn't said stays."""
+    """Return the terms set by the options; the others stay unchanged."""
     terms: dict[str, Any] = {}
     if options.scope is not None:
         terms["scopes"] = options.scope
@@ -68,7 +68,7 @@ def _collect_terms(cli: CommandContext, options: argparse.Namespace) -> dict[str
 
 
 def _end(text: str) -> datetime:
-    """Return a time to come: so many days, hours or minutes from now, or a date."""
+    """Return a future time: a number of days, hours or minutes from now, or a date."""
     now = timezone.now()
     try:
         found = parse_time(text)
@@ -90,7 +90,7 @@ def _end(text: str) -> datetime:
 
 
 def as_json(token: Token) -> dict[str, Any]:
-    """Return a token as programs read it; its text is known to nobody."""
+    """Return a token as JSON data, without its secret."""
     return {
         "id": str(token.pk),
         "name": token.name,

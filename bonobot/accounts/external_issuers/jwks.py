@@ -1,8 +1,8 @@
-"""Public keys of issuers, cached for a bounded time.
+"""Public keys of issuers, cached for a limited time.
 
-Only the issuer's own document says where its keys are (RFC 8414, OpenID): nothing of a token is
-ever fetched by. Several requests that need the same keys wait for one fetch, which belongs to none
-of them and holds nothing that others wait for. Without keys nothing is opened.
+Only the issuer's metadata says where its keys are (RFC 8414, OpenID); URLs in tokens are never
+fetched. Concurrent requests for the same keys share one fetch, which their cancellation doesn't
+stop. Without keys no token is accepted.
 """
 
 import asyncio
@@ -26,10 +26,10 @@ from bonobot.core.text.untrusted_text import make_visible
 
 logger = logging.getLogger(__name__)
 
-# Keys are read anew after `FRESH_S`; while that fails they hold on, `KEPT_S` at most.
+# Keys are fetched again after `FRESH_S`; if that fails they are used up to `MAX_STALE_S`.
 FRESH_S = 600.0
 KEPT_S = 3_600.0
-# A key that isn't there, and an issuer that doesn't answer, are asked for once in this time.
+# Minimum time between fetches for an unknown key or an issuer that does not answer.
 AGAIN_S = 30.0
 FETCH_S = 10.0
 LARGEST = 256 * 1024
@@ -37,7 +37,7 @@ MOST_KEYS = 100
 MOST_RINGS = 1_000
 LEAST_RSA_BITS = 2_048
 
-# What a key must be to be used with an algorithm; only asymmetric ones are here.
+# Key type and curve by algorithm; only asymmetric algorithms are allowed.
 KINDS: dict[str, tuple[str, str]] = {
     **dict.fromkeys(("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"), ("RSA", "")),
     "ES256": ("EC", "P-256"),
@@ -49,7 +49,7 @@ PUBLIC = ("kty", "n", "e", "crv", "x", "y")
 
 
 class IssuerUnreachable(Problem):
-    """The keys of an issuer can't be had, so nothing that it signed is believed."""
+    """The keys of an issuer can't be fetched, so its tokens can't be verified."""
 
     code = "issuer_unreachable"
     status = 503
@@ -58,7 +58,7 @@ class IssuerUnreachable(Problem):
 
 @dataclass(frozen=True, slots=True)
 class IssuerAddress:
-    """An issuer, as it is asked."""
+    """The address of an issuer, and whether it may be private."""
 
     url: str
     allow_private: bool = False
@@ -66,13 +66,13 @@ class IssuerAddress:
 
 @dataclass(frozen=True, slots=True)
 class JwkSet:
-    """The keys that an issuer published, as its document has them."""
+    """The keys that an issuer published, unparsed."""
 
     keys: tuple[Mapping[str, Any], ...]
     read_at: float
 
     def find(self, kid: str | None, algorithm: str) -> Any | None:
-        """Return the public key for a token's header; without a `kid`, where there is just one."""
+        """Return the key for a token's header; without a `kid`, only if just one matches."""
         fit = [key for key in self.keys if _is_key_for_algorithm(key, algorithm)]
         if kid is not None:
             fit = [key for key in fit if key.get("kid") == kid]
@@ -80,7 +80,7 @@ class JwkSet:
 
 
 class JwksCache:
-    """The keyrings of this process; bounded, and used on its loop only."""
+    """The bounded key cache of this process; used on its event loop only."""
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
@@ -89,19 +89,19 @@ class JwksCache:
         self._reading: dict[IssuerAddress, asyncio.Task[JwkSet]] = {}
 
     async def key(self, whose: IssuerAddress, kid: str | None, algorithm: str) -> Any | None:
-        """Return the key that a token names, None where there is none.
+        """Return the key that a token refers to, or None.
 
-        Raises `IssuerUnreachable` where no keys are at hand and none can be had.
+        Raises `IssuerUnreachable` if there are no cached keys and they can't be fetched.
         """
         ring = await self._at_hand(whose)
         found = ring.find(kid, algorithm)
         if found is None and self._may_try(whose):
-            # Keys are changed before they are used: one that isn't known may be a new one.
+            # Issuers publish a new key before using it, so an unknown one may be new.
             found = (await self.read(whose)).find(kid, algorithm)
         return found
 
     async def read(self, whose: IssuerAddress) -> JwkSet:
-        """Read the keys anew, with whoever does so already; raises `IssuerUnreachable`."""
+        """Fetch the keys, or join a running fetch; raises `IssuerUnreachable`."""
         reading = self._reading.get(whose)
         if reading is None:
             reading = self._reading[whose] = get_runtime().loop.create_task(
@@ -156,7 +156,7 @@ class JwksCache:
 
 
 async def _fetch_keys(whose: IssuerAddress) -> tuple[Mapping[str, Any], ...]:
-    """Return the keys that an issuer publishes where its own metadata says."""
+    """Fetch the keys from the URI in the issuer's metadata."""
     async with build_guarded_client(
         allow_private=whose.allow_private, connect_s=FETCH_S, read_s=FETCH_S, max_body=LARGEST
     ) as client:
@@ -183,7 +183,7 @@ async def _fetch_jwks_uri(client: httpx2.AsyncClient, whose: IssuerAddress) -> s
 
 
 async def fetch_json_document(client: httpx2.AsyncClient, url: str) -> dict[str, Any] | None:
-    """Return a JSON object, None where there is nothing."""
+    """Fetch a JSON object; return None if there is none."""
     answer = await client.get(url, headers={"Accept": "application/json"})
     if answer.status_code >= 500 or answer.status_code == 429:
         raise _build_unreachable_error(
@@ -199,7 +199,7 @@ async def fetch_json_document(client: httpx2.AsyncClient, url: str) -> dict[str,
 
 
 def check(url: str, *, allow_private: bool) -> None:
-    """Refuse an address of an issuer or of its keys; raises `EgressDenied`."""
+    """Check the URL of an issuer or of its keys; raises `EgressDenied`."""
     check_url(url, allow_private=allow_private)
     if not allow_private and not url.lower().startswith("https:"):
         raise EgressDenied(
@@ -211,7 +211,7 @@ def check(url: str, *, allow_private: bool) -> None:
 
 
 def _is_key_for_algorithm(key: Mapping[str, Any], algorithm: str) -> bool:
-    """Tell whether a published key is one to check signatures of this algorithm with."""
+    """Return whether a published key can verify signatures of this algorithm."""
     kind, curve = KINDS[algorithm]
     return (
         key.get("kty") == kind
@@ -222,7 +222,7 @@ def _is_key_for_algorithm(key: Mapping[str, Any], algorithm: str) -> bool:
 
 
 def _parse_key(published: Mapping[str, Any], algorithm: str) -> Any | None:
-    """Return a published key as it is used; None for one that is none, or too weak."""
+    """Return a published key as an object; None if it is invalid or too weak."""
     public = {name: published[name] for name in PUBLIC if isinstance(published.get(name), str)}
     try:
         key = jwt.PyJWK.from_dict(public, algorithm=algorithm).key
@@ -245,5 +245,5 @@ _KEYRINGS = JwksCache()
 
 
 def get_jwks_cache() -> JwksCache:
-    """Return this process's keyrings."""
+    """Return the key cache of this process."""
     return _KEYRINGS

@@ -1,9 +1,8 @@
-"""Read and verify a JWT; its principal.
+"""Verify JWT access tokens of external issuers (RFC 9068, RFC 8725).
 
-RFC 9068 says what such a token is, RFC 8725 what to beware of. Nothing in it says how it is
-checked: the algorithm is one of an asymmetric few, the key one that the issuer's own document
-publishes, and addresses in the header (`jku`, `x5u`) and keys in it (`jwk`, `x5c`) are not read.
-What comes out is a principal like that of a token of ours, bounded by the issuer's row.
+The token doesn't decide how it is verified: only some asymmetric algorithms are allowed, the key is
+one that the issuer publishes, and `jku`, `x5u`, `jwk` and `x5c` headers are ignored. The result is
+a principal, limited by the issuer's row.
 """
 
 import logging
@@ -35,21 +34,21 @@ LONGEST_SUBJECT = 255
 LONGEST_LABEL = 200
 MOST_AUDIENCES = 50
 LEEWAY_S = 30
-# How long what was read of a token is believed before its issuer's keys are looked at again.
+# How long a verified token is cached before its signature is checked again.
 BELIEVED_S = 300
 ACCESS = frozenset({"at+jwt", "application/at+jwt"})
 ANY = ACCESS | {"jwt", "application/jwt", ""}
-# What a scope of somebody else's token may give: REST is another door.
+# Scopes that external tokens may have: the gateway's, not REST.
 OF_GATEWAY = (TokenScope.TOOLS, TokenScope.AGENTS, TokenScope.MANAGE)
-# What a token of a broken issuer, or of an attacker, makes the reader raise.
+# Exceptions that malformed tokens cause.
 UNREADABLE = (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError)
 
 
 @dataclass(frozen=True, slots=True)
 class VerifiedJwt:
-    """What a token is worth: to whom, as of which policy generation, where and until when.
+    """A verified token: its principal, policy generation and expiry.
 
-    It is worth something at one of `audiences` only; None: at each of our addresses.
+    It is valid for the resources in `audiences`; None means all.
     """
 
     principal: Principal
@@ -60,7 +59,7 @@ class VerifiedJwt:
 
 @dataclass(frozen=True, slots=True)
 class _UnverifiedJwt:
-    """What a token says before anything of it is believed."""
+    """The header and issuer of a token before verification."""
 
     issuer: str
     algorithm: str
@@ -69,12 +68,12 @@ class _UnverifiedJwt:
 
 
 def is_bearer(text: str) -> bool:
-    """Tell whether a text could be a signed JWT; no token of ours is."""
+    """Return whether a text could be a signed JWT; our own tokens never are."""
     return text.startswith("eyJ") and text.count(".") == 2
 
 
 async def read(text: str) -> VerifiedJwt:
-    """Return what a JWT is worth here; raises `BadToken`, `IssuerUnreachable`."""
+    """Verify a JWT; raises `InvalidToken`, `IssuerUnreachable`."""
     said = _parse_unverified_jwt(text)
     issuer = await get_runtime().orm(_find_issuer, said.issuer) if said else None
     if said is None or issuer is None:
@@ -102,7 +101,7 @@ async def read(text: str) -> VerifiedJwt:
 
 
 def build_principal(issuer: Issuer, claims: Mapping[str, Any]) -> Principal:
-    """Return who a token's checked claims stand for; raises `BadToken`."""
+    """Return the principal of verified claims; raises `InvalidToken`."""
     subject = claim(claims, issuer.subject_claim)
     if not _is_plain_text(subject, LONGEST_SUBJECT):
         raise _build_bad_token(
@@ -131,7 +130,7 @@ def build_principal(issuer: Issuer, claims: Mapping[str, Any]) -> Principal:
 
 
 def find_claimed_role(issuer: Issuer | Provider, claims: Mapping[str, Any]) -> Role | None:
-    """Return the role: the first of the table that a claim's value stands for, or the usual."""
+    """Return the first role, in enum order, that a claim's values map to, else the default."""
     values = list_claim_texts(claim(claims, issuer.role_claim)) if issuer.role_claim else ()
     named = {issuer.roles.get(value) for value in values}
     found = next((role for role in Role if role in named), None)
@@ -139,7 +138,7 @@ def find_claimed_role(issuer: Issuer | Provider, claims: Mapping[str, Any]) -> R
 
 
 def list_allowed_scopes(issuer: Issuer, claims: Mapping[str, Any]) -> frozenset[TokenScope]:
-    """Return the scopes: those that the token asks for and the issuer's row allows."""
+    """Return the scopes that the token has and the issuer's row allows."""
     allowed = frozenset(
         scope for scope in OF_GATEWAY if not issuer.scopes or scope in issuer.scopes
     )
@@ -150,7 +149,7 @@ def list_allowed_scopes(issuer: Issuer, claims: Mapping[str, Any]) -> frozenset[
 
 
 def claim(claims: Mapping[str, Any], name: str) -> Any:
-    """Return a claim by its name, or a member of one by a path with dots."""
+    """Return a claim by name, or a nested field by a dotted path."""
     if name in claims:
         return claims[name]
     found: Any = claims
@@ -160,18 +159,18 @@ def claim(claims: Mapping[str, Any], name: str) -> Any:
 
 
 def _is_plain_text(value: Any, most: int) -> TypeGuard[str]:
-    """Tell whether a value is a text with something in it, and nothing that can't be stored."""
+    """Return whether a value is a non-empty, printable string."""
     return isinstance(value, str) and 0 < len(value) <= most and value.isprintable()
 
 
 def list_claim_texts(value: Any) -> tuple[str, ...]:
-    """Return what a claim holds as texts: one, or the texts of a list."""
+    """Return a string claim, or the strings of a list claim, as a tuple."""
     values = value if isinstance(value, list) else [value]
     return tuple(one for one in values if isinstance(one, str))
 
 
 def _parse_unverified_jwt(text: str) -> _UnverifiedJwt | None:
-    """Return what a token says of itself; None for one that isn't looked at any further."""
+    """Return the unverified header and issuer of a token; None if it is unacceptable."""
     if len(text) > LONGEST:
         return None
     try:
@@ -183,7 +182,7 @@ def _parse_unverified_jwt(text: str) -> _UnverifiedJwt | None:
     kind = header.get("typ", "")
     known = isinstance(algorithm, str) and algorithm in KINDS
     named = kid is None or (isinstance(kid, str) and 0 < len(kid) <= LONGEST_KID)
-    # What has to be understood (`crit`), or is no text at all (`b64`), isn't.
+    # Critical extensions (`crit`) and unencoded payloads (`b64`) aren't supported.
     plain = "crit" not in header and "b64" not in header and isinstance(kind, str)
     if not (known and named and plain and _is_plain_text(issuer, LONGEST)):
         return None
@@ -191,18 +190,18 @@ def _parse_unverified_jwt(text: str) -> _UnverifiedJwt | None:
 
 
 def _find_issuer(url: str) -> Any:
-    """Return the enabled issuer and the generation that it was read at, in one statement."""
+    """Return the enabled issuer with its policy generation, in one query."""
     heads = Head.objects.filter(pk=OuterRef("organization_id")).values("generation")[:1]
     rows: Any = Issuer.objects.enabled().annotate(read_at=Subquery(heads))
-    # Databases may compare without regard to case; identifiers of issuers are compared as they are.
+    # Databases may ignore case, but issuer identifiers are case-sensitive.
     return next((row for row in rows.filter(url=url) if row.url == url), None)
 
 
 def _verify_claims(text: str, key: Any, algorithm: str, issuer: Issuer) -> dict[str, Any]:
-    """Return the claims of a token that holds now; raises `BadToken`."""
+    """Return the claims of a valid token; raises `InvalidToken`."""
     options: Any = {"require": ["exp", "iat", "iss", "aud"]}
     if not issuer.audience:
-        options["verify_aud"] = False  # it depends on the address: whoever opens the door looks
+        options["verify_aud"] = False  # the gateway checks it, as it depends on the resource
     try:
         claims: dict[str, Any] = jwt.decode(
             text,
@@ -222,6 +221,6 @@ def _verify_claims(text: str, key: Any, algorithm: str, issuer: Issuer) -> dict[
 
 
 def _build_bad_token(issuer: Issuer, why: str) -> Exception:
-    """Return the one answer there is; why is told to whoever runs the platform only."""
+    """Return the generic error; the reason is only logged."""
     logger.info("a token of the issuer %r was refused: %s", issuer.url, why)
     return build_invalid_token_error()

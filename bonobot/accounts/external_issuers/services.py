@@ -1,7 +1,7 @@
-"""Add, change, remove, check issuers.
+"""Create, update, delete and check external issuers.
 
-Each change is in the audit and holds on the very next call: an issuer's row is governed, so a pass
-that was read before it is read again.
+Changes are audited and take effect on the next call: issuers are governed rows, so cached tokens
+of an older policy generation are verified again.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,9 +28,9 @@ OPTIONAL_CLAIMS = ("label_claim", "role_claim", "scope_claim")
 
 
 def add(principal: Principal, **said: Any) -> Issuer:
-    """Take the tokens of an issuer from now on; `name` and `url` have to be said.
+    """Create an issuer; `name` and `url` are required.
 
-    Raises `Invalid`, `EgressDenied` for an address that can't be, `Conflict` (`issuer_taken`).
+    Raises `InvalidInput`, `EgressDenied` for a denied URL, `Conflict` (`issuer_taken`).
     """
     principal.require(Action.MANAGE_ISSUERS)
     issuer = Issuer(organization_id=principal.organization_id)
@@ -41,7 +41,7 @@ def add(principal: Principal, **said: Any) -> Issuer:
 
 
 def update_issuer(principal: Principal, issuer: Issuer, **said: Any) -> None:
-    """Change what is said of an issuer; raises as `add`."""
+    """Update an issuer; raises like `create_issuer`."""
     principal.require(Action.MANAGE_ISSUERS)
     before = {name: getattr(issuer, name) for name in said if name in CHECKS}
     _set(issuer, said)
@@ -52,21 +52,21 @@ def update_issuer(principal: Principal, issuer: Issuer, **said: Any) -> None:
 
 
 def remove(principal: Principal, issuer: Issuer) -> None:
-    """Take the tokens of an issuer no longer."""
+    """Delete an issuer."""
     principal.require(Action.MANAGE_ISSUERS)
     with _record_change(principal, issuer, "issuer_removed", {"url": issuer.url}):
         issuer.delete()
 
 
 def check(principal: Principal, issuer: Issuer) -> int:
-    """Read the issuer's keys now and return how many there are; raises `IssuerUnreachable`."""
+    """Fetch the issuer's keys and return their number; raises `IssuerUnreachable`."""
     principal.require(Action.MANAGE_ISSUERS)
     whose = jwks.IssuerAddress(issuer.url, issuer.allow_private)
     return len(get_runtime().call(jwks.get_jwks_cache().read, whose).keys)
 
 
 def list_announced_issuers() -> tuple[str, ...]:
-    """Return the issuers that whoever asks is told of (a query)."""
+    """Return the URLs of issuers that public metadata lists (a query)."""
     rows = Issuer.objects.enabled().filter(announced=True).order_by("name", "url")
     return tuple(rows.values_list("url", flat=True)[:MOST_ANNOUNCED])
 

@@ -1,4 +1,4 @@
-"""Organizations, people, tokens, and whom they trust."""
+"""Models of organizations, users, tokens, invitations and identity providers."""
 
 from bonobot.accounts.models.external_issuers import Issuer
 from bonobot.accounts.models.idempotency import KeptAnswer

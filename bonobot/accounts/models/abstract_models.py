@@ -1,9 +1,8 @@
 """Abstract models of an organization's rows.
 
-`OrganizationModel` keeps organizations apart. `GovernedModel` promises more:
-each write that can change a decision bumps the organization's policy generation in the same
-transaction, whichever way it is written (save, delete, update, bulk, cascade), so that snapshots
-taken before it are refused at admission.
+`OrganizationModel` separates organizations. `GovernedModel` also increments the organization's
+policy generation in the transaction of each write that can change a decision, however it is
+written (save, delete, update, bulk, cascade), so that admission refuses older snapshots.
 """
 
 import uuid
@@ -19,7 +18,7 @@ from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import NotFound
 from bonobot.ledger.audit.admin_changes import increment_generation
 
-# Where every page tells a number, counting must not cost more the more there is.
+# The cost of a count that every page shows must not grow with the table.
 MOST_COUNTED = 1_000
 
 
@@ -31,9 +30,9 @@ class ScopedQuerySet(models.QuerySet):
         return self.filter(organization_id=organization_id)
 
     def some_counted(self, name: str) -> Any:
-        """Return a query for a name and the number of rows, to be asked in a union with others.
+        """Return a query for (name, number of rows), for use in a union.
 
-        Counting stops behind `MOST_COUNTED`: a number above it means "more".
+        Counting stops after `MAX_COUNTED`: a higher number means "more".
         """
         some = self.order_by().values("pk")[: MOST_COUNTED + 1]
         rows = self.model._base_manager.filter(pk__in=some).order_by()
@@ -41,9 +40,9 @@ class ScopedQuerySet(models.QuerySet):
         return of_all.values_list("counted", "n")
 
     def get_or_404(self, organization_id: uuid.UUID, **lookup: Any) -> Any:
-        """Return the one row of this organization, or raise `NotFound`.
+        """Return the one row of this organization; raises `NotFound`.
 
-        A row of another organization answers exactly like one that doesn't exist.
+        Rows of other organizations are treated as missing.
         """
         try:
             return self.for_organization(organization_id).get(**lookup)
@@ -58,10 +57,10 @@ class ScopedQuerySet(models.QuerySet):
 
 
 class GovernedQuerySet(ScopedQuerySet):
-    """Set-based writes that bump the generation like single ones do."""
+    """Set-based writes that increment the policy generation."""
 
     def update(self, **values: Any) -> int:
-        """Update the rows; bump unless only observed fields change."""
+        """Update the rows; increment the generation unless only observed fields change."""
         model: Any = self.model
         if model.observed_fields.issuperset(values):
             return super().update(**values)
@@ -72,7 +71,7 @@ class GovernedQuerySet(ScopedQuerySet):
             return count
 
     def delete(self) -> tuple[int, dict[str, int]]:
-        """Delete the rows and bump their organizations."""
+        """Delete the rows and increment the generations of their organizations."""
         with transaction.atomic(using=self.db):
             model: Any = self.model
             touched = model.organizations_of(self)
@@ -81,7 +80,7 @@ class GovernedQuerySet(ScopedQuerySet):
             return outcome
 
     def bulk_create(self, objs: Iterable[Any], *args: Any, **kwargs: Any) -> list[Any]:
-        """Insert the rows and bump their organizations."""
+        """Insert the rows and increment the generations of their organizations."""
         objs = list(objs)
         with transaction.atomic(using=self.db):
             created = super().bulk_create(objs, *args, **kwargs)
@@ -90,7 +89,7 @@ class GovernedQuerySet(ScopedQuerySet):
 
 
 def _increment_generations(organizations: Iterable[uuid.UUID]) -> None:
-    """Bump in key order: heads are locked in the same order everywhere."""
+    """Increment in key order, the order in which heads are locked everywhere."""
     for organization_id in sorted(organizations):
         increment_generation(organization_id)
 
@@ -114,8 +113,8 @@ class OrganizationModel(models.Model):
 class Governed(SavesChangedFields):
     """A row that decisions depend on, of one organization or of several.
 
-    `observed_fields` names the columns that are mere observations (health, last use): writing only
-    those with `update` or `save(update_fields=…)` changes no decision and bumps nothing.
+    `observed_fields` are columns that no decision depends on (health, last use): writing only those
+    with `update` or `save(update_fields=…)` doesn't increment the generation.
     """
 
     observed_fields: ClassVar[frozenset[str]] = frozenset()
@@ -126,7 +125,7 @@ class Governed(SavesChangedFields):
         abstract = True
 
     def save(self, *args: Any, **kwargs: Any) -> None:
-        """Save, and bump unless `update_fields` names only observed fields."""
+        """Save; increment the generation unless `update_fields` has only observed fields."""
         fields = kwargs.get("update_fields")
         if fields is not None and self.observed_fields.issuperset(fields):
             super().save(*args, **kwargs)
@@ -137,7 +136,7 @@ class Governed(SavesChangedFields):
             _increment_generations(touched)
 
     def delete(self, *args: Any, **kwargs: Any) -> tuple[int, dict[str, int]]:
-        """Delete, with what cascades, and bump."""
+        """Delete, including cascades, and increment the generation."""
         with transaction.atomic():
             touched = self.governed()
             outcome = super().delete(*args, **kwargs)
@@ -146,7 +145,7 @@ class Governed(SavesChangedFields):
 
     @classmethod
     def organizations_of(cls, rows: models.QuerySet) -> set[uuid.UUID]:
-        """Return the organizations whose decisions depend on some rows (a query)."""
+        """Return the organizations whose decisions depend on the rows (a query)."""
         return set(rows.order_by().values_list("organization_id", flat=True).distinct())
 
     def governed(self) -> set[uuid.UUID]:

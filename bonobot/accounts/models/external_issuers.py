@@ -1,4 +1,4 @@
-"""Issuer: an external issuer whose signed tokens are accepted."""
+"""Issuer: an external issuer whose tokens the gateway accepts."""
 
 from typing import ClassVar
 
@@ -14,15 +14,15 @@ class IssuerQuerySet(GovernedQuerySet):
     """Issuers by their state."""
 
     def enabled(self) -> "IssuerQuerySet":
-        """Keep those whose tokens are taken."""
+        """Keep those whose tokens are accepted."""
         return self.filter(enabled=True)
 
 
 class Issuer(GovernedModel):
-    """An authorization server of somebody else, whose tokens open the gateway (RFC 9068).
+    """An external authorization server whose tokens the gateway accepts (RFC 9068).
 
-    What a token of it may do is said here: `scopes`, `agent_ids` and `role` bound what its claims
-    ask for. An issuer belongs to one organization, so a token never has to say to which it leads.
+    `scopes`, `agent_ids` and `role` limit what the claims of its tokens can ask for. An issuer
+    belongs to one organization, so its tokens need not name one.
     """
 
     name = models.CharField(_("name"), max_length=255)

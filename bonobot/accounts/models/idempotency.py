@@ -1,4 +1,4 @@
-"""KeptAnswer: the stored answer of a request with an `Idempotency-Key`."""
+"""KeptAnswer: the stored response to a request with an `Idempotency-Key`."""
 
 from django.db import models
 from django.utils.translation import gettext_lazy as _
@@ -8,10 +8,10 @@ from bonobot.core.crypto.encrypted_fields import SealedTextField
 
 
 class KeptAnswer(OrganizationModel):
-    """The first answer to a write that carried an `Idempotency-Key`, kept for a day.
+    """The first response to a write with an `Idempotency-Key`, kept for a day.
 
-    `status` stays empty while the first request runs, or for ever when its process died in between:
-    such a request is never repeated. The body is sealed, since a new token's text may be in it.
+    `status` is null while the first request runs, and stays so if its process dies: such a request
+    is never repeated. The body is encrypted, as it may contain a new token.
     """
 
     principal = models.CharField(max_length=300)

@@ -1,4 +1,4 @@
-"""Issuer, Provider, Identity."""
+"""Provider and Identity: OpenID Connect identity providers and their users."""
 
 from typing import ClassVar
 
@@ -16,15 +16,15 @@ class ProviderQuerySet(ScopedQuerySet):
     """Identity providers by their state."""
 
     def enabled(self) -> "ProviderQuerySet":
-        """Keep those that people sign in with."""
+        """Keep those that users can sign in with."""
         return self.filter(enabled=True)
 
 
 class Provider(SavesChangedFields, OrganizationModel):
-    """Where people of an organization sign in instead of here (OpenID Connect).
+    """An OpenID Connect provider with which members of an organization sign in.
 
-    It is its organization's alone: a session that began there reaches no other organization, so
-    nobody is more than their own members to whoever runs it.
+    A session that began there reaches no other organization, so whoever runs the provider gains no
+    access elsewhere.
     """
 
     name = models.CharField(_("name"), max_length=255, help_text=_("As the sign-in shows it."))
@@ -98,7 +98,7 @@ class Provider(SavesChangedFields, OrganizationModel):
 
 
 class Identity(OrganizationModel):
-    """Who a person is at an identity provider: its subject, which never changes hands."""
+    """A user's account at an identity provider, identified by its subject."""
 
     provider = models.ForeignKey(Provider, on_delete=models.CASCADE, related_name="identities")
     user = models.ForeignKey("tenancy.User", on_delete=models.CASCADE, related_name="+")

@@ -1,4 +1,4 @@
-"""Invitation, FactorSecret, Attempts."""
+"""Invitation: an invitation to join an organization."""
 
 from typing import ClassVar
 
@@ -15,7 +15,7 @@ class InvitationQuerySet(ScopedQuerySet):
     """Invitations by their state."""
 
     def open(self) -> "InvitationQuerySet":
-        """Keep those neither accepted nor revoked, expired ones too: they can be sent again."""
+        """Keep those neither accepted nor revoked; expired ones can be resent."""
         return self.filter(accepted_at=None, revoked_at=None)
 
     def usable(self) -> "InvitationQuerySet":
@@ -24,10 +24,10 @@ class InvitationQuerySet(ScopedQuerySet):
 
 
 class Invitation(OrganizationModel):
-    """Somebody who was asked to join, by e-mail address; its link is kept as a peppered HMAC.
+    """An invitation of an email address; its link is stored as a peppered HMAC.
 
-    It names no account, so nothing of it tells whether there is one. `agent_ids` are copied ids,
-    since agents live above this room: those that they get who join as members.
+    It refers to no account, so it doesn't reveal whether one exists. `agent_ids` are the agents
+    that a new member gets; plain ids, because this package doesn't depend on agents.
     """
 
     email = models.EmailField(_("e-mail address"), max_length=254)

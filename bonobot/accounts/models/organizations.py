@@ -1,4 +1,4 @@
-"""User, Organization and Membership: the tenants and their people."""
+"""User, Organization, FirstRun and Membership."""
 
 import uuid
 from typing import ClassVar
@@ -19,7 +19,7 @@ MOST_APPROVAL_HOURS, MOST_AUDIT_DAYS = 720, 36_500
 
 
 class People(UserManager.from_queryset(GovernedQuerySet)):  # type: ignore[misc]  # made at run time
-    """People, made and found as Django does; set-based writes of them bump, too."""
+    """Django's user manager with set-based writes that increment the policy generation."""
 
     use_in_migrations = False
 
@@ -34,10 +34,9 @@ def _is_zone(name: str) -> None:
 
 
 class User(AbstractUser, Governed):
-    """A person. What they may do is said by their memberships, not by Django's permissions.
+    """A user. Permissions come from memberships, not from Django's permissions.
 
-    It ends what they let programs do when they are switched off, so the two columns that say so
-    are governed.
+    Disabling a user ends their grants, so `is_active` and `is_superuser` are governed.
     """
 
     observed_fields: ClassVar[frozenset[str]] = frozenset(
@@ -69,31 +68,31 @@ class User(AbstractUser, Governed):
 
     @classmethod
     def organizations_of(cls, rows: models.QuerySet) -> set[uuid.UUID]:
-        """Return the organizations that some people belong to, or let programs into."""
+        """Return the organizations in which users have a membership or a grant."""
         people = rows.order_by().values("pk")
         token = apps.get_model("tenancy", "Token")
         found = (model.objects.filter(user__in=people) for model in (Membership, token))
         return {one for those in found for one in those.values_list("organization_id", flat=True)}
 
     def governed(self) -> set[uuid.UUID]:
-        """Return the organizations that the person belongs to, or lets programs into."""
+        """Return the organizations in which the user has a membership or a grant."""
         return self.organizations_of(User.objects.filter(pk=self.pk))
 
 
 class OrganizationQuerySet(GovernedQuerySet):
-    """Organizations as a person sees them."""
+    """Organizations by user."""
 
     def of_user(self, user: User) -> "OrganizationQuerySet":
-        """Keep those that `user` belongs to; a platform administrator sees all."""
+        """Keep those that `user` belongs to; all for platform administrators."""
         if user.is_superuser:
             return self
         return self.filter(memberships__user=user)
 
 
 class Organization(Governed):
-    """The tenant: every other row belongs to one, and nothing crosses.
+    """A tenant; almost every other row belongs to one.
 
-    While `halted_at` is set, nothing of it runs and no call is made (the kill switch).
+    While `halted_at` is set, nothing runs and no call is made (the kill switch).
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
@@ -122,7 +121,7 @@ class Organization(Governed):
     second_factor = models.BooleanField(
         _("everybody needs a second factor"),
         default=False,
-        db_default=False,  # processes of the release before make organizations without it
+        db_default=False,  # the previous release inserts rows without it
         help_text=_("Who has none is led to set one up before anything else."),
     )
     single_sign_on = models.BooleanField(
@@ -155,12 +154,12 @@ class Organization(Governed):
         return set(rows.order_by().values_list("pk", flat=True))
 
     def governed(self) -> set[uuid.UUID]:
-        """Return itself; while it is being made, nothing was decided yet."""
+        """Return its own id, or nothing while it is being created."""
         return set() if self._state.adding else {self.pk}
 
 
 class FirstRun(models.Model):
-    """What people said about an organization's first steps; what is done is seen from its rows."""
+    """Which setup steps were skipped or closed; completed steps are derived from other rows."""
 
     organization = models.OneToOneField(
         Organization, on_delete=models.CASCADE, primary_key=True, related_name="first_run"

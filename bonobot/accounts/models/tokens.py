@@ -1,4 +1,4 @@
-"""Token: a credential of a person or a program in one organization."""
+"""Token: a credential for one organization, issued or granted by a user."""
 
 from typing import ClassVar
 
@@ -21,24 +21,24 @@ class TokenQuerySet(GovernedQuerySet):
     """Tokens by their state."""
 
     def usable(self) -> "TokenQuerySet":
-        """Keep those whose text opens something now."""
+        """Keep those that can be used now."""
         fresh = models.Q(fresh_until__isnull=True) | models.Q(fresh_until__gt=timezone.now())
         return self.living().filter(fresh)
 
     def usable_issued(self) -> "TokenQuerySet":
-        """Keep those of `usable` that were issued, not granted: a much cheaper query."""
+        """Keep usable tokens that were issued, not granted: a much cheaper query."""
         return self.filter(_build_unexpired_filter(), user=None, revoked_at=None)
 
     def living(self) -> "TokenQuerySet":
-        """Keep those neither revoked nor expired, and of grants those that their person may give.
+        """Keep those neither revoked nor expired; grants only while their user may give them.
 
-        That is while the person is active and has a role that the grant's is within, and the
-        organization isn't halted.
+        That is while the user is active, has a role that covers the grant's, and the organization
+        isn't halted.
         """
         return self.filter(_build_unexpired_filter(), self._given(), revoked_at__isnull=True)
 
     def _given(self) -> models.Q:
-        """Return what holds of tokens that were issued, and of grants that their person backs."""
+        """Return a condition for issued tokens and for grants whose user may still give them."""
         member = Membership.objects.filter(
             organization=models.OuterRef("organization"), user=models.OuterRef("user")
         ).filter(
@@ -54,16 +54,15 @@ class TokenQuerySet(GovernedQuerySet):
 
 
 class Token(GovernedModel):
-    """A key for programs: shown once, kept as a peppered HMAC.
+    """A credential for programs: shown once, stored as a peppered HMAC.
 
-    `agent_ids` narrow it to these agents, `scopes` to a part of what its role may do, `networks` to
-    where it may be used from; empty lists are no bounds. The agents are copied ids, since agents
-    live above this room: one that is removed stays named, so that the token never becomes wider.
-    `client` says which program it was made for.
+    `agent_ids` limits it to these agents, `scopes` to a part of its role, `networks` to client
+    addresses; empty lists mean no limit. Ids of deleted agents are kept, so that the token never
+    gains access. `client` names the program it was created for.
 
-    One with a `user` is a grant: that person let a program in (OAuth 2.1), whose `client_id` is
-    here, at the one address `resource`. The digest is of the access token that the program has at
-    the time, good until `fresh_until`; blank before it has one. See `grants`.
+    A token with a `user` is a grant: the user authorized the OAuth client `client_id` (OAuth 2.1)
+    for the address `resource`. `digest` is that of the current access token, which is valid until
+    `fresh_until`; it is blank before the first one.
     """
 
     observed_fields: ClassVar[frozenset[str]] = frozenset({"last_used_at"})
@@ -108,7 +107,7 @@ class Token(GovernedModel):
             models.CheckConstraint(
                 condition=models.Q(role__in=[role.value for role in Role]), name="token_role"
             ),
-            # What a person gave is for one address; what was issued is for all of them.
+            # A grant is for one address, an issued token for all.
             models.CheckConstraint(
                 condition=models.Q(user__isnull=True, resource="", fresh_until__isnull=True)
                 | models.Q(user__isnull=False) & ~models.Q(resource=""),
@@ -121,5 +120,5 @@ class Token(GovernedModel):
 
     @property
     def kind(self) -> str:
-        """Tell whether it was issued (`token`), or given to a program by a person (`grant`)."""
+        """`token` if it was issued, `grant` if a user authorized an OAuth client."""
         return "token" if self.user_id is None else "grant"

@@ -1,8 +1,8 @@
-"""Who a person from a provider is here.
+"""Link users of identity providers to accounts.
 
-An address alone never opens an account: a subject that is not known yet is joined to the account
-of a member only where the organization's owners decide on that account anyway (it is in no other
-organization), or by the person themselves, signed in. Everything is audited, refusals too.
+An email address alone never gives access to an account: an unknown subject is linked to a member's
+account only if the account belongs to no other organization, or by the user when signed in. All
+sign-ins are audited, refused ones too.
 """
 
 import re
@@ -26,11 +26,11 @@ from bonobot.ledger.types import Actor
 
 LONGEST_USERNAME = 150
 TRIES = 5
-STRANGE = re.compile(r"[^\w.@+-]")  # in names that people sign in with
+STRANGE = re.compile(r"[^\w.@+-]")  # in usernames
 
 
 class SignInRefused(Forbidden):
-    """The provider knows somebody who may not come in; `code` says why."""
+    """A user of the provider may not sign in; `code` says why."""
 
     def __init__(self, code: str, detail: str, remedy: str) -> None:
         super().__init__(detail, code=code, rule="single_sign_on", remedy=remedy)
@@ -47,13 +47,13 @@ class _ProviderSignIn:
 
     @property
     def actor(self) -> Actor:
-        """Who acts before anybody is known here: the provider, and whom it names."""
+        """The actor before an account is known: the provider and its user."""
         label = f"{self.arrival.email or self.arrival.subject} ({self.provider.name})"
         return Actor(kind="system", id=str(self.provider.pk), label=make_visible(label, 200))
 
 
 def resolve_user(provider: Provider, arrival: ProviderUser) -> User:
-    """Return the person who signs in; raises `NotLetIn`, and then nothing is changed."""
+    """Return the user who signs in; raises `SignInRefused` without changes."""
     case = _ProviderSignIn(provider, arrival)
     try:
         with transaction.atomic():
@@ -73,7 +73,7 @@ def resolve_user(provider: Provider, arrival: ProviderUser) -> User:
 
 
 def link(provider: Provider, arrival: ProviderUser, user: User) -> Identity:
-    """Join a subject to the account that is signed in, by its person's own wish."""
+    """Link a subject to the account of the signed-in user; raises `SignInRefused`."""
     case = _ProviderSignIn(provider, arrival)
     _require_domain(case)
     _require_member(case, user)
@@ -88,7 +88,7 @@ def link(provider: Provider, arrival: ProviderUser, user: User) -> Identity:
 
 
 def unlink(user: User, identity: Identity) -> None:
-    """Take a provider's account away from one's own; raises `Conflict` for the last way in."""
+    """Unlink an identity; raises `Conflict` if it is the user's only way to sign in."""
     if not user.has_usable_password():
         raise Conflict(
             "You would have no way to sign in.",
@@ -105,7 +105,7 @@ def _build_provider_user(identity: Identity) -> ProviderUser:
 
 
 def _find_or_create_user(case: _ProviderSignIn) -> User:
-    """Return the person of a subject: known, a member with this address, or a new one."""
+    """Return the user of a subject: linked, a member with this email, or a new one."""
     known = Identity.objects.filter(provider=case.provider, subject=case.arrival.subject)
     if (found := known.select_related("user").first()) is not None:
         _require_domain(case)
@@ -127,7 +127,7 @@ def _find_or_create_user(case: _ProviderSignIn) -> User:
 
 
 def _find_member_by_email(case: _ProviderSignIn) -> User | None:
-    """Return the one member with this address, on whose account the owners decide anyway."""
+    """Return the one member with this email whose account can be linked; may raise."""
     here = Membership.objects.filter(
         organization=case.organization_id, user__email__iexact=case.arrival.email
     )
@@ -135,7 +135,7 @@ def _find_member_by_email(case: _ProviderSignIn) -> User | None:
     if not found:
         return None
     if found[0].is_superuser:
-        return found[0]  # who is refused as such
+        return found[0]  # refused by `_require_member`
     elsewhere = Membership.objects.filter(user=found[0]).exclude(organization=case.organization_id)
     known = Identity.objects.filter(provider=case.provider, user=found[0])
     if len(found) > 1 or elsewhere.exists() or known.exists():
@@ -148,7 +148,7 @@ def _find_member_by_email(case: _ProviderSignIn) -> User | None:
 
 
 def _create_user(case: _ProviderSignIn) -> User:
-    """Make an account without a password, and its membership."""
+    """Create an account without a password, and its membership."""
     role = _resolve_role(case)
     for suffix in ("", *(f"-{token_hex(2)}" for _ in range(TRIES))):
         user = User(
@@ -164,7 +164,7 @@ def _create_user(case: _ProviderSignIn) -> User:
                 with transaction.atomic():
                     user.save()
             except IntegrityError:
-                continue  # the name is taken, by whomever
+                continue  # the username is taken
             member.save()
         _create_identity(case, user)
         return user
@@ -191,7 +191,7 @@ def _create_identity(case: _ProviderSignIn, user: User) -> Identity:
 
 
 def _require_email(case: _ProviderSignIn) -> None:
-    """Raise unless the provider says that the address is proved, or is trusted not to say so."""
+    """Raise unless the email is verified, or the provider is trusted without a claim."""
     proved = case.arrival.verified
     trusted = proved is None and case.provider.trusts_email
     if not case.arrival.email or not (proved or trusted):
@@ -240,7 +240,7 @@ def _resolve_role(case: _ProviderSignIn) -> Role:
 
 
 def _update_role(case: _ProviderSignIn, user: User) -> None:
-    """Give a member the role that the claim says; the last owner stays one."""
+    """Set the role from the claim; the last owner isn't demoted."""
     if not case.provider.role_claim:
         return
     role = _resolve_role(case)

@@ -1,9 +1,8 @@
-"""OpenID Connect client.
+"""OpenID Connect client: authorization code flow with PKCE.
 
-The code flow with PKCE alone. What leads there and what comes back belong together by state, nonce
-and verifier, which only this browser's session has. An identity token is believed when its
-signature is by a key that the issuer's own document publishes (`jwks`), and it is from this
-issuer, for us, for this sign-in, and still good. Every connection is the guarded client's.
+State, nonce and verifier in the browser's session tie the callback to the request. An ID token is
+accepted if a key of the issuer signed it (`jwks`) and its issuer, audience, nonce and expiry are
+right. All connections use the guarded HTTP client.
 """
 
 import base64
@@ -40,12 +39,12 @@ LONGEST_CODE = 4_096
 LONGEST_SUBJECT = 255
 LONGEST_NAME = 150
 LONGEST_EMAIL = 254
-# Of an address, which proxies refuse beyond some thousands of characters.
+# Proxies refuse URLs of more than a few thousand characters.
 LONGEST_HINT = 4_096
 
 
 class IdentityProviderProblem(Problem):
-    """The provider can't be asked, or answered with something that isn't believed.
+    """The provider can't be reached, or its response isn't valid.
 
     Codes: `provider_unreachable`, `provider_refused`, `identity_refused`.
     """
@@ -57,7 +56,7 @@ class IdentityProviderProblem(Problem):
 
 @dataclass(frozen=True, slots=True)
 class OidcClient:
-    """Who we are at a provider, and how it is reached."""
+    """Our client registration at a provider."""
 
     issuer: str
     client_id: str
@@ -68,7 +67,7 @@ class OidcClient:
 
 @dataclass(frozen=True, slots=True)
 class PendingSignIn:
-    """A sign-in under way: where the browser goes, and what its session keeps until it is back."""
+    """A started sign-in: the URL to visit, and data to keep in the session until the callback."""
 
     address: str
     kept: dict[str, Any]
@@ -76,9 +75,9 @@ class PendingSignIn:
 
 @dataclass(frozen=True, slots=True)
 class ProviderUser:
-    """Who a provider says that somebody is; `verified` is None where it doesn't say.
+    """A user as the provider describes them; `email_verified` is None if it doesn't say.
 
-    `leaving` is where their browser can end the session there; empty where it can't.
+    `logout_url` ends the session at the provider; empty if unsupported.
     """
 
     subject: str
@@ -91,7 +90,7 @@ class ProviderUser:
 
 
 async def begin(client: OidcClient) -> PendingSignIn:
-    """Return where the browser is led to; raises `ProviderProblem`."""
+    """Return the authorization URL and session data; raises `IdentityProviderProblem`."""
     async with _build_http_client(client) as http:
         told = await _fetch_metadata(http, client)
     verifier, state, nonce = (secrets.token_urlsafe(48) for _ in range(3))
@@ -124,7 +123,7 @@ async def begin(client: OidcClient) -> PendingSignIn:
 async def finish(
     client: OidcClient, kept: Mapping[str, Any], answer: Mapping[str, str]
 ) -> ProviderUser:
-    """Return who came back, by what the provider's redirect said; raises `ProviderProblem`."""
+    """Return the user of a callback; raises `IdentityProviderProblem`."""
     issuer = answer.get("iss")
     if (issuer or kept["says_issuer"]) and issuer != client.issuer:
         raise _build_refused_error("another provider answered")
@@ -152,7 +151,7 @@ async def finish(
 
 
 async def verify_id_token(client: OidcClient, token: str, *, nonce: str) -> dict[str, Any]:
-    """Return an identity token's claims; raises `ProviderProblem` (code `identity_refused`)."""
+    """Return an ID token's claims; raises `IdentityProviderProblem` (`identity_refused`)."""
     kid, algorithm = _read_token_header(token)
     whose = jwks.IssuerAddress(client.issuer, client.allow_private)
     try:
@@ -187,7 +186,7 @@ async def verify_id_token(client: OidcClient, token: str, *, nonce: str) -> dict
 
 
 def _read_token_header(token: str) -> tuple[str | None, str]:
-    """Return the key's id and the algorithm that a token names, both among what is believed."""
+    """Return the key id and the algorithm of a token; both are allowed values."""
     if len(token) > LONGEST_TOKEN:
         raise _build_refused_error("it is too long")
     try:
@@ -203,7 +202,7 @@ def _read_token_header(token: str) -> tuple[str | None, str]:
 
 
 async def _fetch_metadata(http: httpx2.AsyncClient, client: OidcClient) -> dict[str, Any]:
-    """Return what the issuer's own document says, with every address in it checked."""
+    """Fetch the issuer's metadata and check its endpoints."""
     where = f"{client.issuer.rstrip('/')}/.well-known/openid-configuration"
     told = await _wait_for_answer(jwks.fetch_json_document(http, where))
     if told is None:
@@ -226,7 +225,7 @@ async def _fetch_metadata(http: httpx2.AsyncClient, client: OidcClient) -> dict[
 async def _fetch_tokens(
     http: httpx2.AsyncClient, client: OidcClient, kept: Mapping[str, Any], code: str
 ) -> dict[str, Any]:
-    """Exchange a code for tokens, proving who we are and that the code was asked for here."""
+    """Exchange a code for tokens, with client authentication and PKCE verifier."""
     form = {
         "grant_type": "authorization_code",
         "code": code,
@@ -235,7 +234,7 @@ async def _fetch_tokens(
     }
     proof: dict[str, Any] = {}
     if client.secret and ("client_secret_basic" in kept["methods"] or not kept["methods"]):
-        # RFC 6749 2.3.1: both are written like a form's values first.
+        # RFC 6749 2.3.1: both are form-encoded first.
         proof["auth"] = httpx2.BasicAuth(quote_plus(client.client_id), quote_plus(client.secret))
     else:
         form |= {"client_id": client.client_id}
@@ -260,13 +259,13 @@ async def _fetch_userinfo(
     access_token: Any,
     subject: str,
 ) -> dict[str, Any]:
-    """Return what the identity token leaves out, from the provider's own answer about the same."""
+    """Return claims that the ID token lacks from the userinfo endpoint."""
     bearer = {"Authorization": f"Bearer {access_token}", "Accept": "application/json"}
     answer = await _wait_for_answer(http.get(kept["userinfo_endpoint"], headers=bearer))
     found = _parse_json_object(answer)
     if answer.status_code != 200 or found.get("sub") != subject:
         raise _build_refused_error("the provider tells of somebody else")
-    # What the signed token says holds; `verified` has looked at nothing of this.
+    # Only these claims: userinfo is not signed and must not override the verified ones.
     about = ("email", "email_verified", "name", "given_name", "family_name")
     return {name: found[name] for name in about if name in found}
 
@@ -288,9 +287,9 @@ def _build_provider_user(claims: Mapping[str, Any]) -> ProviderUser:
 
 
 def _build_logout_url(client: OidcClient, kept: Mapping[str, Any], token: str) -> str:
-    """Return where the session there is ended (OpenID Connect RP-Initiated Logout 1.0, section 2).
+    """Return the logout URL (OpenID Connect RP-Initiated Logout 1.0, section 2), or "".
 
-    No address to come back to is sent: few providers know ours, and the others refuse all then.
+    No redirect URI is sent: few providers have ours registered, and the others would refuse.
     """
     if not (endpoint := kept.get("end_session_endpoint")):
         return ""
@@ -314,7 +313,7 @@ def _build_http_client(client: OidcClient) -> httpx2.AsyncClient:
 
 
 async def _wait_for_answer(answer: Any) -> Any:
-    """Await an answer; what keeps it away becomes a `ProviderProblem`."""
+    """Await a response; failures become an `IdentityProviderProblem`."""
     try:
         return await answer
     except (httpx2.HTTPError, EgressDenied, jwks.IssuerUnreachable) as fault:
@@ -339,7 +338,7 @@ def _build_unreachable_error(why: str) -> IdentityProviderProblem:
 
 
 def _build_refused_error(why: str) -> IdentityProviderProblem:
-    """Return the one answer there is; why is told to whoever runs the platform only."""
+    """Return the generic error; the reason is only logged."""
     logger.info("an identity token was refused: %s", why)
     return IdentityProviderProblem(
         "What the identity provider sent is not believed.",

@@ -1,4 +1,4 @@
-"""Add, change, remove, check identity providers."""
+"""Create, update, delete and check identity providers."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -31,15 +31,15 @@ DOMAIN = re.compile(r"(?=.{1,253}$)[a-z0-9-]{1,63}(\.[a-z0-9-]{1,63})+")
 
 
 def redirect_uri(organization_id: UUID) -> str:
-    """Return where providers of an organization send people back to: one address for each.
+    """Return the redirect URI of an organization's providers.
 
-    Providers of two organizations never share one, so that neither can pass another's code off.
+    Organizations don't share one, so that a provider can't inject another's code.
     """
     return f"{settings.BONOBOT_URL}{reverse('account_sso_done', args=[organization_id])}"
 
 
 def build_oidc_client(provider: Provider) -> oidc_client.OidcClient:
-    """Return who we are at a provider."""
+    """Return our client registration at a provider."""
     return oidc_client.OidcClient(
         issuer=provider.url,
         client_id=provider.client_id,
@@ -50,14 +50,14 @@ def build_oidc_client(provider: Provider) -> oidc_client.OidcClient:
 
 
 def list_announced_providers() -> list[Provider]:
-    """Return the providers that the sign-in page shows to anybody (a query)."""
+    """Return the providers that the sign-in page shows (a query)."""
     return list(Provider.objects.enabled().filter(announced=True)[:MOST_SHOWN])
 
 
 def add(principal: Principal, **said: Any) -> Provider:
-    """Let people sign in at a provider; `name`, `url` and `client_id` have to be said.
+    """Create a provider; `name`, `url` and `client_id` are required.
 
-    Raises `Invalid`, `Forbidden`, `EgressDenied`, `Conflict` (`provider_taken`).
+    Raises `InvalidInput`, `Forbidden`, `EgressDenied`, `Conflict` (`provider_taken`).
     """
     principal.require(Action.MANAGE_ORGANIZATION)
     provider = Provider(organization_id=principal.organization_id)
@@ -68,9 +68,9 @@ def add(principal: Principal, **said: Any) -> Provider:
 
 
 def update_provider(principal: Principal, provider: Provider, **said: Any) -> None:
-    """Change what is said of a provider; its sessions end with `enabled`. Raises as `add`.
+    """Update a provider; disabling it ends its sessions. Raises like `create_provider`.
 
-    Another issuer knows other people by the same subjects, so who was known is forgotten.
+    A new issuer URL deletes the identities, as subjects mean other users there.
     """
     principal.require(Action.MANAGE_ORGANIZATION)
     said = {name: value for name, value in said.items() if value != MASK}
@@ -96,7 +96,7 @@ def update_provider(principal: Principal, provider: Provider, **said: Any) -> No
 
 
 def remove(principal: Principal, provider: Provider) -> None:
-    """Let nobody sign in there any more; accounts and memberships stay."""
+    """Delete a provider; accounts and memberships are kept."""
     principal.require(Action.MANAGE_ORGANIZATION)
     _require_another(provider)
     with _record_change(principal, provider, "provider_removed", {}):
@@ -104,9 +104,9 @@ def remove(principal: Principal, provider: Provider) -> None:
 
 
 def check(principal: Principal, provider: Provider) -> int:
-    """Ask a provider for its metadata and keys now, and return how many keys there are.
+    """Fetch a provider's metadata and keys and return the number of keys.
 
-    Raises `ProviderProblem`, `IssuerUnreachable`.
+    Raises `IdentityProviderProblem`, `IssuerUnreachable`.
     """
     principal.require(Action.MANAGE_ORGANIZATION)
     get_runtime().call(oidc_client.begin, build_oidc_client(provider))
@@ -115,9 +115,9 @@ def check(principal: Principal, provider: Provider) -> int:
 
 
 def require_tried(organization: Organization) -> None:
-    """Raise `Conflict` (`sso_untried`) unless an owner has signed in at a provider already.
+    """Raise `Conflict` (`sso_untried`) unless an owner has signed in with a provider.
 
-    Asked before passwords open nothing any more, so that nobody locks an organization up.
+    Checked before single sign-on is enforced, so that an organization isn't locked out.
     """
     owners = Membership.objects.filter(organization=organization, role=Role.OWNER)
     known = Identity.objects.filter(
@@ -169,7 +169,7 @@ def _set(principal: Principal, provider: Provider, said: Mapping[str, Any]) -> N
             remedy=format_message("There are: {checks}.", checks=", ".join(sorted(CHECKS))),
         )
     moved = said.get("url", provider.url) != provider.url
-    # Whoever may not allow inner addresses may not choose another one that was allowed, either.
+    # Changing the URL of a provider that allows private addresses needs the permission, too.
     if said.get("allow_private", provider.allow_private) and (moved or not provider.allow_private):
         principal.require(Action.ALLOW_PRIVATE_ADDRESS)
     for name, value in said.items():

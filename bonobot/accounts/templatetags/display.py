@@ -1,4 +1,4 @@
-"""Template filters: untrusted text, times, money, badges."""
+"""Template filters for untrusted text, times, amounts and badges."""
 
 import json
 from contextlib import suppress
@@ -22,7 +22,7 @@ from bonobot.core.text.untrusted_text import make_visible
 
 register = template.Library()
 
-# What a state means to the eye; everything else is neutral.
+# Colors by state; everything else is neutral.
 TONES = {
     **dict.fromkeys(("connected", "approved", "ok", "done", "allow", "usable"), "good"),
     **dict.fromkeys(("connecting", "running", "queued", "open", "intent"), "busy"),
@@ -30,7 +30,7 @@ TONES = {
     "warning": "warn",
     **dict.fromkeys(("error", "failed", "refused", "deny", "revoked", "hard"), "bad"),
 }
-# Words of ours for states, units and periods; what isn't here is a code, and stays as it is.
+# Labels of states, units and periods; other values are shown as they are.
 WORDS = {
     "allow": _lazy("allow"),
     "ask": _lazy("ask"),
@@ -58,46 +58,46 @@ MICRO = 1_000_000
 
 @register.filter
 def shown(value: Any, limit: int | None = None) -> str:
-    """Return a stranger's text with hidden characters visible; the template escapes it."""
+    """Return untrusted text with hidden characters visible; the template escapes it."""
     return make_visible(str(value if value is not None else ""), limit)
 
 
 @register.filter
 def told(text: Any, limit: int | None = None) -> SafeString:
-    """Return a sentence of ours, in the reader's language, with `names` set as code.
+    """Return a localized sentence of ours with `names` set as code.
 
-    It may quote strangers.
+    It may quote untrusted text.
     """
     return render_sentence(localize_text(text), limit)
 
 
 @register.filter
 def plain(text: Any, limit: int | None = None) -> str:
-    """Return a sentence of ours, in the reader's language, for an attribute."""
+    """Return a localized sentence of ours as plain text for an attribute."""
     return make_visible(localize_text(text), limit)
 
 
 @register.filter
 def described(text: Any, limit: int | None = None) -> str:
-    """Return a stranger's text as it stands, one of ours in the reader's language."""
+    """Return untrusted text unchanged, or text of ours localized."""
     return make_visible(localize_if_translatable(text if isinstance(text, str) else ""), limit)
 
 
 @register.filter
 def marked(text: Any, limit: int | None = None) -> SafeString:
-    """Return what people wrote, as it stands, with `names` set as code."""
+    """Return text written by users, unchanged, with `names` set as code."""
     return render_sentence(str(text if text is not None else ""), limit)
 
 
 @register.filter
 def as_json(value: Any) -> SafeString:
-    """Return a JSON value as coloured HTML."""
+    """Return a JSON value as highlighted HTML."""
     return highlight_json(value)
 
 
 @register.filter
 def maybe_json(text: Any) -> SafeString | str:
-    """Return a result: coloured where it is a JSON object or list, else as visible text."""
+    """Return a result: highlighted if it is a JSON object or array, else as visible text."""
     found = str(text)
     if found.lstrip()[:1] in ("{", "["):
         with suppress(ValueError):
@@ -107,13 +107,13 @@ def maybe_json(text: Any) -> SafeString | str:
 
 @register.filter
 def tone(state: Any) -> str:
-    """Return what a state means to the eye: good, busy, warn, bad or plain."""
+    """Return the color of a state: good, busy, warn, bad or plain."""
     return TONES.get(str(state), "plain")
 
 
 @register.filter
 def ago(moment: Any) -> SafeString | str:
-    """Return how long ago, as a `time` element that tells the moment itself."""
+    """Return a relative time as a `time` element with the absolute time."""
     if not isinstance(moment, datetime):
         return _("never")
     now = timezone.now()
@@ -129,7 +129,7 @@ def ago(moment: Any) -> SafeString | str:
 
 @register.filter
 def moment(value: datetime | None, precision: str = "") -> SafeString | str:
-    """Return a moment by the reader's clock, as a `time` element; `seconds` tells those, too."""
+    """Return a time in the user's time zone as a `time` element, with seconds if asked."""
     if value is None:
         return "–"
     return _time(value, "", localization.format_datetime(value, seconds=precision == "seconds"))
@@ -137,7 +137,7 @@ def moment(value: datetime | None, precision: str = "") -> SafeString | str:
 
 @register.filter
 def clock(value: datetime, precision: str = "") -> str:
-    """Return a moment by the reader's clock, for an attribute."""
+    """Return a time in the user's time zone as text for an attribute."""
     return localization.format_datetime(value, seconds=precision == "seconds")
 
 
@@ -148,7 +148,7 @@ def _time(value: datetime, title: str, text: str) -> SafeString:
 
 @register.filter
 def milliseconds(value: Any) -> str:
-    """Return a duration as people read it; what isn't known is a dash."""
+    """Return a duration with its unit; a dash if unknown."""
     if not isinstance(value, int | float):
         return "–"
     if value < 1_000:
@@ -158,7 +158,7 @@ def milliseconds(value: Any) -> str:
 
 @register.filter
 def percent(value: Any) -> str:
-    """Return a percentage; one that isn't whole never reads as 100."""
+    """Return a percentage; values below 100 are never rounded up to 100."""
     if not isinstance(value, int | float):
         return "–"
     if value >= 100:
@@ -187,13 +187,13 @@ def amount(value: int | None, unit: str) -> str:
 
 @register.filter
 def counted(count: int) -> str:
-    """Return what `some_counted` found: a number, or that there are more."""
+    """Return a number from `build_capped_count`, with `+` if there are more."""
     return f"{MOST_COUNTED:,}+" if count > MOST_COUNTED else f"{count:,}"
 
 
 @register.filter
 def thousands(count: int) -> str:
-    """Return a number with its thousands apart."""
+    """Return a number with thousands separators."""
     return f"{count:,}"
 
 
@@ -204,7 +204,7 @@ def share(part: int | None, whole: int | None) -> int:
 
 
 def badge_html(state: Any, text: Any = None, title: Any = "") -> SafeString:
-    """Return a state as a coloured badge, for columns of lists."""
+    """Return a state as a colored badge, for columns of lists."""
     return format_html(
         '<span class="bb-badge" data-tone="{}" title="{}">{}</span>',
         tone(state),
@@ -214,7 +214,7 @@ def badge_html(state: Any, text: Any = None, title: Any = "") -> SafeString:
 
 
 def two_lines(first: str, second: str, look: str = "") -> SafeString:
-    """Return a cell of a list: what it is, and beneath it in small what belongs to it, cut."""
+    """Return a list cell with a second, smaller and truncated line."""
     return format_html(
         '<span class="bb-cell">{}<span class="bb-brief bb-small {}">{}</span></span>',
         first,
@@ -225,7 +225,7 @@ def two_lines(first: str, second: str, look: str = "") -> SafeString:
 
 @register.simple_tag(takes_context=True)
 def crumbs(context: Any) -> list[dict[str, Any]]:
-    """Return the way to the page: the navigation's own entry, then the object or the title."""
+    """Return the breadcrumbs: the active navigation entry, then the object or title."""
     entries = [item for group in context.get("sidebar_navigation") or () for item in group["items"]]
     here = next((item for item in entries if item.get("active")), None)
     way = [{"title": here["title"], "link": here["link"]}] if here else []
@@ -240,12 +240,12 @@ def crumbs(context: Any) -> list[dict[str, Any]]:
 
 @register.inclusion_tag("admin/parts/badge.html")
 def badge(state: Any, text: Any = None, title: Any = "") -> dict[str, Any]:
-    """Show a state as a coloured badge."""
+    """Show a state as a colored badge."""
     shown_text = in_words(state if text is None else text)
     return {"tone": tone(state), "text": shown_text, "title": title}
 
 
 @register.filter
 def in_words(state: Any) -> Any:
-    """Return what a state is called in the reader's language; other texts stay as they are."""
+    """Return the localized label of a state; other values stay unchanged."""
     return WORDS.get(str(state), state)

@@ -1,11 +1,11 @@
-"""Verified tokens kept in memory.
+"""In-memory cache of verified tokens.
 
-A pass carries the policy generation that it was read at, in the same statement as its row. Nothing
-tells this cache of changes: whoever decides by a pass compares generations (admission does), and
-reads it again where it is older. So a change holds on the very next call, on every host.
+A verified token has the policy generation that it was read at, in the same query as its row. The
+cache isn't notified of changes: callers that decide by it (admission) compare generations and read
+it again if it is older, so that changes take effect on the next call, on every host.
 
-Texts are never kept: a pass is found by a digest. What opens nothing is never kept either; an
-address from which too much of it comes is not looked up for a while.
+Token texts are never stored, only digests. Invalid tokens aren't cached; an address that sends too
+many of them is refused for a while.
 """
 
 import logging
@@ -48,14 +48,14 @@ from bonobot.ledger.queries import load_policy_generation
 logger = logging.getLogger(__name__)
 
 KEPT = 10_000
-# Failures of one address: so many at once, and so many a minute after them.
+# Failures allowed per address: a burst, then a number per minute.
 FAILURES_AT_ONCE = 60
 FAILURES_A_MINUTE = 60
 ADDRESSES = 10_000
 
 
 class TooManyFailures(Problem):
-    """So many texts from there opened nothing that none is looked up for a while."""
+    """Too many invalid tokens came from an address; lookups are refused for a while."""
 
     code = "too_many_failures"
     status = 429
@@ -64,10 +64,10 @@ class TooManyFailures(Problem):
 
 @dataclass(frozen=True, slots=True)
 class VerifiedToken:
-    """Who a token stands for, as of a policy generation, and until when.
+    """A verified token: its principal, policy generation and expiry.
 
-    `token_id` is there for a token that has a row, whose last use is written. `audiences` are the
-    addresses that it was given for; None: it is used at each.
+    `token_id` is set for tokens with a row, whose last use is recorded. `audiences` are the
+    resources it is valid for; None means all.
     """
 
     principal: Principal
@@ -78,20 +78,20 @@ class VerifiedToken:
     audiences: frozenset[str] | None = None
 
     def opens(self, address: str) -> bool:
-        """Tell whether it opens anything now, from this address."""
+        """Return whether it can be used now from this client address."""
         over = self.expires_at is not None and self.expires_at <= timezone.now()
         return not over and is_in_networks(address, self.networks)
 
     def is_for(self, resource: str) -> bool:
-        """Tell whether it was issued for this address of ours (RFC 8707)."""
+        """Return whether it is valid for this resource (RFC 8707)."""
         return self.audiences is None or resource in self.audiences
 
 
 class VerifiedTokenCache:
-    """A bounded cache of passes; safe from several threads."""
+    """A bounded, thread-safe cache of verified tokens."""
 
     def __init__(self, *, kept: int = KEPT) -> None:
-        """Keep at most so many passes: the one that was used longest ago goes first."""
+        """Keep at most `max_tokens`; the least recently used is evicted first."""
         self._most = kept
         self._kept: OrderedDict[bytes, VerifiedToken] = OrderedDict()
         self._used: OrderedDict[UUID, float] = OrderedDict()
@@ -99,9 +99,9 @@ class VerifiedTokenCache:
         self._lock = Lock()
 
     async def known(self, text: str, address: str) -> VerifiedToken:
-        """Return the pass of a token's text, which may be older than the latest change.
+        """Return the verified token, which may be older than the latest change.
 
-        Raises `BadToken`, and `TooManyFailures` where too many came from this address.
+        Raises `InvalidToken`, and `TooManyFailures` after too many failures of this address.
         """
         found = self.cached(text, address)
         if found is None:
@@ -110,9 +110,9 @@ class VerifiedTokenCache:
         return found
 
     async def current(self, text: str, address: str) -> VerifiedToken:
-        """Return the pass as it is now (one query where it is at hand); raises as `known`.
+        """Return the verified token as of now (one query if cached); raises like `verify_token`.
 
-        For answers that no admission stands behind: lists, descriptions.
+        For responses without an admission check, such as lists and descriptions.
         """
         found = await self.known(text, address)
         if found.generation == await get_runtime().orm(
@@ -122,7 +122,7 @@ class VerifiedTokenCache:
         return await self._read(text, address)
 
     def renewal(self, text: str, address: str) -> Callable[[], Awaitable[Principal]]:
-        """Return what reads the principal again, for a call that is decided by this pass."""
+        """Return a function that reloads the principal, for calls decided by this token."""
         return partial(self._renewed, text, address)
 
     async def _renewed(self, text: str, address: str) -> Principal:
@@ -131,7 +131,7 @@ class VerifiedTokenCache:
         return (await get_runtime().orm(self._reread, text, address)).principal
 
     def cached(self, text: str, address: str) -> VerifiedToken | None:
-        """Return the pass at hand, if it opens anything from there."""
+        """Return the cached token if it is usable from this address, else None."""
         key = _hash_text(text)
         with self._lock:
             found = self._kept.get(key)
@@ -141,7 +141,7 @@ class VerifiedTokenCache:
             return found
 
     async def _read(self, text: str, address: str) -> VerifiedToken:
-        """Read a pass and keep it; raises as `known`, and `IssuerUnreachable`."""
+        """Verify and cache a token; raises like `verify_token`, and `IssuerUnreachable`."""
         if not jwt_validation.is_bearer(text):
             return await get_runtime().orm(self.read, text, address)
         if not self._was_good(text):
@@ -163,7 +163,7 @@ class VerifiedTokenCache:
         )
 
     def read(self, text: str, address: str) -> VerifiedToken:
-        """Read the pass of a token of ours and keep it (does queries); raises as `known`."""
+        """Verify and cache a token of ours (queries); raises like `verify_token`."""
         self._check_failures(address)
         try:
             return self._reread(text, address)
@@ -180,7 +180,7 @@ class VerifiedTokenCache:
         return self._keep(text, found)
 
     def _was_good(self, text: str) -> bool:
-        """Tell whether a text has opened something: whoever has it is no stranger who tries."""
+        """Return whether a token was verified before, so that its holder isn't guessing."""
         with self._lock:
             return _hash_text(text) in self._kept
 
@@ -200,7 +200,7 @@ class VerifiedTokenCache:
         return found
 
     def _note_use(self, found: VerifiedToken) -> None:
-        """Have the last use written beside the request, once a minute."""
+        """Save the last use in the background, at most once a minute."""
         if found.token_id is None:
             return
         now = monotonic()
@@ -242,10 +242,10 @@ class VerifiedTokenCache:
 
 
 def read_token(text: str, address: str) -> VerifiedToken:
-    """Read the pass of a token of ours (a query); raises `BadToken`."""
+    """Load and verify a token of ours (a query); raises `InvalidToken`."""
     key, secret = parse_token(text)
     heads = Head.objects.filter(pk=OuterRef("organization_id")).values("generation")[:1]
-    # In one statement: what is read is exactly of this generation.
+    # One query, so that the row belongs to exactly this generation.
     rows: Any = Token.objects.usable().annotate(read_at=Subquery(heads))
     token = rows.filter(key=key).first() if key else None
     if token is None or not is_matching_secret(token, secret):
@@ -277,5 +277,5 @@ _PASSES = VerifiedTokenCache()
 
 
 def get_token_cache() -> VerifiedTokenCache:
-    """Return this process's passes."""
+    """Return the token cache of this process."""
     return _PASSES

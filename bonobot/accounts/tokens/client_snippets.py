@@ -1,4 +1,4 @@
-"""How MCP clients are set up with a new token: the gateway, which lies above, knows."""
+"""Extension point for the setup snippets of MCP clients, shown with a new token."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from bonobot.accounts.models import Token
 from bonobot.core.extension_points import ExtensionPoint
 
-# From a token and its text to the context of the panel that is shown with it, once.
+# Takes a token and its text; returns the context of the panel shown with it.
 TokenSnippetsBuilder = Callable[[Token, str], dict[str, Any]]
 _build: ExtensionPoint[TokenSnippetsBuilder] = ExtensionPoint(
     "builder of client snippets", registered_by="agents"
@@ -14,10 +14,10 @@ _build: ExtensionPoint[TokenSnippetsBuilder] = ExtensionPoint(
 
 
 def register_token_snippets(build: TokenSnippetsBuilder) -> None:
-    """Set what builds the snippets of a new token."""
+    """Register the builder of client snippets."""
     _build.register(build)
 
 
 def build_token_snippets(token: Token, text: str) -> dict[str, Any]:
-    """Return the snippets' context; raises `ImproperlyConfigured` where nothing is registered."""
+    """Return the snippets' context; raises `ImproperlyConfigured` if none is registered."""
     return _build.get()(token, text)

@@ -1,7 +1,6 @@
-"""Expiry, scopes, networks of a token; pure.
+"""Clean and check the terms of a token; no database access.
 
-No list is empty by mistake: what can't be read is refused, never left out, since an empty list has
-no bounds.
+Invalid list items are refused, never dropped, because an empty list means no limit.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -16,7 +15,7 @@ from bonobot.core.problems import InvalidInput
 
 Network = IPv4Network | IPv6Network
 
-# What can be said when a token is made, and changed later.
+# Terms that can be set on creation and changed later.
 TERMS = frozenset(
     {"name", "scopes", "agent_ids", "networks", "client", "calls_per_minute", "expires_at"}
 )
@@ -28,7 +27,7 @@ MOST_CALLS = 1_000_000
 
 
 def clean_constraints(terms: Mapping[str, Any]) -> dict[str, Any]:
-    """Return terms as a token's columns; raises `Invalid` naming the one that doesn't hold."""
+    """Return terms as a token's columns; raises `InvalidInput` with the invalid field."""
     if strange := sorted(set(terms) - TERMS):
         raise InvalidInput(
             format_message("A token has no {strange!r} that could be set.", strange=strange[0]),
@@ -39,14 +38,14 @@ def clean_constraints(terms: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def parse_networks(texts: Sequence[str]) -> tuple[Network, ...]:
-    """Return stored networks as they are compared."""
+    """Return stored networks as network objects."""
     return tuple(ip_network(text) for text in texts)
 
 
 def is_in_networks(address: str, networks: Collection[Network]) -> bool:
-    """Tell whether an address is in one of the networks; no networks are no bounds.
+    """Return whether an address is in one of the networks; no networks mean no limit.
 
-    An address that isn't known is in none.
+    An invalid address is in none.
     """
     if not networks:
         return True
@@ -54,7 +53,7 @@ def is_in_networks(address: str, networks: Collection[Network]) -> bool:
         found = ip_address(address)
     except ValueError:
         return False
-    # A socket for both families shows IPv4 callers like this.
+    # Dual-stack sockets report IPv4 clients as mapped IPv6 addresses.
     mapped = found.ipv4_mapped if isinstance(found, IPv6Address) else None
     return any((mapped or found) in network for network in networks)
 

@@ -1,15 +1,14 @@
-"""Issue, change, revoke, verify tokens; OAuth grants.
+"""Create, update, revoke and authenticate tokens, and OAuth grants.
 
-Those that a program has from a person's grant begin with `bno_` (see `grants`). The public key
-finds the row; the digest is compared in constant time. Peppers are numbered, so that
-a new one can be added while tokens of the older ones go on working.
+The public key finds the row; the digest is compared in constant time. Peppers are numbered, so that
+a new one can be added while tokens of older ones keep working.
 
-A grant is a row among the tokens, so that it is listed, bounded, audited and revoked like them, and
-so that what a program comes with is checked like any token. It is for one address (RFC 8707), never
-for REST, and holds no more than its person may give: who leaves, is switched off or has a lesser
-role has ended it (`TokenQuerySet.living`).
+A grant is a token row of a user, listed, limited, audited and revoked like other tokens; its access
+tokens begin with `bno_`. It is for one address (RFC 8707), never for REST, and allows no more than
+its user may do: it ends when the user leaves, is disabled or gets a lesser role
+(`TokenQuerySet.active`).
 
-The protocol by which a program gets the text is another room's; here is what it stands for.
+The OAuth protocol itself is in `oauth_server`.
 """
 
 import hmac
@@ -37,15 +36,15 @@ from bonobot.ledger.writer.writer_thread import get_writer
 
 PREFIX = "bnb"
 OF_GRANTS = "bno"
-# What may be said of a grant later: not what the person gave, but bounds around it.
+# Terms of a grant that can be changed: limits, but not what the user granted.
 ABOUT_GRANTS = frozenset({"name", "networks", "calls_per_minute"})
-# A token's last use is written at most once in this time: reads must not become writes.
+# The last use is saved at most once in this time, so that reads don't become writes.
 LAST_USE_STEP = timedelta(minutes=1)
 LONGEST_ADDRESS = 64
 
 
 class InvalidToken(Problem):
-    """The token is unknown, revoked, expired or used from elsewhere; one answer for all."""
+    """The token is unknown, revoked, expired or used from a wrong network; one error for all."""
 
     code = "bad_token"
     status = 401
@@ -57,9 +56,9 @@ def _compute_digest(pepper_id: int, secret: str) -> str:
 
 
 def issue(principal: Principal, *, role: Role, **terms: Any) -> tuple[Token, str]:
-    """Make a token and return it with its text, which nobody can read again.
+    """Create a token and return it with its text, which isn't stored.
 
-    `terms` are those of `terms.TERMS`, of which only the name is needed; raises `Invalid`.
+    `terms` are those of `constraints.TERM_NAMES`; only the name is required. Raises `InvalidInput`.
     """
     principal.require(Action.MANAGE_TOKENS)
     said = clean_constraints({"name": ""} | terms)
@@ -81,10 +80,10 @@ def issue(principal: Principal, *, role: Role, **terms: Any) -> tuple[Token, str
 
 
 def update_token(principal: Principal, token: Token, **terms: Any) -> None:
-    """Change what was said of a token; it holds on its very next call. Its text stays the same.
+    """Update a token, effective on its next call; its text stays the same.
 
-    Raises `Invalid`, and `Conflict` (codes `token_revoked` for one that has ended, `grant_fixed`
-    for what a person gave).
+    Raises `InvalidInput`, and `Conflict` (`token_revoked`, or `grant_fixed` for terms that a user
+    granted).
     """
     principal.require(Action.MANAGE_TOKENS)
     changed = {
@@ -111,7 +110,7 @@ def update_token(principal: Principal, token: Token, **terms: Any) -> None:
 
 
 def revoke(principal: Principal, token: Token) -> None:
-    """End a token at once; a second time changes nothing. What a person gave, they can end."""
+    """Revoke a token; idempotent. Users can revoke their own grants."""
     own = token.user_id is not None and principal.kind == "user"
     if not (own and principal.id == str(token.user_id)):
         principal.require(Action.MANAGE_TOKENS)
@@ -120,9 +119,9 @@ def revoke(principal: Principal, token: Token) -> None:
 
 
 def authenticate(text: str, address: str = "") -> Token:
-    """Return the usable token that `text` is, used from `address`; raises `BadToken`.
+    """Return the usable token with this text, used from `address`; raises `InvalidToken`.
 
-    A token for one address of the gateway is worth nothing elsewhere (RFC 8707).
+    Tokens for one resource of the gateway are refused (RFC 8707).
     """
     key, secret = parse_token(text)
     of_grant = text.startswith(f"{OF_GRANTS}_")
@@ -137,7 +136,7 @@ def authenticate(text: str, address: str = "") -> Token:
 
 
 def parse_token(text: str) -> tuple[str, str]:
-    """Return the public key and the secret of a token's text; two blanks for another text."""
+    """Return the public key and secret of a token's text, or two blank strings."""
     prefix, _, rest = text.partition("_")
     key, _, secret = rest.partition("_")
     return (key, secret) if prefix in (PREFIX, OF_GRANTS) else ("", "")
@@ -149,24 +148,24 @@ def generate_token_key() -> str:
 
 
 def get_newest_pepper() -> int:
-    """Return the number of the pepper that new secrets are kept with."""
+    """Return the number of the pepper for new secrets."""
     return max(settings.BONOBOT_TOKEN_PEPPERS)
 
 
 def hash_secret(secret: str) -> tuple[int, str]:
-    """Return the pepper of a new secret and its digest: what is kept of it."""
+    """Return the pepper number and digest to store for a new secret."""
     return get_newest_pepper(), _compute_digest(get_newest_pepper(), secret)
 
 
 def is_matching_secret(token: Token | Invitation, secret: str) -> bool:
-    """Tell whether `secret` is the token's, or the invitation's, in constant time."""
+    """Return whether `secret` is the token's, or the invitation's, in constant time."""
     if token.pepper_id not in settings.BONOBOT_TOKEN_PEPPERS:
         return False
     return hmac.compare_digest(token.digest, _compute_digest(token.pepper_id, secret))
 
 
 def check_address(token: Token, address: str) -> None:
-    """Raise `BadToken`, and write it to the audit, where the token may not be used from there."""
+    """Raise `InvalidToken` and audit the refusal if the networks exclude the address."""
     if is_in_networks(address, parse_networks(token.networks)):
         return
     get_writer().refuse(
@@ -189,12 +188,12 @@ def check_address(token: Token, address: str) -> None:
 
 
 def update_last_used(token_id: UUID) -> None:
-    """Write that a token was used now."""
+    """Set a token's last use to now."""
     Token.objects.filter(pk=token_id).update(last_used_at=timezone.now())
 
 
 def build_invalid_token_error() -> InvalidToken:
-    """Return the one answer to a text that opens nothing here."""
+    """Return the error for an unusable token."""
     return InvalidToken(
         "This token is unknown, revoked or expired, or may not be used from here.",
         remedy="Make a new one: `bonobot tokens create NAME --role ROLE`.",
@@ -202,7 +201,7 @@ def build_invalid_token_error() -> InvalidToken:
 
 
 def _build_audit_details(terms: Mapping[str, Any]) -> dict[str, Any]:
-    """Return terms as the audit keeps them; what is at its default isn't told."""
+    """Return terms as details of an audit entry, without the name."""
     ends = terms.get("expires_at")
     told = {name: value for name, value in terms.items() if name not in ("name", "expires_at")}
     return told | (
@@ -213,7 +212,7 @@ def _build_audit_details(terms: Mapping[str, Any]) -> dict[str, Any]:
 def record_token_change(
     principal: Principal, token: Token, action: str, details: Mapping[str, Any] | None = None
 ) -> AbstractContextManager[Any]:
-    """Have a change of a token recorded in the audit, as the principal's."""
+    """Record a change of a token by the principal in the audit log."""
     return record_change(
         organization_id=token.organization_id,
         actor=principal.actor,
@@ -225,12 +224,12 @@ def record_token_change(
     )
 
 
-# How long a program has to fetch its first token, and how long each is good.
+# How long a client has to fetch its first token, and the lifetime of each.
 FETCHED_WITHIN = timedelta(seconds=60)
 FRESH = timedelta(hours=1)
-# A grant that isn't used for so long has ended.
+# A grant that isn't used for this long expires.
 IDLE = timedelta(days=30)
-# What may be given to a program: REST is another door.
+# Scopes that can be granted: those of the gateway, not REST.
 SCOPES = (TokenScope.TOOLS, TokenScope.AGENTS, TokenScope.MANAGE)
 
 
@@ -245,10 +244,10 @@ def create_grant(
     scopes: Collection[str],
     agent_ids: Collection[UUID] = (),
 ) -> Token:
-    """Let a program in, at one address, as `user`; it has a minute to fetch its token.
+    """Authorize an OAuth client for one address as `user`; it has a minute to fetch its token.
 
-    Raises `Forbidden` for a stranger, and for a role that is more than the person's own; `Invalid`
-    for scopes that no program gets.
+    Raises `Forbidden` for non-members and for a role beyond the user's own, `InvalidInput` for
+    scopes that can't be granted.
     """
     principal = build_user_principal(user, organization)
     said = constraints.clean_constraints(
@@ -296,10 +295,10 @@ def _check(principal: Principal, role: Role, scopes: Collection[str]) -> None:
 
 
 def rotate_grant(token: Token, *, first: bool) -> str | None:
-    """Return a new text for a living grant; the one before it is worth nothing any more.
+    """Return a new access token for an active grant and invalidate the previous one.
 
-    None where it isn't living, or where `first` is wrong: of several that fetch the first text at
-    once, one gets it.
+    Returns None if the grant isn't active or `first` is wrong: of concurrent first fetches, only
+    one succeeds.
     """
     secret = secrets.token_urlsafe(32)
     pepper_id, digest = hash_secret(secret)
@@ -313,7 +312,7 @@ def rotate_grant(token: Token, *, first: bool) -> str | None:
 
 
 def end(token: Token, *, why: str, actor: Actor | None = None) -> None:
-    """End a grant because its program, or the protocol, says so; a second time changes nothing."""
+    """End a grant at the request of its client or the protocol; idempotent."""
     if token.revoked_at is not None:
         return
     with record_change(
@@ -329,6 +328,6 @@ def end(token: Token, *, why: str, actor: Actor | None = None) -> None:
 
 
 def list_user_grants(user_id: UUID) -> list[Token]:
-    """Return what a person lets programs do by now, in all organizations, the latest first."""
+    """Return a user's active grants in all organizations, newest first."""
     mine = Token.objects.living().filter(user_id=user_id).exclude(digest="")
     return list(mine.select_related("organization").order_by("-created_at"))

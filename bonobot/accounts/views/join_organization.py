@@ -1,10 +1,10 @@
-"""Create the first organization; accept an invitation.
+"""Accept an invitation; create the first organization.
 
-The link's text is put into the session at once and taken out of the address, so that it stays in
-no history and in no `Referer`. Opening it uses nothing up: programs that look into mail may.
+The secret of a link is moved from the URL to the session at once, so that it stays out of the
+history and `Referer`. Opening a link doesn't use it up, as mail scanners open links too.
 
-`bonobot createsuperuser` makes an account that belongs nowhere, as there is nowhere to belong to
-yet. Whoever signs in with it names the organization here, and is its owner.
+`bonobot createsuperuser` creates an account without an organization. Its user creates the first
+organization here and becomes its owner.
 """
 
 from typing import Any
@@ -38,7 +38,7 @@ from bonobot.core.problems import Problem
 
 
 class AcceptInvitationForm(forms.ModelForm):
-    """An account: a name to sign in with, who it is, and a password."""
+    """A new account: username, name and password."""
 
     password = forms.CharField(
         label=_("Password"),
@@ -61,7 +61,7 @@ class AcceptInvitationForm(forms.ModelForm):
         }
 
     def clean(self) -> dict[str, Any]:
-        """Check the passwords by Django's validators, against what else was said."""
+        """Check that the passwords match and pass Django's validators."""
         said: dict[str, Any] = super().clean() or {}
         password = said.get("password")
         if password and said.get("again") not in (None, password):
@@ -77,7 +77,7 @@ class AcceptInvitationForm(forms.ModelForm):
 @login_not_required
 @never_cache
 def open_invitation(request: HttpRequest, text: str) -> HttpResponseBase:
-    """Take the secret out of the address and go on."""
+    """Move the secret from the URL to the session and redirect."""
     request.session[invitations.PENDING_INVITATION] = text
     answer = HttpResponseRedirect(reverse("account_join"))
     answer["Referrer-Policy"] = "no-referrer"
@@ -87,7 +87,7 @@ def open_invitation(request: HttpRequest, text: str) -> HttpResponseBase:
 @login_not_required
 @never_cache
 def join(request: HttpRequest) -> HttpResponseBase:
-    """Show what somebody is invited to, or let them join."""
+    """Show an invitation, or accept it (POST)."""
     text = str(request.session.get(invitations.PENDING_INVITATION, ""))
     try:
         charge_attempt(JOIN_ADDRESS, request.META.get("REMOTE_ADDR", ""))
@@ -116,7 +116,7 @@ def join(request: HttpRequest) -> HttpResponseBase:
 def _accept_invitation(
     request: HttpRequest, text: str, form: AcceptInvitationForm
 ) -> HttpResponseBase | None:
-    """Join with the account that is signed in, or with a new one; None: the form says why not."""
+    """Join with the signed-in or a new account; return None if the form has errors."""
     user: Any = request.user
     if not user.is_authenticated:
         if not form.is_valid():
@@ -141,11 +141,11 @@ def _accept_invitation(
 
 
 LONGEST_SLUG = 64
-NAMELESS = "organization"  # of a name without letters that an address can hold
+NAMELESS = "organization"  # for names without characters that a slug can have
 
 
 class CreateOrganizationForm(forms.Form):
-    """What the organization is called."""
+    """The name of a new organization."""
 
     name = forms.CharField(
         label=_("Name"),
@@ -156,7 +156,7 @@ class CreateOrganizationForm(forms.Form):
 
 
 def is_founding(request: HttpRequest) -> bool:
-    """Tell whether who is signed in is to make the first organization."""
+    """Return whether the user may create the first organization."""
     user: Any = request.user
     if not (user.is_active and user.is_superuser) or mark_of(request) is not None:
         return False
@@ -165,7 +165,7 @@ def is_founding(request: HttpRequest) -> bool:
 
 @never_cache
 def create_first_organization(request: HttpRequest) -> HttpResponseBase:
-    """Ask how the first organization is called, or make it; otherwise there is nothing to do."""
+    """Show the form for the first organization, or create it (POST)."""
     if not is_founding(request):
         return HttpResponseRedirect(reverse("admin:index"))
     form = CreateOrganizationForm(request.POST if request.method == "POST" else None)
@@ -181,7 +181,7 @@ def create_first_organization(request: HttpRequest) -> HttpResponseBase:
 
 
 def create_organization_with_owner(user: User, name: str) -> Organization:
-    """Make an organization whose owner is `user`, a platform administrator; raises `Invalid`."""
+    """Create an organization owned by `user`, a platform administrator; raises `InvalidInput`."""
     made = Organization(name=name, slug=slugify(name)[:LONGEST_SLUG] or NAMELESS)
     principal = build_user_principal(user, made)
     with transaction.atomic():

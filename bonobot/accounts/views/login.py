@@ -1,7 +1,6 @@
-"""Sign-in view, allauth adapter, forgotten password, signed-out layout.
+"""Sign-in, password reset, the allauth adapter, and the layout of signed-out pages.
 
-The library (django-allauth) walks through the stages; nobody signs up by it, and its own pages for
-accounts are not there.
+django-allauth runs the stages of a sign-in. Its sign-up and account pages aren't used.
 """
 
 from functools import partial
@@ -51,25 +50,25 @@ from bonobot.core.admin.theme import site
 from bonobot.core.i18n.localization import localize_problem
 
 BACKEND = "django.contrib.auth.backends.ModelBackend"
-# Said by the page itself.
+# Messages of allauth that the pages make redundant.
 UNTOLD = frozenset({"account/messages/logged_in.txt", "account/messages/logged_out.txt"})
 
 
 class AccountAdapter(DefaultAccountAdapter):
-    """The library's questions about accounts, answered: nobody signs up."""
+    """allauth's account adapter, without sign-up."""
 
     def is_open_for_signup(self, request: HttpRequest) -> bool:
-        """Never: people are invited."""
+        """Return False: users are invited."""
         return False
 
     def add_message(self, request: HttpRequest, level: int, *args: Any, **kwargs: Any) -> None:
-        """Leave out what a person sees anyway."""
+        """Skip redundant messages."""
         template = args[0] if args else kwargs.get("message_template")
         if template not in UNTOLD:
             super().add_message(request, level, *args, **kwargs)
 
     def login(self, request: HttpRequest, user: Any) -> None:
-        """Let a person in, unless their password changed since they gave it half-way."""
+        """Sign in the user unless their password changed since the first stage."""
         proof = request.session.pop(PROOF, None)
         ours = proof and proof["user"] == str(user.pk)
         if ours and not compare_digest(proof["hash"], user.get_session_auth_hash()):
@@ -79,13 +78,13 @@ class AccountAdapter(DefaultAccountAdapter):
 
 
 class SignInForm(theme.AuthenticationForm):
-    """Let in whoever belongs to an organization, or is about to; `is_staff` plays no part."""
+    """Allow members and invited users; `is_staff` is ignored."""
 
     def clean(self) -> dict[str, Any]:
-        """Count the try before the password is looked at.
+        """Count the attempt before checking the password.
 
-        While the account is tried from many addresses, the password is looked at all the same, and
-        the answer is one, unless it is right and a second factor comes next.
+        While an account is throttled, the error is the same for right and wrong passwords, unless
+        the password is right and a second factor follows.
         """
         refusal = count_attempt(self.request, self.cleaned_data.get("username", ""))
         try:
@@ -97,7 +96,7 @@ class SignInForm(theme.AuthenticationForm):
         return found
 
     def confirm_login_allowed(self, user: AbstractBaseUser) -> None:
-        """Raise `ValidationError` for somebody without an organization."""
+        """Raise `ValidationError` for users without an organization."""
         if not (_is_member(user) or (user.is_active and has_pending_invitation(self.request))):
             raise ValidationError(
                 _("You belong to no organization yet. Ask an owner for an invitation."),
@@ -106,12 +105,12 @@ class SignInForm(theme.AuthenticationForm):
 
 
 class SignInView(LoginView):
-    """The admin's sign-in; whoever has a second factor is asked for it next."""
+    """The admin's sign-in; a second factor, if set up, is the next stage."""
 
     def form_valid(self, form: AuthenticationForm) -> Any:
-        """Go on to the next stage, or in."""
+        """Continue with the next stage, or complete the sign-in."""
         user = form.get_user()
-        self.request.session.pop(MARK, None)  # of a sign-in elsewhere that was left half-way
+        self.request.session.pop(MARK, None)  # left by an unfinished single sign-on
         _keep_proof(self.request, user)
         login = Login(user=user, redirect_url=self.get_success_url())
         response = perform_password_login(self.request, {"username": user.get_username()}, login)
@@ -120,22 +119,22 @@ class SignInView(LoginView):
 
 
 def sign_in(request: HttpRequest, user: User, address: str) -> HttpResponseBase:
-    """Sign a person in who has just proved who they are otherwise, and lead them to `address`."""
+    """Sign in a user who was authenticated by other means, and redirect to `address`."""
     user.backend = BACKEND  # as `authenticate` does
     _keep_proof(request, user)
     return perform_login(request, Login(user=user, redirect_url=address))
 
 
 def _keep_proof(request: HttpRequest, user: Any) -> None:
-    """Note which password the person has while more is asked for: a new one ends the sign-in."""
+    """Store the password hash in the session: a new password ends the pending sign-in."""
     request.session[PROOF] = {"user": str(user.pk), "hash": user.get_session_auth_hash()}
 
 
 def count_attempt(request: HttpRequest, username: str) -> ValidationError | None:
-    """Count a try of a password; return what refuses whoever has no second factor, if anything.
+    """Count a password attempt; return an error for users without a second factor, or None.
 
-    That is so while the account is tried from many addresses: the password alone isn't enough then.
-    A known device counts for itself. Raises `ValidationError` (code `too_many_attempts`).
+    The error is returned while the account is attempted from many addresses: a password alone isn't
+    enough then. Known devices count separately. Raises `ValidationError` (`too_many_attempts`).
     """
     address, account = request.META.get("REMOTE_ADDR", ""), username.strip().lower()
     try:
@@ -159,20 +158,20 @@ def _to_error(problem: TooManyAttempts) -> ValidationError:
 
 @method_decorator((login_not_required, never_cache), name="dispatch")
 class ForgottenPasswordView(PasswordResetView):
-    """Ask for an address; the answer is the same, and as quick, whether it is known or not."""
+    """Request a reset link; response and timing don't depend on whether an account exists."""
 
     template_name = "people/forgotten.html"
     success_url = reverse_lazy("admin:login")
     title = _("Forgotten your password?")
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
-        """Add the look, and whether mail can be sent at all."""
+        """Add the admin context and whether mail can be sent."""
         return site.each_context(self.request) | super().get_context_data(
             can_send=account_email.can_send(), **kwargs
         )
 
     def form_valid(self, form: PasswordResetForm) -> HttpResponse:
-        """Leave the sending to the worker."""
+        """Enqueue the emails."""
         try:
             accounts = list_reset_accounts(
                 form.cleaned_data["email"], self.request.META.get("REMOTE_ADDR", "")
@@ -188,23 +187,23 @@ class ForgottenPasswordView(PasswordResetView):
 
 @method_decorator((login_not_required, never_cache), name="dispatch")
 class NewPasswordView(PasswordResetConfirmView):
-    """Take the new password; the second factor is asked for at the next sign-in as before."""
+    """Set a new password; the next sign-in still needs the second factor."""
 
     template_name = "people/new_password.html"
     success_url = reverse_lazy("admin:login")
     title = _("A new password")
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
-        """Add the look."""
+        """Add the admin context."""
         return site.each_context(self.request) | super().get_context_data(**kwargs)
 
     def get_user(self, uidb64: str) -> Any:
-        """Return whose link it is; nobody where the account is switched off."""
+        """Return the user of a link, None if disabled."""
         found = super().get_user(uidb64)
         return found if found is not None and found.is_active else None
 
     def form_valid(self, form: Any) -> HttpResponse:
-        """Keep it, end the person's sessions, and let them sign in."""
+        """Save the password, end the user's sessions, and redirect to the sign-in."""
         answer: HttpResponse = super().form_valid(form)
         user: Any = self.user
         end_sessions(user)
@@ -213,7 +212,7 @@ class NewPasswordView(PasswordResetConfirmView):
         return answer
 
 
-# Beginnings of the names of the library's addresses.
+# URL name prefixes of allauth's pages.
 LIBRARY = ("mfa_", "account_reauthenticate")
 
 
@@ -227,7 +226,7 @@ def render_signed_out_page(
 
 
 def build_layout_context(request: HttpRequest) -> dict[str, Any]:
-    """Give the library's pages what the admin's layout shows (a context processor)."""
+    """Add the admin's layout context to allauth's pages (a context processor)."""
     found = request.resolver_match
     name = str(found.url_name or "") if found else ""
     return site.each_context(request) if name.startswith(LIBRARY) else {}
@@ -236,7 +235,7 @@ def build_layout_context(request: HttpRequest) -> dict[str, Any]:
 @login_not_required
 @require_POST
 def cancel(request: HttpRequest) -> HttpResponseBase:
-    """Forget who was about to sign in, or was signed in."""
+    """Cancel a sign-in, or sign out."""
     logout(request)
     return HttpResponseRedirect(reverse("admin:login"))
 

@@ -1,4 +1,4 @@
-"""Own profile pages."""
+"""Profile pages of the signed-in user."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ from bonobot.core.problems import Problem
 
 
 def _list_time_zones() -> list[tuple[str, Any]]:
-    """Return the zones by area, as a list to choose from has them."""
+    """Return the time zones grouped by area, as form choices."""
     areas: dict[str, list[tuple[str, str]]] = {}
     for name in sorted(localization.list_time_zones()):
         area, _slash, place = name.partition("/")
@@ -34,7 +34,7 @@ def _list_time_zones() -> list[tuple[str, Any]]:
 
 
 class ProfileForm(forms.ModelForm):
-    """What people say about themselves."""
+    """The profile fields that users edit themselves."""
 
     time_zone = forms.ChoiceField(
         label=_("Time zone"),
@@ -58,7 +58,7 @@ class ProfileForm(forms.ModelForm):
 
 
 class EmailAddressForm(forms.Form):
-    """A new e-mail address."""
+    """A new email address."""
 
     email = forms.EmailField(
         label=_("New e-mail address"),
@@ -67,7 +67,7 @@ class EmailAddressForm(forms.Form):
 
 
 def show_profile(request: HttpRequest) -> HttpResponseBase:
-    """Show who somebody is, or take what they say about themselves."""
+    """Show the profile, or update it (POST)."""
     user: Any = request.user
     form = ProfileForm(request.POST or None, instance=User.objects.get(pk=user.pk))
     if request.method == "POST" and form.is_valid():
@@ -93,7 +93,7 @@ def show_profile(request: HttpRequest) -> HttpResponseBase:
 
 @reauthentication_required
 def request_email_change(request: HttpRequest) -> HttpResponseBase:
-    """Ask for a new e-mail address and mail a link to it."""
+    """Request a new email address; mails a link to it."""
     user: Any = request.user
     form = EmailAddressForm(request.POST or None)
     if request.method == "POST" and form.is_valid():
@@ -116,7 +116,7 @@ def request_email_change(request: HttpRequest) -> HttpResponseBase:
 
 
 def confirm_email_address(request: HttpRequest, text: str) -> HttpResponseBase:
-    """Show what a link does, which programs that look into mail open too; do it by a POST."""
+    """Confirm a new email address; needs a POST, as mail scanners open links too."""
     user: Any = request.user
     if request.method == "POST":
         taken = profiles.take_address(user, text)
@@ -131,7 +131,7 @@ def confirm_email_address(request: HttpRequest, text: str) -> HttpResponseBase:
 
 
 def show_sessions(request: HttpRequest) -> HttpResponseBase:
-    """Show where somebody is signed in; end all but this by a POST."""
+    """Show the user's sessions, or end all others (POST)."""
     user: Any = request.user
     here = request.session.session_key or ""
     if request.method == "POST":
@@ -152,7 +152,7 @@ def show_sessions(request: HttpRequest) -> HttpResponseBase:
 
 
 def build_profile_urls(wrap: Any) -> list[URLPattern]:
-    """Return the pages' addresses, each view wrapped as those of the admin are."""
+    """Return the URLs of the pages, each view wrapped with `wrap`."""
     views: tuple[tuple[str, View, str], ...] = (
         ("profile/", show_profile, "profile"),
         ("profile/email/", request_email_change, "profile_email"),

@@ -1,4 +1,4 @@
-"""To the identity provider and back; link accounts."""
+"""Single sign-on views: redirect to a provider, handle its callback, link accounts."""
 
 import logging
 import time
@@ -41,7 +41,7 @@ UNDER_WAY_S = 600
 @login_not_required
 @never_cache
 def choose(request: HttpRequest) -> HttpResponseBase:
-    """Show where somebody who is signed in by password has to sign in for their organization."""
+    """List the providers that a user signed in by password must use."""
     user: Any = request.user
     mine = Membership.objects.filter(user=user.pk, organization__single_sign_on=True)
     found = Provider.objects.enabled().filter(organization__in=mine.values("organization"))
@@ -56,7 +56,7 @@ def choose(request: HttpRequest) -> HttpResponseBase:
 @login_not_required
 @never_cache
 def start_single_sign_on(request: HttpRequest, provider_id: str) -> HttpResponseBase:
-    """Lead to a provider (POST), or show that it is one."""
+    """Start a sign-in at a provider (POST), or show a page to do so."""
     try:
         charge_attempt(SIGN_IN_ADDRESS, request.META.get("REMOTE_ADDR", ""))
         provider = _get_provider(pk=provider_id)
@@ -67,17 +67,17 @@ def start_single_sign_on(request: HttpRequest, provider_id: str) -> HttpResponse
         address = _start_authorization(request, provider)
     except Problem as problem:
         return _render_problem(request, problem)
-    # A link, not a redirect: pages may send forms to nobody but us.
+    # A link, not a redirect: the CSP `form-action` covers redirects and allows only our origin.
     return render_signed_out_page(request, "onward.html", title=provider.name, address=address)
 
 
 @login_not_required
 @never_cache
 def complete_single_sign_on(request: HttpRequest, organization_id: str) -> HttpResponseBase:
-    """Take what the provider sent the browser back with: a person signs in, or links."""
+    """Handle the provider's callback: sign in, or link an account."""
     kept = request.session.pop(UNDER_WAY, None) or {}
     if kept:
-        request.session.save()  # it is used up, also where the answer is a 502 or 503
+        request.session.save()  # consume it even if the response is a 502 or 503
     try:
         charge_attempt(SIGN_IN_ADDRESS, request.META.get("REMOTE_ADDR", ""))
         if kept.get("until", 0) < time.time():
@@ -97,7 +97,7 @@ def complete_single_sign_on(request: HttpRequest, organization_id: str) -> HttpR
 
 
 def link(request: HttpRequest, provider_id: str) -> HttpResponseBase:
-    """Lead a signed-in person to a provider, to join its account to theirs (POST)."""
+    """Start linking a provider to the signed-in account (POST)."""
     provider = _get_provider(
         pk=provider_id, organization__in=_list_reachable_organizations(request)
     )
@@ -115,7 +115,7 @@ def _link(request: HttpRequest, provider: Provider) -> HttpResponseBase:
 
 @require_POST
 def unlink(request: HttpRequest, identity_id: str) -> HttpResponseBase:
-    """Take a provider's account away from one's own."""
+    """Unlink a provider from the signed-in account."""
     user: Any = request.user
     mine = Identity.objects.filter(
         user=user, organization__in=_list_reachable_organizations(request)
@@ -133,9 +133,9 @@ def unlink(request: HttpRequest, identity_id: str) -> HttpResponseBase:
 
 
 def _list_reachable_organizations(request: HttpRequest) -> Any:
-    """Return a person's organizations, as far as the session reaches them.
+    """Return the ids of a user's organizations that the session reaches.
 
-    One that began at a provider says nothing about how the person signs in elsewhere.
+    A session that began at a provider must not change sign-ins of other organizations.
     """
     return (
         list_reachable_organizations(request).filter(memberships__user=request.user.pk).values("pk")
@@ -143,10 +143,10 @@ def _list_reachable_organizations(request: HttpRequest) -> Any:
 
 
 def list_linkable_providers(request: HttpRequest) -> list[dict[str, Any]]:
-    """Return the providers that a person may link, each with who they are there."""
+    """Return the providers that a user may link, each with the linked identity or None."""
     user: Any = request.user
     if user.is_superuser:
-        return []  # no provider decides on the platform
+        return []  # providers can't sign in superusers
     known = {one.provider_id: one for one in Identity.objects.filter(user=user)}
     rows = Provider.objects.enabled().filter(
         organization__in=_list_reachable_organizations(request)

@@ -1,1 +1,1 @@
-"""The look of the admin."""
+"""The admin theme."""

@@ -1,7 +1,7 @@
-"""Look of the admin; only importer of unfold.
+"""The admin theme; the only module that imports unfold.
 
-Everything else takes its admin classes, decorators, widgets and filters from here, so that another
-theme (or none) is a change of one file.
+Everything else imports its admin classes, decorators, widgets and filters from here, so that the
+theme can be replaced in one file.
 """
 
 from datetime import datetime, time
@@ -78,17 +78,17 @@ __all__ = [
 
 
 class SecretInput(PasswordInput):
-    """An input for a secret: its page shows the mask of a stored one, never what was typed.
+    """An input for a secret that shows the mask of a stored one, never the entered text.
 
-    Where a form comes back with faults, a secret that was typed has to be typed again: left blank
-    it would mean that there is none.
+    If a form has errors, an entered secret must be entered again: a blank input would mean that
+    there is none.
     """
 
     def __init__(self, attrs: dict[str, Any] | None = None) -> None:
         super().__init__({"autocomplete": "new-password"} | (attrs or {}), render_value=True)
 
     def get_context(self, name: str, value: Any, attrs: dict[str, Any] | None) -> dict[str, Any]:
-        """Return what the template shows."""
+        """Return the template context without the entered secret."""
         if value not in (None, "", MASK):
             value = None
             attrs = (attrs or {}) | {"placeholder": str(_("Enter it again")), "required": True}
@@ -97,9 +97,9 @@ class SecretInput(PasswordInput):
 
 
 class DateTimeRangeFilter(RangeDateTimeFilter):
-    """Rows between two moments (UTC); a day without a time means all of it.
+    """Filters rows between two times (UTC); a date without a time includes the whole day.
 
-    `called` is what the column is called where its model has no word for it.
+    `column_label` replaces the model's label of the column.
     """
 
     called: Any = ""
@@ -110,7 +110,7 @@ class DateTimeRangeFilter(RangeDateTimeFilter):
         untyped.title = format_lazy("{} (UTC)", self.called or untyped.title)
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Model]) -> QuerySet[Model]:
-        """Keep the rows in between; what is no date narrows nothing."""
+        """Return the rows in the range; invalid dates are ignored."""
         bounds = {
             "gte": self._moment("from", time.min),
             "lte": self._moment("to", time.max),

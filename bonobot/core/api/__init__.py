@@ -1,1 +1,1 @@
-"""What all REST views share: bodies, lists, errors."""
+"""Shared parts of the REST API: bodies, lists and errors."""

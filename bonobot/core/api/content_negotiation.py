@@ -1,4 +1,4 @@
-"""What REST answers are written in: JSON, whatever `Accept` says."""
+"""Content negotiation of the REST API."""
 
 from typing import Any
 
@@ -9,15 +9,15 @@ PROBLEM_JSON = "application/problem+json"
 
 
 class JSONContentNegotiation(BaseContentNegotiation):
-    """Answers are JSON, whatever `Accept` says (problems and event streams name themselves)."""
+    """Responds with JSON regardless of `Accept`; problems and event streams set their own type."""
 
     def select_parser(self, request: Request, parsers: Any) -> Any:
-        """Return the parser of the body's content type."""
+        """Return the parser for the body's content type, or None."""
         given = request.content_type.partition(";")[0].strip().lower()
         return next((parser for parser in parsers if parser.media_type == given), None)
 
     def select_renderer(
         self, request: Request, renderers: Any, format_suffix: str | None = None
     ) -> tuple[Any, str]:
-        """Return the one renderer."""
+        """Return the only renderer."""
         return renderers[0], renderers[0].media_type

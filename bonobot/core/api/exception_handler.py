@@ -28,19 +28,19 @@ from bonobot.core.problems import (
 
 logger = logging.getLogger(__name__)
 
-# DRF's own codes that say no more than `invalid`; `errors` still carries them.
+# Codes of DRF errors to keep; others become `invalid` but stay in `errors`.
 ONLY_OURS = frozenset({"unknown_field"})
 
 
 class NotSignedIn(Problem):
-    """Nobody stands behind the request."""
+    """The request isn't authenticated."""
 
     code = "not_authenticated"
     status = 401
 
 
 def to_problem(error: BaseException) -> Problem:
-    """Return `error` as a problem that may be shown; a defect is logged with its traceback."""
+    """Convert an error to a problem that can be shown; log unknown errors with traceback."""
     if isinstance(error, Problem):
         return error
     for kind, make in _KINDS:
@@ -66,7 +66,7 @@ def _convert_validation_error(error: Any) -> Problem:
 
 
 def _iterate_field_errors(detail: Any, path: str = "") -> Iterator[dict[str, str]]:
-    """Yield DRF's nested details one by one, each with its JSON path."""
+    """Yield DRF's nested error details, each with its JSON path."""
     if isinstance(detail, dict):
         for name, inner in detail.items():
             if name in ("non_field_errors", "__all__"):
@@ -112,7 +112,7 @@ def _convert_not_found(error: Any) -> Problem:
 
 
 def _convert_api_exception(error: Any) -> Problem:
-    """Return what DRF itself refused: method, media type, parse error, throttle."""
+    """Convert DRF's own errors: method, media type, parse error, throttle."""
     return Problem(
         str(error.detail),
         code=_CODES.get(error.status_code, "invalid"),
@@ -168,7 +168,7 @@ _REMEDIES = {
     405: "The header `Allow` lists what there is.",
     415: "Send the body as `application/json`.",
 }
-# The first kind that fits is taken, so the special ones come before the general ones.
+# The first match is used, so subclasses come before their base classes.
 _KINDS: tuple[tuple[type[BaseException], Callable[[Any], Problem]], ...] = (
     (drf_errors.ValidationError, _convert_validation_error),
     (drf_errors.NotAuthenticated, _convert_not_authenticated),
@@ -189,7 +189,7 @@ _KINDS: tuple[tuple[type[BaseException], Callable[[Any], Problem]], ...] = (
 
 
 def handle_exception(error: Exception, context: dict[str, Any]) -> Response:
-    """Answer any error of a view as problem details."""
+    """Return the problem details response for an error of a view."""
     problem = to_problem(error)
     return Response(
         build_problem_details(problem),
@@ -199,13 +199,13 @@ def handle_exception(error: Exception, context: dict[str, Any]) -> Response:
     )
 
 
-# What passes by itself: these answers always say when to come back.
+# Temporary errors always have a `Retry-After` header.
 COME_AGAIN = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
 COME_AGAIN_S = 2.0
 
 
 def build_problem_details(problem: Problem) -> dict[str, Any]:
-    """Return the members of a problem, RFC 9457's and ours; texts in the language asked for."""
+    """Return the RFC 9457 fields of a problem and ours, localized."""
     texts = {"detail": localize_text(problem), "remedy": localize_text(problem.remedy)}
     return {
         "type": "about:blank",

@@ -1,4 +1,4 @@
-"""List filters that refuse unreadable values."""
+"""List filters that reject invalid values."""
 
 from typing import Any
 
@@ -10,10 +10,10 @@ TRUTHS = {"true": True, "false": False}
 
 
 class StrictBooleanField(forms.Field):
-    """`true` or `false`; Django's own field takes everything else for "unknown"."""
+    """`true` or `false`; Django's own field accepts everything else as "unknown"."""
 
     def to_python(self, value: Any) -> bool | None:
-        """Return what is meant, None where nothing is said; raises `ValidationError`."""
+        """Return the boolean, None if blank; raises `ValidationError`."""
         if value in (None, ""):
             return None
         if (text := str(value).lower()) in TRUTHS:
@@ -22,16 +22,16 @@ class StrictBooleanField(forms.Field):
 
 
 class StrictBooleanFilter(django_filters.BooleanFilter):
-    """Yes or no."""
+    """Filters by `true` or `false`."""
 
     field_class = StrictBooleanField
 
 
 class StrictFilterSet(django_filters.FilterSet):
-    """What rows are looked for by."""
+    """A filter set that rejects empty values, except of text filters."""
 
     def is_valid(self) -> bool:
-        """Tell whether every value can be read; one that is empty can't, where it isn't text."""
+        """Return whether all values are valid."""
         read = bool(super().is_valid())
         for name, kind in self.filters.items():
             if self.data.get(name) == "" and not isinstance(kind, django_filters.CharFilter):

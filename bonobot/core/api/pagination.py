@@ -1,4 +1,4 @@
-"""Cursor pages of lists."""
+"""Cursor pagination of lists."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, TypeVar
@@ -18,19 +18,19 @@ ORDERING = "ordering"
 
 
 class StableCursorPagination(CursorPagination):
-    """Pages by cursor: rows that come or go meanwhile neither repeat nor skip others."""
+    """Cursor pagination: concurrent inserts and deletes neither repeat nor skip rows."""
 
     page_size = 50
     page_size_query_param = "limit"
     max_page_size = 500
     ordering: Any = ("-created_at", "-pk")
-    # What stands beside the rows of a last page.
+    # The fields beside `results` on the last page.
     nothing_more: ClassVar[dict[str, None]] = {"next": None}
-    # Rows of one transaction may share their time; a page must be able to begin among them.
+    # Rows of one transaction may have the same time; a page must be able to begin among them.
     offset_cutoff = 100_000
 
     def get_page_size(self, request: Any) -> int:
-        """Return the wanted size; raises `Invalid` for what is no number from 1 to 500."""
+        """Return the requested size; raises `InvalidInput` unless it is from 1 to 500."""
         text = request.query_params.get(self.page_size_query_param, str(self.page_size))
         if text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= self.max_page_size:
             return int(text)
@@ -43,7 +43,7 @@ class StableCursorPagination(CursorPagination):
         )
 
     def paginate_queryset(self, queryset: Any, request: Any, view: Any = None) -> list[Any] | None:
-        """Return one page; raises `Invalid` (code `bad_cursor`) for a cursor that isn't ours."""
+        """Return one page; raises `InvalidInput` (code `bad_cursor`) for an invalid cursor."""
         try:
             queryset = self.bounded(queryset, request, view)
             return super().paginate_queryset(queryset, request, view)
@@ -56,21 +56,18 @@ class StableCursorPagination(CursorPagination):
             ) from None
 
     def bounded(self, queryset: Any, request: Any, view: Any) -> Any:
-        """Return the rows that one page may be made of."""
+        """Return the rows that a page may contain; a hook for subclasses."""
         return queryset
 
     def get_ordering(self, request: Any, queryset: Any, view: Any) -> tuple[str, ...]:
-        """Return the ordering that is asked for, else the view's own, if it has one.
-
-        Rows that are equal in it keep the view's order among themselves.
-        """
+        """Return the requested ordering, followed by the view's default ordering."""
         usual = tuple(getattr(view, "ordering", None) or self.ordering)
         asked = parse_ordering(request, view.orderings)
         named = {column.lstrip("-") for column in asked}
         return asked + tuple(column for column in usual if column.lstrip("-") not in named)
 
     def get_paginated_response(self, data: Any) -> Response:
-        """Return the page with the address of the next one, or null."""
+        """Return the page with the URL of the next one, or null."""
         return Response({"results": data, "next": self.get_next_link()})
 
     def get_schema_operation_parameters(self, view: Any) -> list[dict[str, Any]]:
@@ -109,7 +106,7 @@ class StableCursorPagination(CursorPagination):
         ]
 
     def get_paginated_response_schema(self, schema: dict[str, Any]) -> dict[str, Any]:
-        """Describe the same for OpenAPI."""
+        """Describe a page for OpenAPI."""
         return {
             "type": "object",
             "required": ["results", "next"],
@@ -125,9 +122,9 @@ class StableCursorPagination(CursorPagination):
 
 
 def parse_ordering(request: Any, names: Sequence[str]) -> tuple[str, ...]:
-    """Return the ordering that is asked for, empty where none is.
+    """Return the requested ordering, empty if there is none.
 
-    Raises `Invalid` (code `unknown_ordering`) for anything that isn't among `names`.
+    Raises `InvalidInput` (code `unknown_ordering`) for names that aren't in `names`.
     """
     text = request.query_params.get(ORDERING)
     asked = () if text is None else tuple(text.split(","))
@@ -152,9 +149,9 @@ def paginate_items(
     *,
     by: str = "name",
 ) -> Response:
-    """Answer a page of what is no table, sorted by a unique `key`, which is the cursor.
+    """Return a page of items that aren't rows, sorted by a unique `key`, which is the cursor.
 
-    `by` is what clients call this one ordering that there is.
+    `ordering_name` is the name of the only ordering.
     """
     size = StableCursorPagination().get_page_size(request)
     after = request.query_params.get("cursor")

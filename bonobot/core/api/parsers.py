@@ -1,7 +1,7 @@
 """Bounded JSON request bodies.
 
-Refused beside broken JSON: more than 4 MiB, more than 64 levels, a member given twice, numbers
-outside of what a double holds, NUL and lone surrogates (PostgreSQL can't store them).
+Besides invalid JSON these are refused: more than 4 MiB, more than 64 levels, duplicate fields,
+numbers outside the range of a double, NUL and lone surrogates (PostgreSQL can't store them).
 """
 
 import json
@@ -21,7 +21,7 @@ _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
 
 class BodyTooLarge(Problem):
-    """The body is larger than what is taken."""
+    """The body exceeds the size limit."""
 
     code = "body_too_large"
     status = 413
@@ -29,7 +29,7 @@ class BodyTooLarge(Problem):
 
 
 class BoundedJSONParser(JSONParser):
-    """DRF's parser of JSON, strict and bounded."""
+    """DRF's JSON parser, strict and bounded."""
 
     def parse(
         self,
@@ -37,7 +37,7 @@ class BoundedJSONParser(JSONParser):
         media_type: str | None = None,
         parser_context: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Return the body's value; raises `TooLarge` or `Invalid` (code `invalid_json`)."""
+        """Return the body's value; raises `BodyTooLarge` or `InvalidInput` (`invalid_json`)."""
         limit: int = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
         raw = stream.read(limit + 1)
         if len(raw) > limit:
@@ -49,7 +49,7 @@ class BoundedJSONParser(JSONParser):
 
 
 def parse_json(raw: bytes) -> Any:
-    """Return the value of a JSON text; raises `Invalid` (code `invalid_json`)."""
+    """Return the value of a JSON text; raises `InvalidInput` (code `invalid_json`)."""
     try:
         value = json.loads(
             raw.decode("utf-8"),

@@ -1,7 +1,7 @@
-"""Parent serializers; sparse `?fields=`.
+"""Base serializers and sparse fieldsets (`?fields=`).
 
-Such an answer is marked by its media type, because it isn't the object that the document promises:
-whoever asks for whole objects gets whole ones, and typed clients may rely on every member.
+A sparse response has its own media type, because it isn't the documented object: typed clients can
+rely on every field of a full response.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,7 +20,7 @@ class StrictSerializer(serializers.Serializer[Any]):
     """A body or an answer; a member that isn't declared is refused, so that no typo passes."""
 
     def to_internal_value(self, data: Any) -> Any:
-        """Return the validated members; raises ValidationError naming the first strange ones."""
+        """Return the validated fields; raises ValidationError for unknown ones."""
         if isinstance(data, Mapping):
             known = [name for name, field in self.fields.items() if not field.read_only]
             refusal = ErrorDetail(
@@ -35,7 +35,7 @@ class StrictSerializer(serializers.Serializer[Any]):
 
 
 def _is_number(field: Any, data: Mapping[str, Any]) -> bool:
-    """Tell whether a text was written as a number; DRF would take it for one."""
+    """Return whether a text field got a number, which DRF would accept."""
     written = data.get(field.field_name)
     return isinstance(field, serializers.CharField) and isinstance(written, int | float)
 
@@ -74,11 +74,11 @@ class VersionedShape(StrictSerializer):
     written_as: ClassVar[tuple[type[StrictSerializer], ...]] = ()  # none: as itself
 
     version = serializers.CharField(read_only=True, help_text=VERSION_HELP)
-    # What the last object that was shown consists of, by the names of its parts.
+    # The parts of the last serialized object by name.
     parts: Mapping[str, Any] = {}
 
     def to_representation(self, instance: Any) -> Any:
-        """Return what is shown; its version is that of all parts, whichever of them are shown."""
+        """Return the selected fields; the version covers all parts."""
         if "version" not in self.fields:
             return super().to_representation(instance)
         narrowed = self.fields.keys() != self._declared_fields.keys()
@@ -90,7 +90,7 @@ class VersionedShape(StrictSerializer):
         return {name: shown[name] for name in map(str, self.fields) if name in shown}
 
     def parts_of(self, instance: Any, shown: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the parts of an object: members that can be written, and marks of its secrets."""
+        """Return the parts of an object: its writable fields and the marks of its secrets."""
         bodies = self.written_as or (type(self),)
         written = {name for body in bodies for name in body._declared_fields}
         parts = {name: shown[name] for name in written - {"version"} if name in shown}
@@ -128,7 +128,7 @@ class ProblemDetailsSerializer(StrictSerializer):
         "the meantime, with their present values.",
     )
     version = serializers.CharField(required=False, help_text="With those: the present version.")
-    # DRF moves declared fields away, so its own property of this name stays what it is.
+    # DRF removes declared fields from the class, so its own property of this name still works.
     errors = FieldErrorSerializer(many=True, required=False)  # type: ignore[assignment]
 
 
@@ -137,7 +137,7 @@ PART_JSON = "application/vnd.bonobot.part+json"
 
 
 def list_selectable_fields(view: Any, method: str) -> tuple[str, ...]:
-    """Return the members of which a reader may choose some; none where no object is answered."""
+    """Return the fields that `?fields=` may select; empty if the view returns no object."""
     if method != "GET":
         return ()
     answer = getattr(getattr(view, "get", None), "answer", None)
@@ -154,7 +154,7 @@ def _list_readable_fields(shape: type[StrictSerializer]) -> tuple[str, ...]:
 def parse_selected_fields(
     query: Mapping[str, str], names: tuple[str, ...]
 ) -> frozenset[str] | None:
-    """Return the members that are asked for, None for all; raises `Invalid` for unknown ones."""
+    """Return the selected fields, None for all; raises `InvalidInput` for unknown ones."""
     if not names or (text := query.get(PARAMETER)) is None:
         return None
     asked = text.split(",")
@@ -171,13 +171,13 @@ def parse_selected_fields(
 
 
 def build_list_pattern(names: Iterable[str], *, sign: str = "") -> str:
-    """Return the pattern of a parameter that lists some of `names`, each after a `sign`."""
+    """Return the pattern of a comma-separated list of `names`, each prefixed by `sign`."""
     one = f"{sign}({'|'.join(names)})"
     return f"^{one}(,{one})*$"
 
 
 def limit_serializer_fields(serializer: Any, wanted: frozenset[str] | None) -> Any:
-    """Take from a serializer what isn't wanted, before anything of it is worked out."""
+    """Remove unwanted fields from a serializer, so that they aren't computed."""
     fields = getattr(serializer, "child", serializer).fields
     for name in [name for name in fields if wanted is not None and name not in wanted]:
         fields.pop(name)
@@ -185,7 +185,7 @@ def limit_serializer_fields(serializer: Any, wanted: frozenset[str] | None) -> A
 
 
 def select_fields(data: Any, wanted: frozenset[str]) -> Any:
-    """Return an answer with the wanted members only: of its rows, where it is a list."""
+    """Return a response with the wanted fields only, of each row if it is a list."""
     if set(data) >= {"results", "next"}:
         return {**data, "results": [select_fields(row, wanted) for row in data["results"]]}
     return {name: value for name, value in data.items() if name in wanted}

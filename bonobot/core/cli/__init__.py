@@ -1,1 +1,1 @@
-"""The command line: groups of verbs over the same operations that REST and the admin use."""
+"""The command line: groups of verbs that use the same services as REST and the admin."""

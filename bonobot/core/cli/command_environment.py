@@ -1,4 +1,4 @@
-"""What commands need of packages above: who acts, and whether the installation is ready."""
+"""Extension points for commands: the acting principal and the readiness check."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,20 +14,20 @@ _find_problem: ExtensionPoint[Callable[[], str]] = ExtensionPoint(
 
 
 def register_command_principal(build: Callable[[str | None], Any]) -> None:
-    """Set what builds the principal of the command line in an organization, named by its slug."""
+    """Register the function that builds the command line's principal for an organization slug."""
     _build_principal.register(build)
 
 
 def register_readiness_check(find_problem: Callable[[], str]) -> None:
-    """Set what returns why this installation isn't ready, blank when it is."""
+    """Register the function that returns why this installation isn't ready, blank if it is."""
     _find_problem.register(find_problem)
 
 
 def build_command_principal(organization_slug: str | None) -> Any:
-    """Return the principal in an organization, None for the only one; raises what it raises."""
+    """Return the command line's principal in an organization, None for the only one."""
     return _build_principal.get()(organization_slug)
 
 
 def find_readiness_problem() -> str:
-    """Return why this installation isn't ready, blank when it is."""
+    """Return why this installation isn't ready, blank if it is."""
     return _find_problem.get()()

@@ -1,8 +1,8 @@
-"""Groups of verbs: parsing, output, exit status, `--watch`.
+"""Command groups: parsing, output, exit status and `--watch`.
 
-Every verb works as the platform administrator of this host, in `--org SLUG` (default: the only
-organization), and prints a table for people or, with `--json`, JSON for programs. Exit status: 0
-done, 1 refused or failed, 2 wrong usage. Problems say their code, field and remedy on stderr.
+Every verb acts as the platform administrator of this host in `--org SLUG` (default: the only
+organization) and prints a table for people or, with `--json`, JSON for programs. Exit status: 0
+success, 1 failure, 2 wrong usage. Problems are printed to stderr with code, field and remedy.
 """
 
 import argparse
@@ -35,10 +35,10 @@ from bonobot.core.problems import InvalidInput, Problem, ServiceUnavailable
 from bonobot.core.text import placeholders
 from bonobot.core.text.untrusted_text import make_visible
 
-# What the audit calls this program.
+# The name of this client in the audit log.
 CLIENT = f"bonobot-cli/{__version__}"
 
-# Output that goes to a file or a pipe is not wrapped at a terminal's width.
+# Output to a file or pipe isn't wrapped at the terminal's width.
 WIDTH_OF_FILES = 200
 
 Declare = Callable[[argparse.ArgumentParser], object]
@@ -46,7 +46,7 @@ Declare = Callable[[argparse.ArgumentParser], object]
 
 @dataclass(frozen=True)
 class CommandVerb:
-    """One verb of a group: what it's called, what it does, its arguments, and examples."""
+    """One verb of a group: its name, help, function, arguments and examples."""
 
     name: str
     help: str
@@ -56,11 +56,11 @@ class CommandVerb:
 
 
 class CommandFailed(Exception):
-    """The verb has said what went wrong; the exit status is 1."""
+    """The verb failed and has printed why; the exit status is 1."""
 
 
 class CommandContext:
-    """What a verb works with: who asks, and how to answer."""
+    """The principal and the output of a verb."""
 
     def __init__(self, *, org: str | None, as_json: bool, stdout: Any, stderr: Any) -> None:
         self.as_json = as_json
@@ -72,51 +72,51 @@ class CommandContext:
 
     @property
     def principal(self) -> Any:
-        """The platform administrator in the chosen organization; raises `NotFound`, `Invalid`."""
+        """The platform administrator in the organization; raises `NotFound`, `InvalidInput`."""
         if self._principal is None:
             self._principal = build_command_principal(self._org)
         return self._principal
 
     def emit(self, value: Any, drawn: Any = None) -> None:
-        """Print `value` as JSON where that was asked for, else what was drawn for people."""
+        """Print `value` with `--json`, otherwise `rendered`."""
         if self.as_json:
             self._stdout.write(json.dumps(value, indent=2, default=str, ensure_ascii=False) + "\n")
         elif drawn is not None:
             self.out.print(drawn)
 
     def say(self, text: str) -> None:
-        """Tell people something; programs that asked for JSON are not disturbed."""
+        """Print a message unless `--json` is given."""
         if not self.as_json:
             self.out.print(text, markup=False)
 
     def remark(self, text: str, facts: Mapping[str, Any]) -> None:
-        """Tell on stderr what isn't part of the answer: a sentence, or its facts as JSON."""
+        """Print a note to stderr: `text`, or `facts` with `--json`."""
         if self.as_json:
             self.err.file.write(json.dumps(facts, default=str, ensure_ascii=False) + "\n")
         else:
             self.err.print(text, markup=False)
 
     def waiting(self, text: str) -> AbstractContextManager[Any]:
-        """Show that something takes a while, on a terminal."""
+        """Show a spinner on a terminal."""
         if self.as_json or not self.err.is_terminal:
             return nullcontext()
         return self.err.status(text)
 
     @property
     def can_ask(self) -> bool:
-        """Whether somebody is there to answer."""
+        """Whether the command runs interactively."""
         return not self.as_json and sys.stdin.isatty() and self._stdout.isatty()
 
     def confirm(self, question: str) -> bool:
-        """Ask on a terminal; where nobody can answer, that is a no."""
+        """Ask yes or no on a terminal; return False without one."""
         if not self.can_ask:
             return False
         return bool(Confirm.ask(question, console=self.err, default=False))
 
     def choose(self, question: str, answers: Mapping[str, str]) -> str:
-        """Ask for one of the answers, by its beginning, and return what it stands for.
+        """Ask for one of the answers, which may be abbreviated, and return its value.
 
-        The first one is what no answer means, and what is meant where nobody can answer.
+        The first answer is the default, also without a terminal.
         """
         first = next(iter(answers))
         while self.can_ask:
@@ -129,7 +129,7 @@ class CommandContext:
 
     @contextmanager
     def progress(self, text: str, total: int) -> Iterator[Callable[[], object]]:
-        """Show how many of `total` are done, on a terminal; call what is given for each of them."""
+        """Show a progress bar on a terminal; call the yielded function for each finished item."""
         if self.as_json or not self.err.is_terminal:
             yield lambda: None
             return
@@ -139,7 +139,7 @@ class CommandContext:
 
     @contextmanager
     def share(self, text: str) -> Iterator[Callable[[float], object]]:
-        """Show how much is done, on a terminal; call what is given with the share, 0 to 1."""
+        """Show a progress bar on a terminal; call the yielded function with a value from 0 to 1."""
         if self.as_json or not self.err.is_terminal:
             yield lambda share: None
             return
@@ -148,7 +148,7 @@ class CommandContext:
             yield lambda share: shown.update(bar, completed=share)
 
     def show_problem(self, problem: Problem) -> None:
-        """Print a problem on stderr: code, field, sentence, remedy."""
+        """Print a problem to stderr: code, field, sentence, remedy."""
         if self.as_json:
             self.err.file.write(json.dumps({"error": problem.as_dict()}, ensure_ascii=False) + "\n")
             return
@@ -163,7 +163,7 @@ class CommandContext:
 class CommandGroup(BaseCommand):
     """A Django command whose first argument is a verb.
 
-    `verb_sources` are tuples of verbs as `module:TUPLE`, which are imported when they are needed.
+    `verb_sources` are tuples of verbs as `module:TUPLE`, imported on demand.
     """
 
     verb_sources: ClassVar[Sequence[str]] = ()
@@ -215,7 +215,7 @@ class CommandGroup(BaseCommand):
 
 
 def _find_database_problem() -> ServiceUnavailable | None:
-    """Return what a database that can't be worked with lacks; None where it lacks nothing."""
+    """Return the problem of a database that isn't ready, or None."""
     fault = find_readiness_problem()
     if not fault:
         return None
@@ -224,20 +224,20 @@ def _find_database_problem() -> ServiceUnavailable | None:
 
 
 def build_table(*columns: str, rows: Sequence[Sequence[Any]], empty: str) -> Any:
-    """Return a table, or the sentence `empty` that says what to do first."""
+    """Return a table, or the sentence `empty` if there are no rows."""
     if not rows:
         return empty
     drawn = Table(box=None, header_style="bold", pad_edge=False)
     for column in columns:
         drawn.add_column(column, overflow="fold")
     for row in rows:
-        # As texts: what a server says in `[…]` is no markup.
+        # As `Text`, so that `[…]` in data isn't interpreted as markup.
         drawn.add_row(*(Text(make_visible("" if cell is None else str(cell))) for cell in row))
     return drawn
 
 
 def parse_time(text: str) -> datetime:
-    """Return the time that an option names: `24h`, `7d`, `30m` ago, or an ISO date or time."""
+    """Return the time of an option: `24h`, `7d`, `30m` ago, or an ISO date or time."""
     units = {"d": "days", "h": "hours", "m": "minutes"}
     if text[:-1].isdigit() and text[-1:] in units:
         return timezone.now() - timedelta(**{units[text[-1]]: int(text[:-1])})
@@ -246,7 +246,7 @@ def parse_time(text: str) -> datetime:
 
 
 def parse_pairs(given: Sequence[str] | None, field: str) -> dict[str, str]:
-    """Return `K=V` options as a mapping, `${VAR}` filled from the caller's environment."""
+    """Return `K=V` options as a mapping; expand `${VAR}` from the caller's environment."""
     found = {}
     for item in given or ():
         name, equals, value = item.partition("=")
@@ -257,9 +257,9 @@ def parse_pairs(given: Sequence[str] | None, field: str) -> dict[str, str]:
 
 
 def expand(text: str, field: str) -> str:
-    """Fill `${VAR}` and `${VAR:-default}` from the caller's environment.
+    """Expand `${VAR}` and `${VAR:-default}` from the caller's environment.
 
-    Raises `Invalid` (code `undefined_variable`): undefined, empty, or one of Bonobot's own.
+    Raises `InvalidInput` (`undefined_variable`) for undefined, empty and Bonobot's own variables.
     """
     filled, missing = placeholders.fill(text, os.environ)
     if missing:
@@ -273,7 +273,7 @@ def expand(text: str, field: str) -> str:
 
 
 def _build_console(stream: Any, *, width: int | None = None) -> Console:
-    """Return a console; with `NO_COLOR` one that writes no escape sequence, not even for bold."""
+    """Return a console; with `NO_COLOR` it writes no escape sequences, not even for bold."""
     if os.environ.get("NO_COLOR"):
         return Console(
             file=stream, highlight=False, width=width, color_system=None, force_terminal=False
@@ -292,13 +292,13 @@ Draw = Callable[[list[dict[str, Any]]], Any]
 
 
 def add_watch_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
+    """Add `--watch` and `--interval`."""
     parser.add_argument("--watch", action="store_true", help="show it anew until Ctrl-C")
     parser.add_argument("--interval", type=float, default=2.0, metavar="SECONDS", help="of --watch")
 
 
 def show(cli: CommandContext, options: argparse.Namespace, look: Look, draw: Draw) -> None:
-    """Show what `look` finds, once or until Ctrl-C."""
+    """Show the rows of `fetch` once, or with `--watch` until Ctrl-C."""
     if not options.watch:
         found = look()
         cli.emit(found, draw(found))
@@ -310,7 +310,7 @@ def show(cli: CommandContext, options: argparse.Namespace, look: Look, draw: Dra
 
 
 def _watch(cli: CommandContext, looks: Iterator[list[dict[str, Any]]], draw: Draw) -> None:
-    """Show each look; for programs as one line of JSON, in a file or pipe one below the other."""
+    """Show each batch of rows: as a line of JSON, appended to a file or pipe, or updated live."""
     if cli.as_json or not cli.out.is_terminal:
         for found in looks:
             if cli.as_json:
@@ -331,7 +331,7 @@ def _poll_rows(look: Look, interval_s: float) -> Iterator[list[dict[str, Any]]]:
 
 
 def pause(seconds: float) -> None:
-    """Wait; Ctrl-C ends it."""
+    """Sleep; Ctrl-C interrupts it."""
     threading.Event().wait(seconds)
 
 
@@ -339,7 +339,7 @@ STDIN = "-"
 
 
 def read_inputs(text: str, field: str) -> dict[str, Any]:
-    """Return one JSON object, `-` read from standard input; raises `Invalid` naming the field."""
+    """Parse a JSON object, read from stdin for `-`; raises `InvalidInput` with the field."""
     try:
         found = json.loads(sys.stdin.read() if text == STDIN else text)
     except ValueError as error:
@@ -355,9 +355,9 @@ def read_inputs(text: str, field: str) -> dict[str, Any]:
 
 
 def read_text(name: str | None, field: str = "--file") -> str | None:
-    """Return a text file's content, `-` read from standard input; None where none is named.
+    """Return the content of a text file, of stdin for `-`, or None without a name.
 
-    Raises `Invalid` (`unusable_file`) naming the field.
+    Raises `InvalidInput` (`unusable_file`) with the field.
     """
     if name is None:
         return None

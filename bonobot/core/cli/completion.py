@@ -1,6 +1,6 @@
-"""Shell completion.
+"""Shell completion scripts.
 
-A script is made once and holds only words: completing starts no Python and asks no database.
+A script is generated once and contains only words: completing needs neither Python nor a database.
 """
 
 import argparse
@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 SHELLS = ("bash", "zsh", "fish")
-# Django's options of every command, which nobody looks for at the prompt.
+# Django's options of every command aren't completed.
 _BORING = frozenset(
     (
         *("--version", "--verbosity", "--settings", "--pythonpath", "--traceback"),
@@ -20,7 +20,7 @@ _BORING = frozenset(
 
 @dataclass(frozen=True)
 class CompletionWord:
-    """A word that can come next: a command, a verb or an option, with its help."""
+    """A word to complete: a command, a verb or an option, with its help."""
 
     text: str
     help: str = ""
@@ -29,7 +29,7 @@ class CompletionWord:
 
 @dataclass(frozen=True)
 class CompletionLevel:
-    """What can be typed behind `path` (nothing, a command, or a command and its verb)."""
+    """The words after `path` (empty, a command, or a command and its verb)."""
 
     path: tuple[str, ...]
     words: tuple[CompletionWord, ...] = ()
@@ -37,7 +37,7 @@ class CompletionLevel:
 
     @property
     def key(self) -> str:
-        """The path as one text."""
+        """The path as one string."""
         return " ".join(self.path)
 
 
@@ -136,7 +136,7 @@ def _join_words(level: CompletionLevel) -> str:
 
 
 def _render_zsh(program: str, found: Sequence[CompletionLevel]) -> str:
-    # zsh reads bash's completions itself; `-D` of compinit is left to the person's own setup.
+    # zsh supports bash completions through bashcompinit.
     return f"""\
 #compdef {program}
 # zsh completion of {program}: {program} completion zsh > ~/.zsh/completions/_{program}
@@ -167,7 +167,7 @@ def _render_fish(program: str, found: Sequence[CompletionLevel]) -> str:
 
 
 def _build_fish_condition(level: CompletionLevel, found: Sequence[CompletionLevel]) -> str:
-    """Return fish's condition for being at a level: its words are there, the next one isn't."""
+    """Return fish's condition for a level: its words are present, the next one isn't."""
     if not level.path:
         return "__fish_use_subcommand"
     here = [f"__fish_seen_subcommand_from {word}" for word in level.path]

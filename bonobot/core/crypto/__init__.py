@@ -1,1 +1,1 @@
-"""Keys, encrypted fields, signatures."""
+"""Keys, encrypted fields and signatures."""

@@ -1,17 +1,17 @@
 """Encrypted model and form fields.
 
-They subclass django-encrypted-model-fields, which brings the key ring (`FIELD_ENCRYPTION_KEY`, the
-first key seals, all open) and differ from it where it would lose or leak a secret:
+They subclass django-encrypted-model-fields, which provides the key ring (`FIELD_ENCRYPTION_KEY`:
+the first key encrypts, all decrypt), and differ where it would lose or leak a secret:
 
-* A value loads as `Sealed`, shows as `********` and is decrypted by `open()` only.
-* The sealed text names the field, the row and the organization that it belongs to, and `open()`
-  checks them: a text copied to another row or tenant doesn't open, nor does plain text.
-* What can't be opened is never written again, so a wrong key destroys nothing.
-* What comes in is always taken as plain: ciphertext pasted into a form stays ciphertext.
-* The mask itself is never taken as a secret: assigning it keeps what is stored.
+* A value loads as `SealedValue`, shows as `********` and is decrypted only by `open()`.
+* The encrypted text names its field, row and organization, and `open()` checks them: a text copied
+  to another row or organization can't be decrypted, and neither can plain text.
+* A value that can't be decrypted is never written back, so a wrong key destroys nothing.
+* Input is always plain text: ciphertext pasted into a form is encrypted like any other text.
+* The mask is never a secret: assigning it keeps the stored value.
 
-A field's name and its model's label are part of each sealed text; give `label` the old value when
-one of them is renamed.
+The encrypted text includes the field's name and the model's label; when one of them is renamed,
+pass the old value as `label`.
 """
 
 import json
@@ -54,9 +54,9 @@ __all__ = [
 
 
 class SealedAttribute(DeferredAttribute):
-    """The attribute of a sealed field: gives `Sealed` that knows its row, takes plain values."""
+    """The attribute of an encrypted field: returns a `SealedValue`, accepts plain values."""
 
-    field: Any  # the mixin below, which is no Field in the eyes of the type checker
+    field: Any  # a `SealedFieldMixin`, which isn't a Field for the type checker
 
     def __get__(self, instance: models.Model | None, cls: type | None = None) -> Any:
         value = super().__get__(instance, cls)
@@ -68,33 +68,33 @@ class SealedAttribute(DeferredAttribute):
         name = self.field.attname
         if isinstance(value, str) and value == MASK:
             if name in instance.__dict__ or not instance._state.adding:
-                return  # "unchanged", as every surface shows and takes it
+                return  # the mask means "unchanged"
             raise self.field.masked()
         if isinstance(value, SealedValue):
             if value.place is not None and value.place != self.field.place(instance):
-                value = self.field.sealed(value.open())  # a copy from another row: sealed anew
+                value = self.field.sealed(value.open())  # from another row: encrypt again
         elif value is not None and not hasattr(value, "resolve_expression"):
             value = self.field.sealed(value)
-        # The place is asked of the row at each reading: a row that is copied, or moved to another
-        # organization, must not go on with a seal that names the old one.
+        # The location is computed on each read: a row that is copied or moved to another
+        # organization must not keep the old location.
         instance.__dict__[name] = value.at(None) if isinstance(value, SealedValue) else value
 
 
 class SealedFieldMixin(EncryptedMixin):
-    """What the sealed fields have in common."""
+    """The common base of the encrypted fields."""
 
     descriptor_class = SealedAttribute
     codec_class = SecretCodec
     form_class: type[forms.Field]
 
     def __init__(self, *args: Any, label: str = "", remembered: bool = True, **kwargs: Any) -> None:
-        """Let `remembered` be false where values are whole documents that logs needn't know."""
+        """Set `remembered` to false for whole documents that logs don't need to mask."""
         self.label = label
         self.codec = self.codec_class(remembered=remembered)
         super().__init__(*args, **kwargs)
 
     def place(self, instance: models.Model) -> SecretLocation:
-        """Return where this field's value of an instance belongs."""
+        """Return the location of this field's value in an instance."""
         label = self.label or f"{self.model._meta.label_lower}.{self.name}"
         organization = getattr(instance, "organization_id", None)
         return SecretLocation(
@@ -102,7 +102,7 @@ class SealedFieldMixin(EncryptedMixin):
         )
 
     def sealed(self, value: Any) -> SealedValue:
-        """Return a plain value as `Sealed`, ready to be assigned."""
+        """Return a plain value as a `SealedValue` to assign."""
         if value in ("", self.codec.empty()):
             return SealedValue(self.codec)
         text = self.codec.written(value)
@@ -110,7 +110,7 @@ class SealedFieldMixin(EncryptedMixin):
         return SealedValue(self.codec, text=text)
 
     def masked(self) -> InvalidInput:
-        """Return the problem of someone who sends the mask where nothing is stored."""
+        """Return the error for sending the mask although nothing is stored."""
         return InvalidInput(
             format_message(
                 "`{mask}` is how a stored secret is shown, and none is stored yet.", mask=MASK
@@ -126,7 +126,7 @@ class SealedFieldMixin(EncryptedMixin):
         return None if value is None else SealedValue(self.codec, token=value)
 
     def get_prep_value(self, value: Any) -> Any:
-        # Reached by lookups alone. Each sealing differs, so there is nothing to compare with.
+        # Called by lookups only. Each encryption differs, so values can't be compared.
         if value is None or value == "":
             return value
         raise TypeError(f"`{self.name}` is sealed: it can be searched for empty or null only.")
@@ -153,7 +153,7 @@ class SealedFieldMixin(EncryptedMixin):
         raise TypeError(f"`{self.name}` is sealed: `{lookup_name}` can't look inside.")
 
     def _is_bulk_update(self, value: Any) -> bool:
-        # The one expression that carries values which know their rows.
+        # The only expression whose values know their rows.
         if isinstance(value, Cast):
             (value,) = value.get_source_expressions()
         return isinstance(value, Case) and all(
@@ -181,7 +181,7 @@ class SealedFieldMixin(EncryptedMixin):
 
     def run_validators(self, value: Any) -> None:
         if isinstance(value, SealedValue) and (value.stored or not value):
-            return  # checked when it was given
+            return  # validated when it was set
         super().run_validators(value.open() if isinstance(value, SealedValue) else value)
 
     def save_form_data(self, instance: models.Model, data: Any) -> None:
@@ -189,8 +189,8 @@ class SealedFieldMixin(EncryptedMixin):
             super().save_form_data(instance, data)
 
     def formfield(self, **kwargs: Any) -> forms.Field:
-        # Whatever look a form proposes, the widget is one that never renders a value. A blank
-        # input keeps what is stored, so `validate` asks for it where nothing is.
+        # Whatever widget a form proposes, use one that never renders a value. A blank input keeps
+        # the stored value; `validate` requires one if nothing is stored.
         if not _is_write_only(kwargs.get("widget")):
             kwargs["widget"] = SealedInput
         kwargs = {"form_class": self.form_class} | kwargs | {"required": False}
@@ -232,7 +232,7 @@ class SealedFieldMixin(EncryptedMixin):
 
 
 class _UnchangedSecret:
-    """What a form found where nothing was entered: the stored secret stays."""
+    """The form value for an unchanged secret."""
 
     def __repr__(self) -> str:
         return "KEEP"
@@ -242,7 +242,7 @@ KEEP = _UnchangedSecret()
 
 
 class WriteOnlyWidget(forms.Widget):
-    """Makes a widget that takes a value and never renders one; it says only that one is stored."""
+    """A widget that never renders its value and only shows whether one is stored."""
 
     def get_context(self, name: str, value: Any, attrs: dict[str, Any] | None) -> dict[str, Any]:
         told = {"autocomplete": "new-password", "spellcheck": "false"}
@@ -252,23 +252,23 @@ class WriteOnlyWidget(forms.Widget):
 
 
 class SealedInput(WriteOnlyWidget, forms.PasswordInput):
-    """The plain widget of a sealed field."""
+    """The default widget of an encrypted field."""
 
 
 class SealedFormField(forms.CharField):
-    """A form's input for a secret: blank or the mask mean that what is stored stays."""
+    """A form field for a secret: blank or the mask keep the stored value."""
 
     def clean(self, value: Any) -> Any:
         """Return the new secret, or `KEEP`."""
         return KEEP if not self.has_changed(None, value) else super().clean(value)
 
     def has_changed(self, initial: Any, data: Any) -> bool:
-        """Tell whether a new secret was entered."""
+        """Return whether a new secret was entered."""
         return bool(data) and str(data).strip() not in ("", MASK)
 
 
 class SealedJSONFormField(SealedFormField):
-    """The same for JSON."""
+    """A form field for a secret JSON value."""
 
     def clean(self, value: Any) -> Any:
         """Return the new value, or `KEEP`; raise ValidationError if it isn't JSON."""
@@ -282,20 +282,20 @@ class SealedJSONFormField(SealedFormField):
 
 
 class SealedTextField(SealedFieldMixin, EncryptedTextField):
-    """A secret text; `row.field.open()` gives the `str`."""
+    """A secret text; `row.field.open()` returns the `str`."""
 
     form_class = SealedFormField
 
 
 class SealedJSONField(SealedFieldMixin, EncryptedTextField):
-    """A secret JSON value; `row.field.open()` gives it, an empty object where there is none."""
+    """A secret JSON value; `row.field.open()` returns it, `{}` if there is none."""
 
     codec_class = JSONSecretCodec
     form_class = SealedJSONFormField
 
 
 def list_sealed_fields() -> tuple[Any, ...]:
-    """Return all sealed fields of the installed models."""
+    """Return all encrypted fields of the installed models."""
     return tuple(
         field
         for model in apps.get_models()

@@ -1,7 +1,7 @@
 """Generate and read key files.
 
-Two processes that start at once must end up with the same key: the folder is locked while one of
-them makes it, and a key appears under its name only when it is complete.
+Processes that start at the same time must get the same key: the folder is locked while one of them
+creates it, and files are written atomically.
 """
 
 import base64
@@ -16,14 +16,14 @@ from pathlib import Path
 from cryptography.fernet import Fernet
 from django.core.exceptions import ImproperlyConfigured
 
-LAST_PEPPER = 32_767  # what the column of a number holds
-FIRST_PEPPERS = 9_999  # among so many numbers a first one is chosen: higher ones come later
+LAST_PEPPER = 32_767  # the maximum of the database column
+FIRST_PEPPERS = 9_999  # the first number is random up to this; later peppers are higher
 PEPPER_MIN_LENGTH = 32
 SIGNING_KEY_BYTES = 32
 
 
 def read_or_create_text(path: Path, make: Callable[[], str]) -> str:
-    """Return the text kept in `path`; if there is none, make it and keep it for all processes."""
+    """Return the text of a file; create the file if it is missing or empty."""
     try:
         return path.read_text(encoding="utf-8").strip() or _make(path, make)
     except FileNotFoundError:
@@ -33,7 +33,7 @@ def read_or_create_text(path: Path, make: Callable[[], str]) -> str:
 
 
 def list_exposed_key_files(folder: Path) -> Iterator[tuple[Path, int]]:
-    """Yield the key files that others can read or write, with their mode."""
+    """Yield the key files that other users can read or write, with their modes."""
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         mode = stat.S_IMODE(path.stat().st_mode)
         if mode & 0o077:
@@ -41,7 +41,7 @@ def list_exposed_key_files(folder: Path) -> Iterator[tuple[Path, int]]:
 
 
 def ensure_private_folder(path: Path) -> Path:
-    """Return a folder that only its owner can enter, made when it isn't there."""
+    """Create a folder with mode 0700 unless it exists; return its path."""
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
@@ -50,7 +50,7 @@ def ensure_private_folder(path: Path) -> Path:
 
 
 def field_keys(value: str, *, name: str) -> list[str]:
-    """Return the Fernet keys of a list; the first seals, all open."""
+    """Return the Fernet keys of a list; the first encrypts, all decrypt."""
     found = value.replace(",", " ").split()
     for key in found:
         try:
@@ -66,7 +66,7 @@ def field_keys(value: str, *, name: str) -> list[str]:
 
 
 def parse_peppers(value: str, *, name: str) -> dict[int, str]:
-    """Return the token peppers by their number; the highest number is used for new tokens."""
+    """Return the token peppers by number; new tokens use the highest one."""
     found: dict[int, str] = {}
     for entry in value.replace(",", " ").split():
         number, _, pepper = entry.partition(":")
@@ -84,7 +84,7 @@ def parse_peppers(value: str, *, name: str) -> dict[int, str]:
 
 
 def parse_signing_keys(value: str, *, name: str) -> list[str]:
-    """Return the private Ed25519 keys of a list; the first signs, all are believed."""
+    """Return the private Ed25519 keys of a list; the first signs, all verify."""
     found = value.replace(",", " ").split()
     for key in found:
         try:
@@ -102,36 +102,36 @@ def parse_signing_keys(value: str, *, name: str) -> list[str]:
 
 
 def make_secret_key() -> str:
-    """Return a new key for Django's signatures."""
+    """Return a new `SECRET_KEY` for Django."""
     return secrets.token_urlsafe(64)
 
 
 def make_field_key() -> str:
-    """Return a new key for sealed fields."""
+    """Return a new key for encrypted fields."""
     return Fernet.generate_key().decode("ascii")
 
 
 def make_signing_key() -> str:
-    """Return a new key for the audit's signatures."""
+    """Return a new key for signatures of the audit log."""
     return base64.urlsafe_b64encode(secrets.token_bytes(SIGNING_KEY_BYTES)).decode("ascii")
 
 
 def make_peppers() -> str:
-    """Return a first token pepper; by its number another one in its place is noticed."""
+    """Return a first token pepper; its random number reveals a replaced pepper."""
     return f"{1 + secrets.randbelow(FIRST_PEPPERS)}:{secrets.token_urlsafe(48)}"
 
 
 def _make(path: Path, make: Callable[[], str]) -> str:
     with lock_folder(ensure_private_folder(path.parent)):
         if path.exists() and (found := path.read_text(encoding="utf-8").strip()):
-            return found  # another process made it while we waited for the lock
+            return found  # another process created it while we waited for the lock
         value = make()
         replace(path, value)
         return value
 
 
 def replace(path: Path, value: str) -> None:
-    """Write a file of mode 0600 at once: whoever reads it finds the old value or the new one."""
+    """Write a file of mode 0600 atomically."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -146,7 +146,7 @@ def replace(path: Path, value: str) -> None:
 
 @contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
-    """Keep other processes from changing the keys of a folder meanwhile."""
+    """Lock a folder of keys against other processes."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

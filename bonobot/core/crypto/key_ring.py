@@ -1,9 +1,9 @@
-"""First key seals, all open.
+"""The keys of encrypted values: the first key encrypts, all decrypt.
 
-Where the keys are in a file (`BONOBOT_VAR/keys/field_keys`, or `BONOBOT_FIELD_KEYS_FILE`), running
-processes follow it: they look at it every few seconds before they seal, and at once when something
-doesn't open. So a new key can be put in front while everything runs. A file that can't be read, or
-holds no keys, changes nothing.
+If the keys are in a file (`BONOBOT_VAR/keys/field_keys` or `BONOBOT_FIELD_KEYS_FILE`), running
+processes reload it when it changes: they check it every few seconds before they encrypt, and
+immediately when a value can't be decrypted. So keys can be rotated without a restart. A file that
+can't be read or has no keys is ignored.
 """
 
 import logging
@@ -22,15 +22,15 @@ from bonobot.core.crypto import key_files
 
 logger = logging.getLogger(__name__)
 
-# How long a process may go on sealing with the old first key.
+# How long a process may continue to encrypt with the old first key.
 LOOK_S = 5.0
 NAME = "BONOBOT_FIELD_KEYS"
-# How long clients of the gateway may hold a sealed state: old keys must open it until then.
+# How long MCP clients may keep an encrypted state: old keys must decrypt it until then.
 SEALED_STATE_LIFETIME = timedelta(hours=24)
 
 
 class _KeyFileState:
-    """When this process looked at the file, and what it looked like."""
+    """When this process last checked the file, and its state then."""
 
     lock = threading.Lock()
     at = time.monotonic()
@@ -39,14 +39,14 @@ class _KeyFileState:
 
 
 def seal(text: str) -> str:
-    """Return a text sealed with the first key."""
+    """Encrypt a text with the first key."""
     refresh_keys()
     sealed: bytes = library.encrypt_str(text)
     return sealed.decode("ascii")
 
 
 def unseal(token: str) -> str:
-    """Return the text of a sealed one; raises `InvalidToken` where no key opens it."""
+    """Decrypt a token; raises `InvalidToken` if no key fits."""
     try:
         text: str = library.decrypt_str(token)
     except InvalidToken:
@@ -57,7 +57,7 @@ def unseal(token: str) -> str:
 
 
 def is_current(token: str) -> bool:
-    """Tell whether the first key opens a sealed text."""
+    """Return whether a token is encrypted with the first key."""
     try:
         get_sealing_key().decrypt(token.encode("utf-8"))
     except InvalidToken:
@@ -66,23 +66,23 @@ def is_current(token: str) -> bool:
 
 
 def rotate_token(token: str) -> str:
-    """Return the same sealed with the first key; raises `InvalidToken`."""
+    """Encrypt a token again with the first key; raises `InvalidToken`."""
     return str(library.CRYPTER.rotate(token.encode("utf-8")).decode("ascii"))
 
 
 def get_sealing_key() -> Fernet:
-    """Return the key that seals."""
+    """Return the key that encrypts."""
     found: Fernet = library.CRYPTER._fernets[0]
     return found
 
 
 def count() -> int:
-    """Return how many keys there are."""
+    """Return the number of keys."""
     return len(library.CRYPTER._fernets)
 
 
 def refresh_keys(*, now: bool = False) -> bool:
-    """Take up the keys of the file if it has changed; tell whether it had."""
+    """Reload the keys if the file has changed; return whether they changed."""
     path: Path | None = settings.BONOBOT_FIELD_KEYS_PATH
     if path is None or (not now and time.monotonic() - _KeyFileState.at < LOOK_S):
         return False
@@ -107,7 +107,7 @@ def refresh_keys(*, now: bool = False) -> bool:
 
 
 def read_file_stamp(path: Path) -> tuple[int, ...] | None:
-    """Return what tells a file from what it was before; None where there is none."""
+    """Return a value that changes with the file; None if it doesn't exist."""
     try:
         found = os.stat(path)  # noqa: PTH116 - follows the links that secrets are mounted by
     except OSError:

@@ -1,8 +1,8 @@
-"""Masker of everything sealed for an organization.
+"""A masker for all encrypted values of an organization.
 
-Read when the policy generation is another one, and after a minute (tokens that another process got
-change no policy). Only values that are new since the last time are opened. What was a secret once
-stays masked while this process lives.
+Values are read again when the policy generation changes and after a minute (new tokens of other
+processes don't change a policy). Only new values are decrypted. Old secrets stay masked as long as
+the process runs.
 """
 
 import time
@@ -18,7 +18,7 @@ FRESH_S = 60.0
 
 
 def find_cached_masker(organization_id: UUID, generation: int) -> Masker | None:
-    """Return the organization's masker, or None where its rows have to be read first."""
+    """Return the organization's masker, or None if its rows have to be read first."""
     memory = get_organization_secrets(str(organization_id))
     reading = memory.reading
     if reading is None or reading.generation < generation:
@@ -27,7 +27,7 @@ def find_cached_masker(organization_id: UUID, generation: int) -> Masker | None:
 
 
 def read_masker(organization_id: UUID, generation: int = 0) -> Masker:
-    """Return the organization's masker after a look at its sealed rows (queries)."""
+    """Read the organization's encrypted values and return its masker (queries)."""
     memory = get_organization_secrets(str(organization_id))
     known = memory.reading.marks if memory.reading else frozenset()
     at, marks = time.monotonic(), set()
@@ -41,7 +41,7 @@ def read_masker(organization_id: UUID, generation: int = 0) -> Masker:
 
 
 def mask_organization_secrets(text: str, organization_id: UUID) -> str:
-    """Return a text without the organization's stored secrets, whatever else it says (queries)."""
+    """Return a text with the organization's stored secrets masked (queries)."""
     masker = find_cached_masker(organization_id, 0) or read_masker(organization_id)
     return str(masker.exact(text))
 
@@ -50,11 +50,11 @@ def _learn(value: SealedValue) -> None:
     try:
         value.open()
     except UnreadableSecret:
-        return  # sealed with a key that is gone: nobody can know it, nor show it
+        return  # the key is gone, so the secret can't be shown anyway
 
 
 def _iterate_sealed_values(organization_id: UUID) -> Iterator[SealedValue]:
-    """Yield what is stored in the sealed fields of an organization's rows; whole documents not."""
+    """Yield the stored encrypted values of an organization's rows, except whole documents."""
     by_model: dict[Any, list[str]] = {}
     for field in list_sealed_fields():
         if field.codec.remembered:

@@ -1,7 +1,7 @@
-"""Sealed: encrypted text bound to its row.
+"""Encrypted values that are bound to their row.
 
-Fernet can't authenticate more than its message, so the place (field, row, organization) is part of
-the message and compared when a token is opened.
+Fernet has no associated data, so the location (field, row, organization) is part of the encrypted
+message and is compared on decryption.
 """
 
 import json
@@ -19,7 +19,7 @@ VERSION = 1
 
 
 class UnreadableSecret(Problem):
-    """A stored secret that can't be opened: another key, another place, or never sealed."""
+    """A stored secret can't be decrypted: another key, another location, or never encrypted."""
 
     code = "secret_unreadable"
     status = 409
@@ -27,7 +27,7 @@ class UnreadableSecret(Problem):
 
 
 class SecretLocation(NamedTuple):
-    """Where a secret belongs: the field's label, the row's key, the organization's key."""
+    """The location of a secret: the field's label, the row's key, the organization's key."""
 
     label: str
     row: str
@@ -35,7 +35,7 @@ class SecretLocation(NamedTuple):
 
 
 class SealedValue:
-    """A secret, or the lack of one: false when empty, `********` when shown, plain by `open()`."""
+    """A secret or none: false if empty, shown as `********`, decrypted by `open()`."""
 
     __slots__ = ("_codec", "_text", "_token", "place")
 
@@ -47,14 +47,14 @@ class SealedValue:
         token: str = "",
         place: SecretLocation | None = None,
     ) -> None:
-        """Hold the text that was just given, or the token that the database keeps."""
+        """Store either a new plain `text` or the `token` from the database."""
         self._codec = codec
         self._text = text
         self._token = token
         self.place = place
 
     def open(self) -> Any:
-        """Return the secret; raise UnreadableSecret if it can't be opened where it is."""
+        """Return the secret; raises UnreadableSecret if it can't be decrypted here."""
         if not self:
             return self._codec.empty()
         text = _unseal_text(self._token, self._known_place()) if self._token else self._text
@@ -63,7 +63,7 @@ class SealedValue:
         return value
 
     def sealed_text(self) -> str:
-        """Return what the column keeps; raise UnreadableSecret rather than keep what won't open."""
+        """Return the column's value; raises UnreadableSecret if it couldn't be decrypted."""
         if not self:
             return ""
         place = self._known_place()
@@ -74,17 +74,17 @@ class SealedValue:
         return self._token
 
     def at(self, place: SecretLocation | None) -> "SealedValue":
-        """Return the same value as one that belongs to `place`."""
+        """Return the same value bound to `location`."""
         return SealedValue(self._codec, text=self._text, token=self._token, place=place)
 
     @property
     def mark(self) -> str:
-        """What tells this stored value from every other, without opening it."""
+        """An identifier of the stored value that doesn't require decryption."""
         return self._token
 
     @property
     def stored(self) -> bool:
-        """Tell whether the value came from the database."""
+        """Whether the value came from the database."""
         return bool(self._token)
 
     def _known_place(self) -> SecretLocation:
@@ -112,28 +112,28 @@ class SealedValue:
 
 
 class SecretCodec:
-    """How a field's values become text: here, they are text."""
+    """Encodes a field's values as text; here, values are text."""
 
     def __init__(self, *, remembered: bool = True) -> None:
-        """Let logs know the texts that pass, unless they are whole documents (`remembered`)."""
+        """Mask the values in logs if `remembered`; false for whole documents."""
         self.remembered = remembered
 
     def empty(self) -> Any:
-        """Return the value that stands for no secret."""
+        """Return the value for no secret."""
         return ""
 
     def written(self, value: Any) -> str:
-        """Return the text of a value; raise TypeError or ValueError for what has none."""
+        """Return the text of a value; raises TypeError or ValueError if it can't be encoded."""
         if not isinstance(value, str):
             raise TypeError(f"A sealed text must be a `str`, not a `{type(value).__name__}`.")
         return value
 
     def read(self, text: str) -> Any:
-        """Return the value of a text."""
+        """Return the value of an encoded text."""
         return text
 
     def remember(self, value: Any, place: SecretLocation | None = None) -> None:
-        """Have the logs mask the texts in a value from now on, and all that `place` owns."""
+        """Mask a value's texts in logs, and in data of the organization of `location`."""
         if self.remembered:
             for part in self.parts(value):
                 register_secret(part)
@@ -141,27 +141,27 @@ class SecretCodec:
                     learn(place.organization, part)
 
     def parts(self, value: Any) -> Iterator[str]:
-        """Yield the texts in a value that logs must not show."""
+        """Yield the texts in a value that must be masked."""
         yield value
 
 
 class JSONSecretCodec(SecretCodec):
-    """Values are JSON; an empty object stands for no secret."""
+    """Encodes values as JSON; an empty object means no secret."""
 
     def empty(self) -> Any:
-        """Return the value that stands for no secret."""
+        """Return the value for no secret."""
         return {}
 
     def written(self, value: Any) -> str:
-        """Return the text of a value; raise TypeError or ValueError for what has none."""
+        """Return the JSON text of a value; raises TypeError or ValueError if it isn't JSON."""
         return json.dumps(value, ensure_ascii=True, allow_nan=False)
 
     def read(self, text: str) -> Any:
-        """Return the value of a text."""
+        """Return the value of an encoded text."""
         return json.loads(text)
 
     def parts(self, value: Any) -> Iterator[str]:
-        """Yield the texts in a value that logs must not show."""
+        """Yield the texts in a value that must be masked."""
         if isinstance(value, str):
             yield value
         elif isinstance(value, dict | list):
@@ -170,7 +170,7 @@ class JSONSecretCodec(SecretCodec):
 
 
 def can_unseal(token: str) -> bool:
-    """Tell whether one of the keys opens a stored token, wherever it belongs."""
+    """Return whether one of the keys decrypts a stored token, whatever its location."""
     try:
         key_ring.unseal(token)
     except (InvalidToken, ValueError, TypeError):
@@ -185,7 +185,7 @@ def _seal_text(text: str, place: SecretLocation) -> str:
 def _unseal_text(token: str, place: SecretLocation) -> str:
     try:
         version, label, row, organization, text = json.loads(key_ring.unseal(token))
-    except (InvalidToken, ValueError, TypeError):  # another key, or never sealed by us
+    except (InvalidToken, ValueError, TypeError):  # another key, or not encrypted by us
         raise _build_unreadable_error(place) from None
     if version != VERSION or SecretLocation(label, row, organization) != place:
         raise _build_unreadable_error(place)

@@ -1,14 +1,14 @@
-"""Webhook HMAC, signed statements, keyed fingerprints.
+"""Webhook signatures, signed statements and keyed fingerprints.
 
-`Bonobot-Signature` is `v1=` and the hexadecimal HMAC-SHA256, by the shared secret, of the header
-`Bonobot-Timestamp` (seconds since 1970), a dot, and the body as it came.
+Webhooks: `Bonobot-Signature` is `v1=` and the hexadecimal HMAC-SHA256, with the shared secret, of
+the header `Bonobot-Timestamp` (seconds since 1970), a dot, and the raw body.
 
-Pure. A statement is a flat JSON object; its signature (Ed25519) covers the canonical text of all
-its other members. The first key signs, all of them are believed, so that keys can be changed.
+Statements: a flat JSON object; its Ed25519 signature covers the canonical JSON of all other fields.
+The first key signs, all keys verify, so that keys can be rotated.
 
-Keyed (HMAC-SHA-256): a plain digest of `{"pin": "1234"}` is found by trying. The key comes from the
-installation's first audit key and the organization, so equal values of two organizations look
-different, and whoever has only the database can try nothing.
+Fingerprints: HMAC-SHA-256, because a plain digest of `{"pin": "1234"}` can be guessed. The key is
+derived from the installation's first audit key and the organization, so equal values of two
+organizations differ and the database alone doesn't allow guessing.
 """
 
 import base64
@@ -28,18 +28,18 @@ from bonobot.core.text.canonical_json import to_canonical_json
 
 TIMESTAMP = "Bonobot-Timestamp"
 SIGNATURE = "Bonobot-Signature"
-# How far the clocks of sender and receiver may differ, with the way; older ones may be replayed.
+# The maximum age of a signature, including clock skew; older requests may be replays.
 TOLERANCE_S = 300
 
 
 def sign(secret: str, timestamp: int, body: bytes) -> str:
-    """Return the signature of a body that was made at `timestamp`."""
+    """Return the signature of a body sent at `timestamp`."""
     signed = f"{timestamp}.".encode() + body
     return "v1=" + hmac.new(secret.encode(), signed, "sha256").hexdigest()
 
 
 def is_signed(secret: str, timestamp: str, signature: str, body: bytes, *, now: float) -> bool:
-    """Tell whether a body was signed with the secret, and lately."""
+    """Return whether a body was signed with the secret within `TOLERANCE_S`."""
     if not (timestamp.isascii() and timestamp.isdecimal() and len(timestamp) <= 12):
         return False
     wanted = sign(secret, int(timestamp), body)
@@ -51,7 +51,7 @@ Statement = Mapping[str, Any]
 
 
 class StatementSigner:
-    """Signs and checks with a list of private keys (32 bytes, URL-safe base64 each)."""
+    """Signs and verifies statements with private keys (each 32 bytes, URL-safe base64)."""
 
     def __init__(self, keys: Iterable[str]) -> None:
         private = [Ed25519PrivateKey.from_private_bytes(_decode_base64(key)) for key in keys]
@@ -60,16 +60,16 @@ class StatementSigner:
 
     @property
     def public_keys(self) -> dict[str, str]:
-        """Return the public keys by id, for whoever checks elsewhere."""
+        """The public keys by id, for external verification."""
         return {name: _encode_base64(_encode_public_key(key)) for name, key in self._public.items()}
 
     def sign(self, facts: Statement) -> dict[str, Any]:
-        """Return the facts with `key` and `signature`."""
+        """Return the facts with `key` and `signature` added."""
         stated = {**facts, "key": compute_key_id(self._first.public_key())}
         return {**stated, "signature": _encode_base64(self._first.sign(_encode_statement(stated)))}
 
     def holds(self, statement: Statement) -> bool:
-        """Tell whether one of our keys signed exactly this."""
+        """Return whether one of the keys signed this statement."""
         key = self._public.get(str(statement.get("key")))
         try:
             signature = _decode_base64(str(statement.get("signature")))
@@ -82,7 +82,7 @@ class StatementSigner:
 
 
 def compute_key_id(key: Ed25519PublicKey) -> str:
-    """Return the short name of a public key: the start of its SHA-256."""
+    """Return the id of a public key: the first 16 hex digits of its SHA-256."""
     return hashlib.sha256(_encode_public_key(key)).hexdigest()[:16]
 
 
@@ -108,7 +108,7 @@ PURPOSE = b"bonobot audit fingerprint"
 
 
 def compute_fingerprint(organization_id: UUID, text: str) -> str:
-    """Return the fingerprint of a canonical text in an organization, in hexadecimal."""
+    """Return the hexadecimal fingerprint of a canonical text in an organization."""
     inner, outer = _build_keyed_hashes(settings.BONOBOT_AUDIT_KEYS[0], organization_id)
     inner, outer = inner.copy(), outer.copy()
     inner.update(text.encode("utf-8", "surrogatepass"))
@@ -118,9 +118,9 @@ def compute_fingerprint(organization_id: UUID, text: str) -> str:
 
 @lru_cache(maxsize=1024)
 def _build_keyed_hashes(secret: str, organization_id: UUID) -> tuple[Any, Any]:
-    """Return the two hashes of HMAC with the key in them, to be copied and gone on with."""
+    """Return the inner and outer hash of HMAC initialized with the key; copy before use."""
     key = hmac.digest(secret.encode("ascii"), PURPOSE + organization_id.bytes, hashlib.sha256)
     block = key.ljust(hashlib.sha256().block_size, b"\0")
-    # RFC 2104: the key is padded to a block and mixed with one byte for either hash.
+    # RFC 2104: the key is padded to a block and XORed with one byte per hash.
     inner = hashlib.sha256(bytes(byte ^ 0x36 for byte in block))
     return inner, hashlib.sha256(bytes(byte ^ 0x5C for byte in block))

@@ -1,8 +1,8 @@
-"""Stored secrets stay with the addresses that they were entered for.
+"""Binds stored secrets to the addresses that they were entered for.
 
-Whoever edits an object sees its secrets as a mask and may keep them. To keep one while an address
-changes that it is sent to would hand it to whoever is there, so it has to be entered again. Each
-kind of object says which addresses those are; this module alone compares them.
+An editor sees the secrets of an object masked and may keep them. Keeping a secret while changing
+the address that receives it would leak it, so it has to be entered again. Each kind of object
+defines its addresses; this module compares them.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,9 +15,9 @@ DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 def origin_of(url: str) -> str:
-    """Return the scheme, host and port of a URL, alike for all ways of writing them; "" for none.
+    """Return the normalized scheme, host and port of a URL; "" if it has no host.
 
-    A URL without a readable port is an origin of its own.
+    An invalid port is kept as written.
     """
     parts = urlsplit(url)
     scheme, host = parts.scheme.lower(), (parts.hostname or "").rstrip(".")
@@ -33,11 +33,10 @@ def origin_of(url: str) -> str:
 def keep_with_addresses(
     kept: Iterable[str], before: Mapping[str, str], now: Mapping[str, str]
 ) -> None:
-    """Refuse to keep secrets where an address changes that they are sent to.
+    """Check that no secret is kept while an address that receives it changes.
 
-    `kept` are the fields of the secrets that nobody entered again; `before` and `now` are the
-    addresses by the fields that hold them, blank ones being none. Raises `Invalid`
-    (`credential_needed`) at the first secret.
+    `kept_fields` are the fields of secrets that weren't entered again; the addresses are given by
+    field, blank for none. Raises `InvalidInput` (`credential_needed`) for the first secret.
     """
     fields = {name for name in before.keys() | now.keys() if before.get(name) != now.get(name)}
     changed = sorted(name for name in fields if before.get(name) or now.get(name))

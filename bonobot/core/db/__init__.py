@@ -1,1 +1,1 @@
-"""Database settings, fields, transactions and versions of rows."""
+"""Database settings, fields, transactions and object versions."""

@@ -1,7 +1,6 @@
-"""Rows that save only what was changed of them since they were read.
+"""Rows that save only the columns changed since they were read.
 
-Django's `save` writes every column. A row that was read before somebody else changed it would put
-their columns back to what they were; one that somebody deleted would come back.
+Django's `save` writes every column, which reverts concurrent changes and recreates deleted rows.
 """
 
 from collections.abc import Iterable
@@ -14,14 +13,14 @@ from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import NotFound
 from bonobot.core.text.canonical_json import to_sorted_json
 
-# How Django says that `update_fields` found no row.
+# Django's message when `update_fields` matched no row.
 NOTHING_THERE = "did not affect any rows"
 
 
 class SavesChangedFields(models.Model):
-    """A row whose `save` without `update_fields` writes the columns that were changed."""
+    """A model whose `save` without `update_fields` writes the changed columns only."""
 
-    # Whether lists and objects are noticed that were changed in place; else only new ones are.
+    # Whether in-place changes of lists and dicts are detected, or only new objects.
     watches_in_place: ClassVar[bool] = True
 
     class Meta:
@@ -30,7 +29,7 @@ class SavesChangedFields(models.Model):
     _as_read: dict[str, Any]
 
     def save(self, *args: Any, **kwargs: Any) -> None:
-        """Write what was changed; raises `NotFound` where the row was deleted in the meantime."""
+        """Write the changed columns; raises `NotFound` if the row was deleted meanwhile."""
         partly = not args and not {"force_insert", "update_fields"} & kwargs.keys()
         if not partly or self._state.adding or "_as_read" not in self.__dict__:
             super().save(*args, **kwargs)
@@ -52,7 +51,7 @@ class SavesChangedFields(models.Model):
 
     @classmethod
     def from_db(cls, *args: Any, **kwargs: Any) -> Self:
-        """Make a row of what the database has, and remember that."""
+        """Create a row from database values and remember them."""
         row = super().from_db(*args, **kwargs)
         row._remember()
         return row
@@ -60,12 +59,12 @@ class SavesChangedFields(models.Model):
     def refresh_from_db(
         self, using: Any = None, fields: Any = None, from_queryset: Any = None
     ) -> None:
-        """Read again, and remember that."""
+        """Reload values and remember them."""
         super().refresh_from_db(using, fields, from_queryset)
         self._remember(fields)
 
     def changed_fields(self) -> list[str]:
-        """Return the columns whose values aren't those that were read."""
+        """Return the columns whose values differ from the loaded ones."""
         read = self._as_read
         columns = [one.attname for one in self._meta.concrete_fields if not one.primary_key]
         return [
@@ -89,7 +88,7 @@ class SavesChangedFields(models.Model):
             self._as_read |= found
 
     def _mark(self, value: Any) -> Any:
-        """Return what a value is told from another by."""
+        """Return a comparable stand-in for a value."""
         if isinstance(value, SealedValue):
             return value.mark if value.stored or not value else id(value)
         if isinstance(value, dict | list):

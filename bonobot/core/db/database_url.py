@@ -1,4 +1,4 @@
-"""DATABASES entry from DATABASE_URL."""
+"""Build Django's `DATABASES` entry from `DATABASE_URL`."""
 
 import os
 import tempfile
@@ -9,7 +9,7 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from django.core.exceptions import ImproperlyConfigured
 
-OLDEST_SQLITE = (3, 35, 0)  # the first with RETURNING, which the ledger's claims need
+OLDEST_SQLITE = (3, 35, 0)  # the first with RETURNING, which the ledger needs
 POSTGRES = frozenset({"postgres", "postgresql"})
 EXPECTED = "`postgresql://user:password@host:5432/name` or `sqlite:///path/to/file`"
 UNREADABLE = (
@@ -17,9 +17,9 @@ UNREADABLE = (
     "`%2F`, `?` as `%3F`, `@` as `%40`, `:` as `%3A`"
 )
 
-# Writers wait for their turn (IMMEDIATE takes the lock at BEGIN, so the timeout applies to all of
-# them), readers never block writers (WAL). Whoever commits when the WAL has so many pages moves
-# them into the file: most are those that each call writes to, so once for many calls is cheaper.
+# IMMEDIATE takes the write lock at BEGIN, so the timeout applies to all writers; with WAL readers
+# never block writers. Calls write mostly to the same pages, so a high `wal_autocheckpoint`
+# copies each of them once for many calls.
 SQLITE_PRAGMAS = (
     "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA wal_autocheckpoint=4000; "
     "PRAGMA journal_size_limit=27103364; PRAGMA cache_size=2000;"
@@ -39,10 +39,10 @@ def build_database_settings(url: str, *, var: Path, pool_size: int) -> dict[str,
 
 
 def _split(url: str) -> SplitResult:
-    # The parser's own words would show the part of a password that it took for a port.
+    # The parser's own message may contain a part of the password.
     try:
         parts = urlsplit(url)
-        _ = parts.port  # parsed on access, and refused there
+        _ = parts.port  # raises ValueError on access
     except ValueError:
         raise _build_url_error(UNREADABLE) from None
     if parts.fragment:
@@ -51,12 +51,12 @@ def _split(url: str) -> SplitResult:
 
 
 def is_sqlite(database: Mapping[str, Any]) -> bool:
-    """Tell whether settings of a database name SQLite: our engine, or Django's own."""
+    """Return whether database settings use SQLite (our engine or Django's)."""
     return "sqlite" in str(database["ENGINE"])
 
 
 def _build_sqlite_settings(path: Path) -> dict[str, Any]:
-    # One file per process, so that several test runs and their subprocesses never share one.
+    # One file per process, so that parallel test runs never share one.
     test_name = Path(tempfile.gettempdir()) / f"bonobot-test-{os.getpid()}.sqlite3"
     return {
         "ENGINE": "bonobot.core.db.sqlite",
@@ -75,7 +75,7 @@ def _parse_sqlite_path(parts: SplitResult) -> Path:
         raise _build_url_error(
             "a SQLite database is a path after three slashes, without host or options"
         )
-    # As everywhere else: three slashes begin a relative path, four an absolute one.
+    # By convention three slashes start a relative path, four an absolute one.
     path = Path(unquote(parts.path[1:]))
     if not path.parent.is_dir():
         raise _build_url_error(f"the folder {str(path.parent)!r} doesn't exist")
@@ -95,7 +95,7 @@ def _build_postgresql_settings(parts: SplitResult, *, pool_size: int) -> dict[st
         "PASSWORD": unquote(parts.password or ""),
         "HOST": host,
         "PORT": str(parts.port or ""),
-        "CONN_MAX_AGE": 0,  # the pool keeps connections; Django must give them back
+        "CONN_MAX_AGE": 0,  # return connections to the pool after each request
         "OPTIONS": {"connect_timeout": 10}
         | options
         | {"pool": {"min_size": 1, "max_size": pool_size, "timeout": 10}},
@@ -115,5 +115,5 @@ def _parse_libpq_options(query: str) -> dict[str, str]:
 
 
 def _build_url_error(reason: str) -> ImproperlyConfigured:
-    """Say what is wrong without the URL, which holds a password."""
+    """Return an error without the URL, which contains a password."""
     return ImproperlyConfigured(f"`DATABASE_URL` must be like {EXPECTED}: {reason}.")

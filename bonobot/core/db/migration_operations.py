@@ -1,4 +1,4 @@
-"""Add indexes while running."""
+"""Migration operations that don't block writers."""
 
 from typing import Any
 
@@ -8,11 +8,11 @@ from django.db.migrations.state import ProjectState
 
 
 class AddIndexOnline(AddIndex):
-    """Add an index while others write: PostgreSQL builds it `CONCURRENTLY`.
+    """Add an index without blocking writers: PostgreSQL builds it `CONCURRENTLY`.
 
-    For tables that grow without bound. Its migration says `atomic = False` and holds nothing
-    else: a build that fails can't be rolled back, it leaves an invalid index to drop by hand.
-    SQLite has one writer at a time, whatever it does, and builds it as usual.
+    For tables that grow without bound. The migration must set `atomic = False` and contain no
+    other operation: a failed build isn't rolled back but leaves an invalid index to drop manually.
+    SQLite builds the index as usual.
     """
 
     atomic = False
@@ -44,5 +44,5 @@ class AddIndexOnline(AddIndex):
 
 
 def _build_index_options(schema_editor: BaseDatabaseSchemaEditor) -> dict[str, Any]:
-    """Return what PostgreSQL's editor, and no other, must be told."""
+    """Return the options of PostgreSQL's schema editor; empty for other databases."""
     return {"concurrently": True} if schema_editor.connection.vendor == "postgresql" else {}

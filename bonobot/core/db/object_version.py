@@ -1,9 +1,9 @@
-"""Versions of objects: which parts of an object changed since somebody read it, without a history.
+"""Object versions: which parts of an object changed since it was read, without a history.
 
-A version is computed from content and stored nowhere. It is an opaque text: a digest of everything,
-then one short digest for each part (a field, a list of related rows, a control of a form). Whoever
-writes sends the version that they read; from it alone follows which parts differ by now. State that
-nobody edits (health, last use, counters) is no part of a version.
+A version is computed from content and not stored. It is an opaque string: a digest of everything,
+then one short digest per part (a field, a list of related rows, a form control). A writer sends the
+version that they read, which shows what parts differ now. State that isn't edited (health, last
+use, counters) isn't part of a version.
 """
 
 import hmac
@@ -28,13 +28,13 @@ _PART = _NAME + _VALUE
 
 
 class VersionConflict(Conflict):
-    """The object changed since the version that was sent was read."""
+    """The object changed since the given version."""
 
     code = "version_conflict"
     title = "Changed in the meantime"
 
     def __init__(self, changed: Mapping[str, Any], version: str, *, field: str = "") -> None:
-        """`changed` are the parts that differ, with their present values; `version` is today's."""
+        """`changed` maps the differing parts to their current values; `version` is current."""
         super().__init__(
             format_message("It was changed in the meantime. Nothing was saved."),
             field=field,
@@ -44,7 +44,7 @@ class VersionConflict(Conflict):
 
 
 class Unversioned(Conflict):
-    """A version was sent for what has none."""
+    """A version was sent for an object that has none."""
 
     code = "version_conflict"
 
@@ -58,7 +58,7 @@ class Unversioned(Conflict):
 
 
 class PreconditionFailed(VersionConflict):
-    """The version in `If-Match` isn't the object's."""
+    """The version in `If-Match` isn't the current one."""
 
     code = "precondition_failed"
     status = 412
@@ -66,27 +66,27 @@ class PreconditionFailed(VersionConflict):
 
 
 def compute_version(parts: Mapping[str, Any]) -> str:
-    """Return the version of an object that consists of these parts (values as JSON has them)."""
+    """Return the version of an object that consists of these parts (JSON values)."""
     marks = sorted(_mark(name, value) for name, value in parts.items())
     return _digest(_WHOLE, "".join(marks)) + "".join(marks)
 
 
 def list_changed_parts(parts: Mapping[str, Any], version: str) -> list[str]:
-    """Return the names of those parts that differ from `version`, new ones included.
+    """Return the names of the parts that differ from `version`, including new ones.
 
-    A part that is gone has no name any more: the list may be empty though the versions differ.
+    Removed parts aren't listed, so the list may be empty although the versions differ.
     """
     known = _marks(version)
     return [name for name, value in parts.items() if _mark(name, value) not in known]
 
 
 def is_same_part(name: str, value: Any, version: str) -> bool:
-    """Tell whether a part had this value when `version` was read."""
+    """Return whether a part had this value in `version`."""
     return _mark(name, value) in _marks(version)
 
 
 def has_part(name: str, version: str) -> bool:
-    """Tell whether there was a part of this name when `version` was read."""
+    """Return whether `version` has a part of this name."""
     begin = _digest(_NAME, name)
     return any(mark.startswith(begin) for mark in _marks(version))
 
@@ -105,7 +105,7 @@ def _mark(name: str, value: Any) -> str:
 
 
 def _digest(characters: int, text: str) -> str:
-    # Keyed: a short digest of a value must not let anybody guess the value.
+    # Keyed, so that values can't be guessed from their short digests.
     whole = blake2b(text.encode("utf-8", "surrogatepass"), key=_key(settings.SECRET_KEY))
     return urlsafe_b64encode(whole.digest()).decode()[:characters].replace("=", "")
 
@@ -116,20 +116,20 @@ def _key(secret: str) -> bytes:
 
 
 def is_current(parts: Mapping[str, Any], version: str) -> bool:
-    """Tell whether `version` is the version of these parts."""
+    """Return whether `version` is the version of these parts."""
     return hmac.compare_digest(compute_version(parts).encode(), version.encode())
 
 
 def secret_marks(instance: Any) -> dict[str, str]:
-    """Return what tells each stored secret of a row from any other, without opening it.
+    """Return a mark for each stored secret of a row, which changes with the secret.
 
-    A model whose secrets are rows of their own names those by `related_secret_marks`.
+    A model that stores secrets in related rows adds their marks in `related_secret_marks`.
     """
     if not isinstance(instance, Model):
         return {}
     names = [f.name for f in instance._meta.concrete_fields if isinstance(f, SealedFieldMixin)]
     sealed = {name: getattr(instance, name) for name in names}
-    if any(value and not value.stored for value in sealed.values()):  # just set: what is kept of it
+    if any(value and not value.stored for value in sealed.values()):  # just set: read the stored
         kept = type(instance)._base_manager.only(*names).get(pk=instance.pk)
         sealed = {name: getattr(kept, name) for name in names}
     related: dict[str, str] = getattr(instance, "related_secret_marks", dict)()

@@ -1,8 +1,7 @@
-"""Preconditions: what must still hold when a change begins, checked in the change's transaction.
+"""Preconditions of a change, checked in its transaction.
 
-An interface that was sent a version requires a check; the first change that is made for the request
-runs it, after its transaction began and before it writes. So the check and the write are one, and
-of two saves with the same version only one passes.
+An interface that receives a version adds a check; the first change of the request runs it inside
+its transaction, before it writes. So of two saves with the same version only one succeeds.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,7 +15,7 @@ _required: ContextVar[list[Check] | None] = ContextVar("preconditions", default=
 
 @contextmanager
 def scope() -> Iterator[None]:
-    """Bound a request: what is required within holds for its changes alone."""
+    """Limit the preconditions that are added inside to the changes made inside."""
     token = _required.set([])
     try:
         yield
@@ -25,7 +24,7 @@ def scope() -> Iterator[None]:
 
 
 def require(check: Check) -> None:
-    """Have `check` run where the first change of this scope begins; it raises what it refuses."""
+    """Run `check` when the first change of this scope begins; it raises to refuse the change."""
     required = _required.get()
     if required is None:
         raise RuntimeError("There is no scope to require anything in.")
@@ -33,7 +32,7 @@ def require(check: Check) -> None:
 
 
 def run_checks() -> None:
-    """Run what is required, once; called within the transaction of a change that begins."""
+    """Run the pending checks once; call it inside the transaction of a change."""
     required = _required.get()
     while required:
         required.pop()()

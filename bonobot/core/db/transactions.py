@@ -1,15 +1,14 @@
-"""Row locks in order, retry, batched ORM work.
+"""Batched transactions, ordered row locks and retries.
 
-A hand-over to a thread and a commit cost more than most of what a session writes, and many sessions
-write at once. What is handed in while the thread works is done next, as one group; who comes alone
-waits for nobody. One that raises disturbs no other, a group that the database refuses is done again
-one by one, and nobody hears of an answer before the group's commit.
+Switching to a thread and committing cost more than most session writes, and many sessions write at
+once. So work that arrives while a batch runs forms the next batch. An item that raises doesn't
+affect the others, a batch that the database refuses is run again item by item, and results are
+delivered after the commit.
 
-PostgreSQL turns one of two transactions away that wait for each other. None do where a parent's row
-is locked before its children's, and children by key. SQLite has one lock for all who write, which
-a transaction takes when it begins; nothing is locked there beside it.
+To avoid deadlocks on PostgreSQL, a parent's row is locked before its children's, and children by
+key. SQLite has one write lock, taken when a transaction begins; row locks do nothing there.
 
-This says who waits, never who may: that is a conditional UPDATE's to tell.
+Locks only order transactions; conditional UPDATEs decide what is allowed.
 """
 
 import asyncio
@@ -33,35 +32,35 @@ logger = logging.getLogger(__name__)
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# Other writers wait while a group holds SQLite's lock.
+# Other writers wait while a batch holds SQLite's lock.
 MOST = 16
 
 
 @dataclass(frozen=True, slots=True)
 class _BatchedWork:
-    """One piece of work and who waits for it."""
+    """One item of a batch and the future of its result."""
 
     fn: Callable[[], Any]
     answer: "asyncio.Future[Any]"
 
 
 class _BatchRolledBack(Exception):
-    """The database refused a piece of a group, so nothing of the group was kept."""
+    """The database refused an item, so the batch was rolled back."""
 
 
 class TransactionBatcher:
-    """The groups of one runtime; on its loop only."""
+    """The batches of one runtime; use it on its loop only."""
 
     def __init__(self) -> None:
-        """Begin with nothing to do."""
+        """Create a batcher without pending work."""
         self._waiting: list[_BatchedWork] = []
         self._at_work = False
 
     async def do(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run synchronous database work in a group; what it must undo alone it does in `atomic`.
+        """Run synchronous database work in a batch; use `atomic` inside for partial rollbacks.
 
-        It may be run twice, where nothing of the first time was kept. A cancelled caller stops
-        waiting; the work itself goes on to its end.
+        The work may run twice if the first run was rolled back. A canceled caller stops waiting;
+        the work itself runs to completion.
         """
         answer = asyncio.get_running_loop().create_future()
         work = partial(contextvars.copy_context().run, fn, *args, **kwargs)
@@ -88,12 +87,12 @@ class TransactionBatcher:
 async def _run_batch_in_thread(group: list[_BatchedWork]) -> list[Any]:
     try:
         return await get_runtime().orm(_run_batch, [one.fn for one in group])
-    except Exception as error:  # noqa: BLE001  # all who wait for the group get it
+    except Exception as error:  # noqa: BLE001  # every caller of the batch gets it
         return [error] * len(group)
 
 
 def _run_batch(group: list[Callable[[], Any]]) -> list[Any]:
-    """Do a group's work; return what each piece returned, or the exception that it raised."""
+    """Run a batch; return the result of each item, or the exception that it raised."""
     if len(group) > 1:
         try:
             with transaction.atomic():
@@ -101,7 +100,7 @@ def _run_batch(group: list[Callable[[], Any]]) -> list[Any]:
         except (
             _BatchRolledBack,
             IntegrityError,
-        ) as undone:  # references are looked at when it commits
+        ) as undone:  # foreign keys may be checked at commit
             fault = undone.__cause__ or undone
             logger.warning("%d pieces of work go one by one: %s", len(group), fault)
     return [_run_alone(one) for one in group]
@@ -112,14 +111,14 @@ def _run_in_batch(work: Callable[[], Any]) -> Any:
         return work()
     except DatabaseFault as fault:
         raise _BatchRolledBack from fault
-    except Exception as error:  # noqa: BLE001  # who waits for it gets it
+    except Exception as error:  # noqa: BLE001  # the caller gets it
         return error
 
 
 def _run_alone(work: Callable[[], Any]) -> Any:
     try:
         return work()
-    except Exception as error:  # noqa: BLE001  # who waits for it gets it
+    except Exception as error:  # noqa: BLE001  # the caller gets it
         return error
 
 
@@ -137,7 +136,7 @@ _by_runtime: WeakKeyDictionary[Runtime, TransactionBatcher] = WeakKeyDictionary(
 
 
 def get_transaction_batcher() -> TransactionBatcher:
-    """Return the groups of this process's runtime."""
+    """Return the batcher of this process's runtime."""
     with _lock:
         return _by_runtime.setdefault(get_runtime(), TransactionBatcher())
 
@@ -146,21 +145,21 @@ Rows = QuerySet[Any, Any]
 
 
 def lock(rows: Rows, *, order: Iterable[str] = ("pk",), deleting: bool = False) -> list[Any]:
-    """Lock rows until the caller's transaction ends, and return their keys (a query).
+    """Lock rows until the caller's transaction ends; return their keys (a query).
 
-    `deleting` also has those wait who write rows that refer to them.
+    `deleting` also blocks writers of rows that refer to them.
     """
     return list(_lock_in_order(rows, order, deleting=deleting).values_list("pk", flat=True))
 
 
 def update_in_order(rows: Rows, *, order: Iterable[str] = ("pk",), **values: Any) -> int:
-    """Update rows, each locked in this order first; return how many (a query)."""
+    """Lock rows in this order, update them and return how many (a query)."""
     with transaction.atomic():
         return _filter_locked_rows(rows, order).update(**values)
 
 
 def delete_in_order(rows: Rows, *, order: Iterable[str] = ("pk",)) -> int:
-    """Delete rows that nothing refers to, each locked in this order first; return how many."""
+    """Lock unreferenced rows in this order, delete them and return how many."""
     with transaction.atomic():
         return int(_filter_locked_rows(rows, order).delete()[0])
 
@@ -174,22 +173,21 @@ def _lock_in_order(rows: Rows, order: Iterable[str], *, deleting: bool = False) 
     return rows.order_by(*order).select_for_update(no_key=not deleting)
 
 
-# What a database that is away, restarts or stays locked answers; other faults are our own.
+# Errors of a database that is unavailable, restarting or locked; others are bugs.
 AWAY = (OperationalError, InterfaceError)
 RETRY_S = 0.5
 
 
 async def run_orm_with_retry(fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-    """Run database work that may be done twice, again and again until the database is there.
+    """Run idempotent database work, retrying until the database is available.
 
-    Waits until its task is cancelled: by a person, by the session's own time, or because this
-    process is told to stop.
+    Retries until the task is canceled: by a person, by the session's timeout, or on shutdown.
     """
     return await retry_database_work(partial(get_runtime().orm, fn, *args, **kwargs))
 
 
 async def retry_database_work(work: Callable[[], Awaitable[T]]) -> T:
-    """Await work that may be done twice as `written` does."""
+    """Await idempotent work, retrying until the database is available."""
     while True:
         try:
             return await work()

@@ -1,4 +1,4 @@
-"""Save a row that its model has validated, with a problem that names the field."""
+"""Validate and save a row, converting errors to problems."""
 
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError, models

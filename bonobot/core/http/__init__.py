@@ -1,1 +1,1 @@
-"""Outbound HTTP through the egress guard, and headers of responses."""
+"""Outbound HTTP through the egress guard, and response headers."""

@@ -1,8 +1,7 @@
-"""Why a connection failed, in words.
+"""Readable reasons for failed connections.
 
-The system's own words (`[Errno 111] Connect call failed`) name numbers; these name the place to
-look at. They are known by the `OSError` at the root, of a socket, a name or TLS, or by an answer
-that isn't HTTP.
+System messages (`[Errno 111] Connect call failed`) don't say what to check; these do. The reason
+follows from the root `OSError` (socket, DNS, TLS) or from a response that isn't HTTP.
 """
 
 import errno
@@ -20,7 +19,7 @@ NO_ROUTE = frozenset({errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EADDRNOTAVAIL
 
 @dataclass(frozen=True, slots=True)
 class ConnectionFailure:
-    """Why, as the end of a sentence, and what to do next."""
+    """The reason, as the end of a sentence, and the remedy."""
 
     why: str
     remedy: str
@@ -62,7 +61,7 @@ UNTRUSTED = format_message(
 
 
 def build_connection_error(kind: type[E], cause: Exception, words: str = "") -> E:
-    """Return an error that knows why: pools of connections forget what it was raised from."""
+    """Return an error that carries its failure, because connection pools drop `__cause__`."""
     known = find_failure(cause)
     error = kind(words or explain_error(cause))
     vars(error)["failure"] = replace(known, why=words) if known and words else known
@@ -70,9 +69,9 @@ def build_connection_error(kind: type[E], cause: Exception, words: str = "") -> 
 
 
 def find_failure(error: BaseException | None) -> ConnectionFailure | None:
-    """Return why a connection failed, by what an error was raised from; None where it isn't known.
+    """Return why a connection failed, following an error's causes; None if unknown.
 
-    Only `__cause__` is followed: `__context__` may be another request's.
+    Only `__cause__` is followed: `__context__` may belong to another request.
     """
     while error is not None:
         known: ConnectionFailure | None = vars(error).get("failure")
@@ -83,7 +82,7 @@ def find_failure(error: BaseException | None) -> ConnectionFailure | None:
 
 
 def explain_error(error: BaseException) -> str:
-    """Return why, in our words where there are some, else in the error's own."""
+    """Return the known reason of an error, or else its message."""
     found = find_failure(error)
     return found.why if found else str(error)
 
@@ -103,11 +102,11 @@ def _classify_error(error: BaseException) -> ConnectionFailure | None:
             return SILENT
         case ConnectionRefusedError():
             return REFUSED
-        case ConnectionError() if error.errno is not None:  # ours have words of their own
+        case ConnectionError() if error.errno is not None:  # our own errors have no errno
             return BROKEN
         case OSError() if error.errno in NO_ROUTE:
             return NO_WAY
-    # Clients are made by `egress` alone, so their errors are known by name. Its words quote bytes.
+    # httpcore2 and httpx2 both have this class: compare by name. Its message quotes raw bytes.
     if type(error).__name__ == "RemoteProtocolError" and "illegal" in str(error):
         return NO_HTTP
     return None

@@ -1,12 +1,11 @@
-"""Where outbound connections may go; DNS, proxies.
+"""The egress guard: checks addresses of outbound HTTP connections.
 
-The guard sits in the network backend of httpcore2: a name is resolved once, every answer is
-judged, and the socket is opened to a judged address, so a name that answers differently a moment
-later gains nothing. TLS names and Host headers stay those of the URL. Nothing comes from proxy
-variables, no redirect is followed, no cookie is kept, bodies come unencoded and end at a cap.
+The guard is httpcore2's network backend: it resolves a name once, checks every address and opens
+the socket to a checked address, which prevents DNS rebinding. TLS names and Host headers stay those
+of the URL. Proxy variables, redirects and cookies are ignored; bodies are unencoded and capped.
 
-Where `BONOBOT_EGRESS_PROXY` is set, that proxy leads outside: it resolves names, and has to judge
-them. Literal addresses are judged here; what lies inside is connected to directly where allowed.
+If `BONOBOT_EGRESS_PROXY` is set, that proxy resolves names and must check them. Literal addresses
+are checked here; private hosts are connected to directly if allowed.
 """
 
 import asyncio
@@ -48,7 +47,7 @@ DEFAULT_PORT = 80
 
 @dataclass(frozen=True)
 class HttpProxy:
-    """Where the proxy is, and what it is told to let us through."""
+    """The proxy's address and its `Proxy-Authorization` value."""
 
     host: str
     port: int
@@ -56,7 +55,7 @@ class HttpProxy:
 
 
 def parse_proxy_url(url: str) -> HttpProxy | None:
-    """Return the proxy that `http://[user:password@]host[:port]` names, None for a blank."""
+    """Return the proxy of `http://[user:password@]host[:port]`, None if blank."""
     if not url:
         return None
     parts = urlsplit(url)
@@ -76,7 +75,7 @@ async def open_tunnel(
 ) -> httpcore2.AsyncNetworkStream:
     """Return a stream to `host` through the proxy, which resolves the name.
 
-    Raises `ProxyError` when it refuses, `ConnectError` or `ConnectTimeout` when it isn't there.
+    Raises `ProxyError` if it refuses, `ConnectError` or `ConnectTimeout` if it is unreachable.
     """
     try:
         async with asyncio.timeout(timeout_s):
@@ -99,7 +98,7 @@ async def _connect_to_proxy(
     try:
         return await dial.connect_tcp(proxy.host, proxy.port, timeout_s)
     except httpcore2.ConnectError as error:
-        # Not from it: whose address is to be looked at would be mistaken.
+        # No cause: its failure would be reported as one of the target address.
         raise httpcore2.ConnectError(f"the proxy isn't there: {error}") from None
 
 
@@ -122,19 +121,19 @@ async def _connect(stream: httpcore2.AsyncNetworkStream, proxy: HttpProxy, targe
 
 
 async def resolve_host(host: str, port: int) -> Sequence[str]:
-    """Return the addresses of a host, each once, in the order in which they are to be tried."""
+    """Return the distinct addresses of a host in the order to try them."""
     return await asyncio.wrap_future(start_host_lookup(host, port))
 
 
 def start_host_lookup(host: str, port: int) -> Future[list[str]]:
-    """Begin to look up the addresses of a host."""
+    """Start looking up the addresses of a host in a thread."""
     return _get_resolver_pool(os.getpid()).submit(_resolve_addresses, host, port)
 
 
 @cache
 def _get_resolver_pool(pid: int) -> ThreadPoolExecutor:
-    # Own threads, so that names which never resolve hold up nobody else's work; per process,
-    # because threads don't survive a fork.
+    # Own threads, so that slow lookups don't block other work; per process, because threads don't
+    # survive a fork.
     return ThreadPoolExecutor(32, thread_name_prefix=f"resolve-{pid}")
 
 
@@ -145,9 +144,9 @@ def _resolve_addresses(host: str, port: int) -> list[str]:
 
 MAX_BODY = 4 * 1024 * 1024
 LONGEST_URL = 8192
-# Most servers hang up after 5 s of silence: a request must not cross that on its way.
+# Most servers close idle connections after 5 s; close earlier to not race with that.
 KEEP_ALIVE_S = 4.5
-# Of one client: how many requests are under way at once, and how many idle connections are kept.
+# Per client: concurrent requests, and idle connections to keep.
 MAX_CONNECTIONS = 100
 KEPT_CONNECTIONS = 20
 TRIED_ADDRESSES = 4
@@ -164,7 +163,7 @@ Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 
 
 class EgressDenied(Problem):
-    """A connection, or an answer, that the guard doesn't let through.
+    """A connection or response that the guard refuses.
 
     Codes: `egress_denied`, `bad_url`, `private_address`, `redirect_refused`, `encoding_refused`,
     `response_too_large`.
@@ -177,14 +176,14 @@ class EgressDenied(Problem):
 
 @dataclass
 class BodyAllowance:
-    """How many bytes a body may have; setting `spent` to 0 grants a long stream as much again."""
+    """How many bytes a body may have; reset `used_bytes` to 0 to extend a long stream."""
 
     limit: int
     spent: int = 0
 
 
 def check_url(url: str, *, allow_private: bool) -> None:
-    """Refuse a URL that can be judged without asking the network.
+    """Check a URL without network access.
 
     Raises `EgressDenied` with `bad_url`, `private_address` or `egress_denied`.
     """
@@ -207,9 +206,9 @@ def check_url(url: str, *, allow_private: bool) -> None:
 
 
 def resolve_for_preview(host: str) -> tuple[AddressClassification, ...]:
-    """Return what `host` resolves to, for previews; () when it resolves to nothing.
+    """Return the classified addresses of `host` for previews; () if it doesn't resolve.
 
-    Blocks for up to 5 s: never call it on the loop.
+    Blocks for up to 5 s; don't call it on the loop.
     """
     try:
         found = start_host_lookup(host.strip("[]"), 443).result(PREVIEW_S)
@@ -232,9 +231,9 @@ def build_guarded_client(
 ) -> httpx2.AsyncClient:
     """Return an HTTP client that connects to permitted addresses only.
 
-    `max_body` caps a body in bytes; a request's extension `max_body`, a number or an `Allowance`,
-    overrides it. Requests beyond `max_connections` wait for their turn. `resolve` and `dial`
-    replace the system's resolver and sockets. Whatever the guard refuses raises `EgressDenied`.
+    `max_body` caps a body in bytes; a request's extension `max_body` (an int or a `BodyAllowance`)
+    overrides it. Requests beyond `max_connections` wait. `resolve` and `socket_backend` replace the
+    system's resolver and sockets. The client raises `EgressDenied` for what the guard refuses.
     """
     proxy = settings.BONOBOT_EGRESS_PROXY if settings.configured else ""
     backend = GuardedBackend(allow_private=allow_private, resolve=resolve, dial=dial, proxy=proxy)
@@ -255,7 +254,7 @@ def build_guarded_client(
 
 
 class GuardedBackend(httpcore2.AsyncNetworkBackend):
-    """Opens sockets, each to an address that was judged a moment before."""
+    """Opens sockets to checked addresses only."""
 
     def __init__(
         self,
@@ -278,7 +277,7 @@ class GuardedBackend(httpcore2.AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
     ) -> httpcore2.AsyncNetworkStream:
-        """Resolve `host` once, judge all answers, connect to the first that accepts."""
+        """Resolve `host` once, check all addresses, connect to the first that accepts."""
         if self._proxy and not await self._is_inside(host, port, timeout):
             return await open_tunnel(self._dial, self._proxy, host, port, timeout)
         loop = asyncio.get_running_loop()
@@ -286,7 +285,7 @@ class GuardedBackend(httpcore2.AsyncNetworkBackend):
         targets = await self._permitted(host, port, timeout)
         failure: Exception = httpcore2.ConnectError(f"{host} has no address")
         for position, target in enumerate(targets):
-            # Each address gets its share of the time, so that a dead one can't use it all up.
+            # Divide the time, so that a dead address can't use it up.
             left = None if ends_at is None else max(ends_at - loop.time(), 0.0)
             share = None if left is None else left / (len(targets) - position)
             try:
@@ -303,15 +302,15 @@ class GuardedBackend(httpcore2.AsyncNetworkBackend):
         timeout: float | None = None,
         socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
     ) -> httpcore2.AsyncNetworkStream:
-        """Refuse: nothing outside is reached over a local socket."""
+        """Raise `EgressDenied`: Unix sockets aren't supported."""
         raise EgressDenied("Local sockets are not reached over HTTP.")
 
     async def sleep(self, seconds: float) -> None:
-        """Wait between httpcore2's own attempts."""
+        """Sleep between httpcore2's retries."""
         await asyncio.sleep(seconds)
 
     async def _is_inside(self, host: str, port: int, timeout_s: float | None) -> bool:
-        """Say whether we may go to private addresses, and `host` has one."""
+        """Return whether private addresses are allowed and `host` has one."""
         if not self._allow_private:
             return False
         try:
@@ -338,7 +337,7 @@ class GuardedBackend(httpcore2.AsyncNetworkBackend):
 
 
 class GuardedTransport(httpx2.AsyncBaseTransport):
-    """One pool of guarded connections; refuses redirects, encodings and bodies over the cap."""
+    """A pool of guarded connections; refuses redirects, encodings and bodies over the cap."""
 
     def __init__(
         self,
@@ -359,7 +358,7 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
         )
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Send one request; the answer's body is capped while it is read."""
+        """Send one request; the response body is capped while it is read."""
         url = request.url
         check_url(str(url), allow_private=self._allow_private)
         limit: int | BodyAllowance = request.extensions.get("max_body", self._max_body)
@@ -396,7 +395,7 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
 
 
 class _CappedStream(httpx2.AsyncByteStream):
-    """A body that ends with an error once it is longer than the cap."""
+    """A body stream that raises `EgressDenied` once it exceeds the cap."""
 
     def __init__(self, parts: httpx2.AsyncByteStream, allowance: BodyAllowance) -> None:
         self._parts = parts
@@ -415,15 +414,15 @@ class _CappedStream(httpx2.AsyncByteStream):
         await self._parts.aclose()
 
 
-@lru_cache(maxsize=1024)  # every request asks again
+@lru_cache(maxsize=1024)  # called for every request
 def _parse_host(url: str) -> str:
-    """Return the lower-case host of a URL that is well formed in every part we use."""
+    """Return the lower-case host of a URL; raises `EgressDenied` if the URL isn't well-formed."""
     if UNSAFE.search(url) or len(url) > LONGEST_URL:
         raise _build_bad_url_error(
             "The URL has blanks, control characters or backslashes, or is too long."
         )
     try:
-        # The parser that will also connect: two parsers would read odd URLs in two ways.
+        # Use the client's own parser: another one may read odd URLs differently.
         parsed = httpx2.URL(url)
     except (httpx2.InvalidURL, ValueError) as error:
         raise _build_bad_url_error(
@@ -438,7 +437,7 @@ def _parse_host(url: str) -> str:
     if parsed.port is not None and not 0 < parsed.port < 65536:
         raise _build_bad_url_error(format_message("{port} is not a port.", port=parsed.port))
     host = parsed.raw_host.decode("ascii").lower().removesuffix(".")
-    literal = ":" in host and "%" not in host  # no zones: they mean something on this machine only
+    literal = ":" in host and "%" not in host  # no zone ids: they are local to a machine
     if len(host) > 253 or not (literal or LABELS.fullmatch(host)):
         raise _build_bad_url_error("The URL has no host that could be connected to.")
     return host
@@ -498,7 +497,7 @@ def _build_bad_url_error(detail: str, remedy: str = WHOLE) -> EgressDenied:
 
 @contextmanager
 def _as_httpx_errors() -> Iterator[None]:
-    """Raise httpcore2's errors under httpx2's classes, which carry the same names."""
+    """Convert httpcore2's errors to httpx2's classes of the same names."""
     try:
         yield
     except (
@@ -513,15 +512,15 @@ def _as_httpx_errors() -> Iterator[None]:
 
 @cache
 def build_ssl_context() -> ssl.SSLContext:
-    """Return what judges certificates, for all clients."""
-    # Reading the system's certificates takes tens of milliseconds: once for all clients.
+    """Return the TLS context that all clients share."""
+    # Cached: reading the system's certificates takes tens of milliseconds.
     return httpx2.create_ssl_context()
 
 
 async def probe_connection(url: str, *, allow_private: bool, connect_s: float) -> None:
-    """Connect to the host of `url`, over TLS where it says so; nothing is asked.
+    """Connect to the host of `url`, over TLS for https, without sending a request.
 
-    Raises `EgressDenied`, or httpx2's errors of connecting.
+    Raises `EgressDenied` or `httpx2.ConnectError`.
     """
     check_url(url, allow_private=allow_private)
     parsed = httpx2.URL(url)

@@ -1,7 +1,7 @@
-"""Public, private, reserved ranges; prefixes; pure.
+"""Public, private and reserved IP address ranges.
 
 The tables follow the IANA special-purpose registries (IPv4, IPv6) and not `ipaddress.is_global`,
-whose answers differ between Python releases. Whatever isn't known to be public is not public.
+which differs between Python releases. An address that isn't known to be public is not public.
 """
 
 from collections.abc import Iterable
@@ -23,23 +23,23 @@ Table = tuple[tuple[IPv4Network | IPv6Network, str], ...]
 
 
 class AddressScope(StrEnum):
-    """How far an address may be reached."""
+    """Whether an address may be connected to."""
 
     PUBLIC = "public"
-    PRIVATE = "private"  # somebody's own network: only with an explicit permission
-    FORBIDDEN = "forbidden"  # never, whatever was permitted
+    PRIVATE = "private"  # only with an explicit permission
+    FORBIDDEN = "forbidden"  # never
 
 
 @dataclass(frozen=True)
 class AddressClassification:
-    """What an address is and whether it may be connected to."""
+    """An address with its scope and a description of its range."""
 
     address: str
     reach: AddressScope
     what: str
 
     def allowed(self, *, allow_private: bool) -> bool:
-        """Say whether a connection may be made."""
+        """Return whether a connection is allowed."""
         return self.reach is AddressScope.PUBLIC or (
             allow_private and self.reach is AddressScope.PRIVATE
         )
@@ -49,7 +49,7 @@ def _build_table(rows: Iterable[tuple[str, str]]) -> Table:
     return tuple((ip_network(network), what) for network, what in rows)
 
 
-# Reachable only where somebody said so; more specific rows of FORBIDDEN win.
+# Allowed only with a permission; FORBIDDEN_RANGES is checked first.
 PRIVATE = _build_table(
     [
         ("127.0.0.0/8", format_message("this machine")),
@@ -87,13 +87,13 @@ FORBIDDEN = _build_table(
         ("3fff::/20", format_message("documentation")),
     ]
 )
-UNICAST = ip_network("2000::/3")  # all of IPv6 that was ever given out
+UNICAST = ip_network("2000::/3")  # all allocated global unicast
 TRANSLATED = (ip_network("::ffff:0:0/96"), ip_network("64:ff9b::/96"))  # mapped, NAT64
-ISATAP = (0x00005EFE, 0x02005EFE)  # third quarter of an address that tunnels to the fourth
+ISATAP = (0x00005EFE, 0x02005EFE)  # third 32 bits of an address that tunnels to the last 32
 
 
 def classify_address(text: str) -> AddressClassification:
-    """Return what the address `text` is; raises ValueError when it isn't one."""
+    """Return the classification of an address; raises ValueError if `text` isn't one."""
     address = ip_address(text)
     reach, what = _classify(address)
     return AddressClassification(address=str(address), reach=reach, what=what)
@@ -113,7 +113,7 @@ def _classify(address: Address) -> tuple[AddressScope, str]:
 
 
 def _extract_embedded_ipv4(address: IPv6Address) -> IPv4Address | None:
-    """Return the IPv4 address that the network would end at, where that decides."""
+    """Return the IPv4 address that an address is translated or tunneled to, if it matters."""
     last = IPv4Address(int(address) & 0xFFFFFFFF)
     if any(address in network for network in TRANSLATED):
         return last
@@ -128,11 +128,11 @@ def _find_range(address: Address, table: Table) -> str:
     return next((what for network, what in table if address in network), "")
 
 
-NETWORK = 64  # bits: whoever has one IPv6 address has all of its network
+NETWORK = 64  # bits: one IPv6 user usually owns a whole /64
 
 
 def extract_address_prefix(address: str) -> str:
-    """Return what is counted together with an address; blank for what is none."""
+    """Return the rate-limit key of an address (the /64 of IPv6); blank if it isn't an address."""
     try:
         found = ip_address(address)
     except ValueError:

@@ -1,8 +1,8 @@
-"""Httpcore backend on asyncio transports.
+"""An httpcore2 network backend on asyncio transports.
 
-httpcore2's own streams go through AnyIO, whose cancel scopes and checkpoints around each read and
-write cost more than the reads and writes. Here a read that has something to give waits for nothing,
-and what is written in one turn of the loop (a request's head and its body) leaves in one piece.
+httpcore2's own streams use AnyIO, whose cancel scopes and checkpoints cost more than the reads and
+writes themselves. Here a read returns buffered data immediately, and writes of one loop iteration
+(a request's head and body) are sent together.
 """
 
 import asyncio
@@ -15,14 +15,14 @@ import httpcore2
 
 from bonobot.core.http.connection_errors import build_connection_error
 
-# What a peer may send ahead of our reading, in bytes: then its socket isn't read any more.
+# Bytes to buffer before reading from the socket is paused.
 AHEAD = 256 * 1024
-# What is written ahead of the loop's next turn, in bytes: then it leaves at once.
+# Bytes to collect in one loop iteration before they are sent.
 TOGETHER = 64 * 1024
 
 
 class AsyncioNetworkBackend(httpcore2.AsyncNetworkBackend):
-    """Connects over TCP."""
+    """Opens TCP connections."""
 
     async def connect_tcp(
         self,
@@ -51,18 +51,18 @@ class AsyncioNetworkBackend(httpcore2.AsyncNetworkBackend):
         return AsyncioNetworkStream(wire)
 
     async def sleep(self, seconds: float) -> None:
-        """Wait between httpcore2's own attempts."""
+        """Sleep between httpcore2's retries."""
         await asyncio.sleep(seconds)
 
 
 class AsyncioNetworkStream(httpcore2.AsyncNetworkStream):
-    """One connection, encrypted or not; read by one and written by one at a time."""
+    """One connection, encrypted or not; supports one reader and one writer at a time."""
 
     def __init__(self, wire: "_StreamProtocol") -> None:
         self._wire = wire
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        """Return what has come, blank at the end; raises `ReadError` or `ReadTimeout`."""
+        """Return received bytes, empty at the end; raises `ReadError` or `ReadTimeout`."""
         wire = self._wire
         wire.flush()
         if not wire.readable:
@@ -79,7 +79,7 @@ class AsyncioNetworkStream(httpcore2.AsyncNetworkStream):
             raise build_connection_error(httpcore2.ReadError, error) from error
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        """Send; waits while the peer takes nothing; raises `WriteError` or `WriteTimeout`."""
+        """Send bytes and wait for flow control; raises `WriteError` or `WriteTimeout`."""
         wire = self._wire
         try:
             wire.send(buffer)
@@ -95,7 +95,7 @@ class AsyncioNetworkStream(httpcore2.AsyncNetworkStream):
     async def aclose(self) -> None:
         """Close, without waiting for a peer that doesn't read."""
         self._wire.close()
-        await asyncio.sleep(0)  # the turn in which the transport lets go of its socket
+        await asyncio.sleep(0)  # lets the transport close its socket
 
     async def start_tls(
         self,
@@ -106,7 +106,7 @@ class AsyncioNetworkStream(httpcore2.AsyncNetworkStream):
         """Return the encrypted stream over this one; raises `ConnectError`, `ConnectTimeout`."""
         wire = self._wire
         try:
-            # What came in the clear must not be taken for what the encrypted peer says.
+            # Plaintext data must not be mistaken for data of the encrypted peer.
             if wire.readable:
                 raise ConnectionError("the peer spoke before the handshake, or hung up")
             wire.flush()
@@ -126,7 +126,7 @@ class AsyncioNetworkStream(httpcore2.AsyncNetworkStream):
         return self
 
     def get_extra_info(self, info: str) -> Any:
-        """Return what is known of the connection; `is_readable`: data has come, or its end."""
+        """Return transport information; `is_readable` is whether data or the end has arrived."""
         if info == "is_readable":
             return self._wire.readable or self._wire.has_news()
         return self._wire.transport.get_extra_info(_NAMES.get(info, info))
@@ -136,7 +136,7 @@ _NAMES = {"client_addr": "sockname", "server_addr": "peername"}
 
 
 class _StreamProtocol(asyncio.Protocol):
-    """What has come and what goes out over one transport."""
+    """The receive and send buffers of one transport."""
 
     transport: asyncio.Transport
 
@@ -154,29 +154,29 @@ class _StreamProtocol(asyncio.Protocol):
 
     @property
     def readable(self) -> bool:
-        """Whether a read needn't wait: for data, the end, or what broke the connection."""
+        """Whether a read returns or raises without waiting."""
         return bool(self._come) or self._ended or self.transport.is_closing()
 
     def has_news(self) -> bool:
-        """Tell whether the socket holds what the loop hasn't read yet."""
+        """Return whether the socket has data that the loop hasn't read yet."""
         descriptor = self.transport.get_extra_info("socket").fileno()
         if descriptor < 0:
-            return True  # closed: a read would say so at once
+            return True  # closed: a read fails immediately
         poll = select.poll()
         poll.register(descriptor, select.POLLIN)
         return bool(poll.poll(0))
 
     async def news(self) -> None:
-        """Wait until something has come."""
+        """Wait until data or the end has arrived."""
         waiter = self._waiter = self._loop.create_future()
         try:
             await waiter
         finally:
-            if self._waiter is waiter:  # a reader that was cancelled leaves the next one's alone
+            if self._waiter is waiter:  # a canceled reader must not remove the next one's waiter
                 self._waiter = None
 
     def take(self, most: int) -> bytes:
-        """Return up to `most` bytes that have come; raises what broke the connection."""
+        """Return up to `max_bytes` received bytes; raises the connection's error."""
         if not self._come:
             self.check()
         part = bytes(self._come[:most])
@@ -187,12 +187,12 @@ class _StreamProtocol(asyncio.Protocol):
         return part
 
     def check(self) -> None:
-        """Raise what broke the connection."""
+        """Raise the connection's error, if any."""
         if self._fault is not None:
             raise ConnectionError(str(self._fault)) from self._fault
 
     def send(self, part: bytes) -> None:
-        """Send with what else is sent in this turn of the loop; raises if nothing can be."""
+        """Send together with other writes of this loop iteration; raises if closed."""
         if self._ended or self.transport.is_closing():
             self.check()
             raise ConnectionError("the connection is closed")
@@ -204,33 +204,33 @@ class _StreamProtocol(asyncio.Protocol):
             self.flush()
 
     def flush(self) -> None:
-        """Hand to the transport what waits for this turn's end."""
+        """Pass pending writes to the transport."""
         if self._outgoing:
             self.transport.write(b"".join(self._outgoing))
             self._outgoing.clear()
             self._outgoing_size = 0
 
     def close(self) -> None:
-        """Send what waits, as far as the peer takes it now, and close."""
+        """Close; pending writes are sent only if the peer accepts them immediately."""
         if not self.transport.is_closing():
             self.flush()
             self.transport.close()
-        # Also after the peer's end: what it doesn't take any more would keep the socket open.
+        # Also after the peer closed: unsent data would keep the socket open.
         self._loop.call_soon(self.transport.abort)
 
     async def encrypt(self, context: ssl.SSLContext, name: str | None) -> None:
-        """Go on encrypted, with a peer that shows a certificate for `name`."""
+        """Switch to TLS with a peer that has a certificate for `server_hostname`."""
         transport = await self._loop.start_tls(self.transport, self, context, server_hostname=name)
         if transport is None:
             raise ConnectionError("the connection was closed during the handshake")
         self.transport = transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin (asyncio)."""
+        """Store the transport (asyncio)."""
         self.transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        """Keep what has come (asyncio)."""
+        """Buffer received data (asyncio)."""
         self._come += data
         if len(self._come) >= AHEAD and not self._paused:
             self._paused = True
@@ -238,21 +238,21 @@ class _StreamProtocol(asyncio.Protocol):
         self._tell()
 
     def eof_received(self) -> bool:
-        """Remember the end, and let the transport close (asyncio)."""
+        """Record the end and let the transport close (asyncio)."""
         self._end(None)
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Remember the end and its reason (asyncio)."""
+        """Record the end and its error (asyncio)."""
         self._end(exc)
 
     def pause_writing(self) -> None:
-        """Have writers wait (asyncio)."""
+        """Make writers wait (asyncio)."""
         if not self._ended:
             self.writable.clear()
 
     def resume_writing(self) -> None:
-        """Let writers go on (asyncio)."""
+        """Let writers continue (asyncio)."""
         self.writable.set()
 
     def _end(self, fault: Exception | None) -> None:

@@ -1,15 +1,12 @@
-"""CSP and CORS headers.
+"""Security, caching and CORS response headers.
 
-Pages load nothing from elsewhere, run no inline script and compile none (Content-Security-Policy).
-What isn't said to be cacheable is kept by nobody. Middleware sets the headers on Django's answers,
-`with_headers` on all of the web process, whoever gives them; a view that needs another policy sets
-the header itself.
+Pages load nothing from other origins and run no inline scripts (Content-Security-Policy); responses
+aren't cached by default. Middleware sets the headers on Django's responses,
+`wrap_send_with_default_headers` on all responses of the web process; a view that needs another
+policy sets the header itself.
 
-They sign in with a token, or read where tokens come from, register and fetch one; to the page that
-asks a person only the person's browser goes. Cookies are never taken from another origin, so a
-page elsewhere can do nothing in the name of somebody who is signed in here.
-
-They sign in with a token like every client; cookies are never looked at here.
+CORS opens the REST API, the OAuth endpoints that browser clients call (not the consent page) and
+MCP to the configured origins. Clients there use tokens; cookies are never accepted cross-origin.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
@@ -41,12 +38,12 @@ Send = Callable[[Any], Awaitable[None]]
 
 
 def build_content_security_policy(directives: dict[str, str]) -> str:
-    """Return the header's value."""
+    """Return the value of the Content-Security-Policy header."""
     return "; ".join(f"{name} {sources}" for name, sources in directives.items())
 
 
 def usual_headers() -> dict[str, str]:
-    """Return the headers of an answer that says nothing of them itself."""
+    """Return the default headers of a response."""
     found = {
         HEADER: build_content_security_policy(STRICT),
         "X-Content-Type-Options": "nosniff",
@@ -56,14 +53,14 @@ def usual_headers() -> dict[str, str]:
         "Cross-Origin-Opener-Policy": "same-origin",
         "Cache-Control": "no-store",
     }
-    if settings.SECURE_HSTS_SECONDS:  # where the installation's own address is https
+    if settings.SECURE_HSTS_SECONDS:  # set if the installation's address is https
         found["Strict-Transport-Security"] = f"max-age={settings.SECURE_HSTS_SECONDS}"
     return found
 
 
 @sync_and_async_middleware
 def add_browser_policy(get_response: Answer) -> Answer:
-    """Give each response the usual headers that its view hasn't set."""
+    """Add the default headers that a view hasn't set."""
     if iscoroutinefunction(get_response):
 
         async def answer_async(request: HttpRequest) -> HttpResponseBase:
@@ -78,7 +75,7 @@ def add_browser_policy(get_response: Answer) -> Answer:
 
 
 def with_headers(send: Send) -> Send:
-    """Return an ASGI `send` that completes the headers of the answer."""
+    """Return an ASGI `send` that adds missing default headers."""
 
     async def sending(message: Any) -> None:
         if message["type"] == "http.response.start":
@@ -89,7 +86,7 @@ def with_headers(send: Send) -> Send:
 
 
 def complete(message: Mapping[str, Any]) -> MutableMapping[str, Any]:
-    """Return the start of an ASGI answer with the usual headers that it hasn't."""
+    """Return an ASGI `http.response.start` with missing default headers added."""
     headers = list(message.get("headers", ()))
     present = {name.lower() for name, _ in headers}
     headers += [pair for pair in raw_headers() if pair[0] not in present]
@@ -98,7 +95,7 @@ def complete(message: Mapping[str, Any]) -> MutableMapping[str, Any]:
 
 @cache
 def raw_headers() -> tuple[tuple[bytes, bytes], ...]:
-    """Return the usual headers as they go over the wire, names in lower case."""
+    """Return the default headers as bytes, names in lower case."""
     return tuple((name.lower().encode(), value.encode()) for name, value in usual_headers().items())
 
 
@@ -131,7 +128,7 @@ R = TypeVar("R", bound=HttpResponseBase)
 
 @sync_and_async_middleware
 def handle_cross_origin(get_response: Answer) -> Answer:
-    """Answer preflights, and let the answers to known origins be read there."""
+    """Answer preflight requests and add CORS headers for allowed origins."""
     if iscoroutinefunction(get_response):
 
         async def answer_async(request: HttpRequest) -> HttpResponseBase:
@@ -148,7 +145,7 @@ def handle_cross_origin(get_response: Answer) -> Answer:
 
 
 def answer_preflight(request: HttpRequest) -> HttpResponse | None:
-    """Return the answer to a browser that asks whether it may send a request, if this is one."""
+    """Return the response to a preflight request of an allowed origin, or else None."""
     asks = request.method == "OPTIONS" and "Access-Control-Request-Method" in request.headers
     if not asks or not _is_known(request):
         return None
@@ -186,7 +183,7 @@ def _is_open(path: str) -> bool:
 MCP_METHODS = "GET, POST, DELETE"
 MCP_EXPOSED_HEADERS = "Mcp-Session-Id, Retry-After, WWW-Authenticate"
 
-# What a browser asks to send beside these (`Mcp-Param-…`) is named by the tools themselves.
+# Tools can define further headers (`Mcp-Param-…`), which are allowed as requested.
 MCP_ALLOWED_HEADERS = (
     "Accept, Authorization, Content-Type, Last-Event-ID, MCP-Protocol-Version, Mcp-Method, "
     "Mcp-Name, Mcp-Session-Id"
@@ -195,18 +192,18 @@ PARAM = "mcp-param-"
 
 
 def find_allowed_origin(headers: Mapping[str, str]) -> str:
-    """Return the origin that a request names, if it is one of ours; else nothing."""
+    """Return the request's origin if it is allowed, or else ""."""
     origin = headers.get("origin", "")
     return origin if origin in settings.BONOBOT_CORS_ORIGINS else ""
 
 
 def is_preflight(method: str, headers: Mapping[str, str]) -> bool:
-    """Tell whether this is a browser that asks whether it may send a request."""
+    """Return whether this is a CORS preflight request."""
     return method == "OPTIONS" and "access-control-request-method" in headers
 
 
 def build_preflight_headers(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
-    """Return the headers that answer a browser which asks first; none for a stranger."""
+    """Return the headers of a preflight response; empty for other origins."""
     if not find_allowed_origin(headers):
         return []
     asked = headers.get("access-control-request-headers", "").split(",")
@@ -221,7 +218,7 @@ def build_preflight_headers(headers: Mapping[str, str]) -> list[tuple[bytes, byt
 
 
 def build_cors_headers(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
-    """Return the headers that let the answer to a known origin be read there."""
+    """Return the CORS headers of a response; empty for other origins."""
     if not (origin := find_allowed_origin(headers)):
         return []
     return [
@@ -232,7 +229,7 @@ def build_cors_headers(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
 
 
 def wrap_send_with_cors(send: Any, headers: Mapping[str, str]) -> Any:
-    """Return a `send` whose answers may be read where the request came from."""
+    """Return an ASGI `send` that adds CORS headers."""
     added = build_cors_headers(headers)
     if not added:
         return send

@@ -1,4 +1,4 @@
-"""Metadata addresses of authorization servers."""
+"""Metadata URLs of authorization servers."""
 
 from collections.abc import Iterator
 
@@ -6,7 +6,7 @@ import httpx2
 
 
 def list_metadata_urls(issuer: str) -> Iterator[str]:
-    """Yield where an issuer's metadata may be, in the order that MCP gives."""
+    """Yield the possible metadata URLs of an issuer, in the order that MCP specifies."""
     parsed = httpx2.URL(issuer)
     begin, path = build_origin(parsed), parsed.path.rstrip("/")
     yield f"{begin}/.well-known/oauth-authorization-server{path}"
@@ -16,7 +16,7 @@ def list_metadata_urls(issuer: str) -> Iterator[str]:
 
 
 def build_origin(url: httpx2.URL) -> str:
-    """Return the scheme, host and port of a URL, as an address begins."""
+    """Return the scheme, host and port of a URL as one string."""
     port = "" if url.port is None else f":{url.port}"
     host = f"[{url.host}]" if ":" in url.host else url.host
     return f"{url.scheme}://{host}{port}"

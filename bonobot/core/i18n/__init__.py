@@ -1,1 +1,1 @@
-"""Translatable messages, and the reader's language and time zone."""
+"""Translatable messages, languages and time zones."""

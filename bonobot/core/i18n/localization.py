@@ -1,12 +1,12 @@
-"""Our sentences in the reader's language; time zones.
+"""Localize messages and times for the reader.
 
-Rows, logs and programs keep the English (`bonobot.core.i18n.messages`). A sentence that was stored
-is read back from its words: a template of the catalogue whose words stand in it, one after the
-other, made it, or could have. What is not found, such as what a server said, stays as it is.
+The database, logs and programs use English (`bonobot.core.i18n.messages`). A stored message is
+translated by finding the catalog template that it matches. Text without a template, such as a
+server's message, stays as it is.
 
-Rows, reports, budgets' days and filters are UTC, and so is Django's current time zone: nothing that
-is counted or asked for shifts with who looks. Only how a moment is written for a person follows
-the zone that they chose, and names it.
+Database values, reports, budget days and filters are UTC, and so is Django's current time zone, so
+results don't depend on the reader. Only times shown to a person use the zone that they chose, with
+its name.
 """
 
 from collections import defaultdict
@@ -24,25 +24,25 @@ from django.utils.translation import get_language, gettext
 from bonobot.core.i18n.messages import TemplatePart, TranslatableMessage, split_template
 from bonobot.core.problems import Problem
 
-# Longer texts, and more sentences in one, are strangers': nothing of ours says so much.
+# Longer texts, and texts with more sentences, aren't our messages.
 MAX_MESSAGE = 4_000
 MOST_SENTENCES = 12
-# Templates with fewer letters than these, outside of their holes, could have made anything.
+# Templates with fewer letters outside of placeholders would match anything.
 FEWEST_LETTERS = 8
-# What stands in these holes is a word of ours, such as what kind of thing something is.
+# Placeholders whose values are our own words, such as the kind of an object.
 NOUNS = frozenset({"{noun}", "{kind}", "{unit}", "{period}", "{parameter}"})
 ENDS = (". ", ".\n", "? ", "; ")
 
 
 class TranslatedTemplate(NamedTuple):
-    """A sentence with holes, and the same in the reader's language."""
+    """A template and its translation."""
 
     parts: tuple[TemplatePart, ...]
     translated: str
 
 
 def localize_text(text: object) -> str:
-    """Return a problem or a sentence of ours in the reader's language, all else as it stands."""
+    """Return a problem or message in the reader's language; other text unchanged."""
     said = text.detail if isinstance(text, Problem) else text
     whole = said if isinstance(said, str) else str(said if said is not None else "")
     language = get_language() or settings.LANGUAGE_CODE
@@ -50,15 +50,15 @@ def localize_text(text: object) -> str:
 
 
 def localize_if_translatable(text: str) -> str:
-    """Return a text of ours in the reader's language, and a stranger's as it stands.
+    """Return a `TranslatableMessage` in the reader's language; other text unchanged.
 
-    Only what still knows that it is a `Saying` is ours: a stranger may use our words.
+    Plain strings aren't translated, because untrusted text may look like our messages.
     """
     return localize_text(text) if isinstance(text, TranslatableMessage) else text
 
 
 def localize_problem(problem: Problem) -> str:
-    """Return what happened and what to do next, in the reader's language."""
+    """Return a problem's detail and remedy in the reader's language."""
     return f"{localize_text(problem)} {localize_text(problem.remedy)}".strip()
 
 
@@ -70,7 +70,7 @@ def _localize(text: str, language: str) -> str:
 
 @lru_cache(maxsize=2_048)
 def _read_back(text: str, language: str) -> str:
-    """Return a stored text, sentence by sentence."""
+    """Translate a stored text, sentence by sentence."""
     said, rest = [], text
     for _ in range(MOST_SENTENCES):
         end, found = _translate_first_sentence(rest, language)
@@ -82,9 +82,9 @@ def _read_back(text: str, language: str) -> str:
 
 
 def _translate_first_sentence(text: str, language: str) -> tuple[int, str]:
-    """Return where the first sentence of a text ends, and what it is in a language.
+    """Return the end of the first sentence of a text, and its translation.
 
-    What stands in a hole may be a stranger's, of several sentences; that is looked for last.
+    Matches whose placeholder values contain several sentences (untrusted text) are tried last.
     """
     ends = _find_sentence_ends(text)
     for within in (False, True):
@@ -96,7 +96,7 @@ def _translate_first_sentence(text: str, language: str) -> tuple[int, str]:
 
 
 def _find_sentence_ends(text: str) -> list[int]:
-    """Return where the first sentences of a text may end, the longest way first."""
+    """Return the possible ends of the first sentence of a text, the longest first."""
     found = {len(text)}
     for mark in ENDS:
         at = text.find(mark)
@@ -107,7 +107,10 @@ def _find_sentence_ends(text: str) -> list[int]:
 
 
 def _translate_sentence(text: str, language: str, *, sentences: bool) -> str | None:
-    """Return a sentence of ours in a language, or None; `sentences` may be in its holes."""
+    """Return the translation of a message, or None.
+
+    `allow_sentences` allows several sentences in placeholder values.
+    """
     plain, templates = _read_translations(language)
     if found := plain.get(text):
         return found
@@ -124,7 +127,7 @@ def _has_sentence_end(text: str) -> bool:
 
 @lru_cache(maxsize=8)
 def _read_translations(language: str) -> tuple[dict[str, str], dict[str, list[TranslatedTemplate]]]:
-    """Return the sentences of a language's catalogue, and its templates by their first word."""
+    """Return the fixed messages of a language's catalog, and its templates by first word."""
     plain, templates = {}, defaultdict[str, list[TranslatedTemplate]](list)
     for text, translated in _read_catalog(language):
         try:
@@ -151,9 +154,9 @@ def _read_catalog(language: str) -> Iterator[tuple[str, str]]:
 
 
 def _match_template(parts: tuple[TemplatePart, ...], text: str) -> dict[str, str] | None:
-    """Return what stands in the holes of a template that `text` was made of; None: it was not.
+    """Return the placeholder values if `text` matches a template, or else None.
 
-    It never goes back, so that it takes no longer than the text is long.
+    Without backtracking, so that it runs in linear time.
     """
     if not text.startswith(parts[0].words):
         return None
@@ -180,7 +183,7 @@ def _fill_translated_template(template: str, holes: Mapping[str, str], language:
 
 
 def _translate_value(hole: str, value: str, language: str) -> str:
-    """Return what stands in a hole: a name as it is, a phrase or sentence of ours translated."""
+    """Return a placeholder's value: our own phrases and sentences translated, names unchanged."""
     if isinstance(value, TranslatableMessage):
         return _localize(value, language)
     if hole in NOUNS:
@@ -189,7 +192,7 @@ def _translate_value(hole: str, value: str, language: str) -> str:
     return (ours and _translate_sentence(value, language, sentences=True)) or value
 
 
-# The IANA database has older names beside these, and offsets, which know no summer.
+# The IANA database also has legacy names, and fixed offsets without daylight saving time.
 AREAS = frozenset(
     (
         *("Africa", "America", "Antarctica", "Arctic", "Asia"),
@@ -202,20 +205,20 @@ _reader = Local()
 
 @cache
 def list_time_zones() -> frozenset[str]:
-    """Return the names that a person can choose: places, by area."""
+    """Return the time zones that a person can choose."""
     return frozenset(one for one in available_timezones() if one.partition("/")[0] in AREAS)
 
 
 def read_in(name: str) -> None:
-    """Write the moments of this request by a zone from now on; no name, or an unknown one: UTC."""
+    """Format the times of this request in a zone; UTC if the name is blank or unknown."""
     _reader.zone = ZoneInfo(name) if name in list_time_zones() else UTC
 
 
 def format_datetime(moment: datetime, *, seconds: bool = False) -> str:
-    """Return a moment by the reader's clock, with the zone's name: `2026-11-23 06:14 CET`."""
+    """Return a time in the reader's zone with its name: `2026-11-23 06:14 CET`."""
     zone: tzinfo = getattr(_reader, "zone", UTC)
     local = moment.astimezone(zone)
     name = local.tzname() or ""
-    # Zones without letters of their own are named by their offset.
+    # Zones without an abbreviation are named by their offset.
     called = name if name.isalpha() else f"UTC{name}"
     return f"{local:%Y-%m-%d %H:%M:%S} {called}" if seconds else f"{local:%Y-%m-%d %H:%M} {called}"

@@ -1,9 +1,9 @@
-"""Translatable sentences with parameters.
+"""Translatable messages with parameters.
 
-`say("There is no tool `{name}`.", name=name)` is the English sentence, a `str` like any other: it
-is logged, sealed, stored and sent to programs as it stands. It remembers beside it what it was made
-of, so that a screen can say it in its reader's language (`bonobot.core.i18n.localization`). Where
-it was stored or sent meanwhile it is a plain `str`, and is read back from its words.
+`format_message("There is no tool `{name}`.", name=name)` returns the English message as a `str`,
+which is logged, stored and sent to programs as it is. It also keeps its template and values, so
+that a screen can show it in the reader's language (`bonobot.core.i18n.localization`). After it was
+stored or sent it is a plain `str`, which is matched against the templates.
 """
 
 from collections.abc import Iterator
@@ -12,14 +12,14 @@ from typing import Any, NamedTuple, Self
 
 
 class TemplatePart(NamedTuple):
-    """A part of a template: words, and the hole after them as it is written there (`{name!r}`)."""
+    """A part of a template: text, and the placeholder after it as written (`{name!r}`)."""
 
     words: str
     hole: str = ""
 
 
 class TranslatableMessage(str):
-    """An English sentence that knows its template, and what stands in each hole of it."""
+    """An English message that keeps its template and the values of its placeholders."""
 
     __slots__ = ("holes", "template")
 
@@ -27,7 +27,7 @@ class TranslatableMessage(str):
     holes: dict[str, str]
 
     def __new__(cls, template: str, values: dict[str, Any]) -> Self:
-        """Fill `values` in; conversions and formats are those of `str.format`."""
+        """Format the template like `str.format`."""
         saying = super().__new__(cls, template.format(**values))
         saying.template = template
         saying.holes = {
@@ -38,24 +38,24 @@ class TranslatableMessage(str):
         return saying
 
     def __reduce__(self) -> tuple[type[str], tuple[str]]:
-        """Leave the process as plain text."""
+        """Pickle as a plain `str`."""
         return str, (str.__str__(self),)
 
     def __str__(self) -> str:
-        """Return itself, so that what a reader may get to see in English stays translatable."""
+        """Return itself, so that it stays translatable."""
         return self
 
 
 def format_message(template: str, /, **values: Any) -> TranslatableMessage:
-    """Return a sentence with named values in it; `template` is a constant, its translations' key.
+    """Return a message with named values; `template` is a constant and the key of translations.
 
-    No secret may be among the values: sentences are shown, logged and stored.
+    Values must not be secrets: messages are shown, logged and stored.
     """
     return TranslatableMessage(template, values)
 
 
 def split_template(template: str) -> Iterator[TemplatePart]:
-    """Yield the parts of a template; raises `ValueError` where it is none."""
+    """Yield the parts of a template; raises `ValueError` if it is invalid."""
     for words, name, form, conversion in Formatter().parse(template):
         if name is None:
             yield TemplatePart(words)
@@ -67,6 +67,6 @@ def split_template(template: str) -> Iterator[TemplatePart]:
 
 
 def _fill_placeholder(hole: str, values: dict[str, Any]) -> str:
-    """Return what stands in a hole; a saying stays one, so that it is translated, too."""
+    """Return a placeholder's value; a `TranslatableMessage` stays one, to be translated too."""
     whole = values.get(hole[1:-1])
     return whole if isinstance(whole, TranslatableMessage) else hole.format(**values)

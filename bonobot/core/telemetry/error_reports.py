@@ -1,7 +1,7 @@
 """Traceback pages with secrets masked.
 
-Django hides settings and form fields by their names; here what the process has opened is hidden
-wherever it stands, and what looks like a credential.
+Django hides settings and form fields by name; this also masks the secrets decrypted in this process
+and text that looks like credentials.
 """
 
 from django.utils.safestring import SafeString
@@ -11,17 +11,17 @@ from bonobot.core.text import masking
 
 
 class MaskingExceptionReporter(ExceptionReporter):
-    """Django's report of an exception, masked as logs are."""
+    """Django's exception report, masked like logs."""
 
     def get_traceback_html(self) -> SafeString:
-        """Return the page."""
+        """Return the report as HTML."""
         return _mask_report(super().get_traceback_html())
 
     def get_traceback_text(self) -> SafeString:
-        """Return the same as text, for mails and programs."""
+        """Return the report as text, for emails and programs."""
         return _mask_report(super().get_traceback_text())
 
 
 def _mask_report(report: str) -> SafeString:
-    """Return a report, escaped as Django wrote it, without secrets."""
+    """Return an escaped report with secrets masked."""
     return SafeString(masking.get_process_masker().text(report))

@@ -1,7 +1,7 @@
 """Log formatters and configuration.
 
-What a request, a session or a call is doing is bound with `bound(call="…")` and appears on every
-record made inside it, in threads and tasks too, because it is kept in context variables.
+`LogContext(call="…")` adds the ids of a request, session or call to every record made inside it,
+also in threads and tasks, because they are context variables.
 """
 
 import json
@@ -25,14 +25,14 @@ session_id: ContextVar[str] = ContextVar("session_id", default="")
 call_id: ContextVar[str] = ContextVar("call_id", default="")
 _CONTEXT = {"request": request_id, "session": session_id, "call": call_id}
 
-# Attributes that every record has, and those that only repeat the message (Django's request,
-# Celery's data of the task); what is beyond them came in by `extra=`.
+# Attributes of every record, and those that repeat the message (Django's request, Celery's task
+# data); all others come from `extra=`.
 _USUAL = frozenset(vars(logging.makeLogRecord({}))) | {"asctime", "message", "taskName"}
 _TOLD = frozenset({"color_message", "data", "request"})
 
 
 def build_logging_config(*, level: str, style: str) -> dict[str, Any]:
-    """Return Django's LOGGING; the style `auto` is `text` when errors go to a terminal."""
+    """Return Django's LOGGING; the style `auto` means `text` if stderr is a terminal."""
     if style == "auto":
         style = "text" if sys.stderr.isatty() else "json"
     quiet = "DEBUG" if level == "DEBUG" else "WARNING"
@@ -46,7 +46,7 @@ def build_logging_config(*, level: str, style: str) -> dict[str, Any]:
         "filters": {"brief": {"()": "bonobot.core.telemetry.logging.TracebackFilter"}},
         "handlers": {"console": {"class": "logging.StreamHandler", "formatter": style}},
         "root": {"handlers": ["console"], "level": level},
-        # These tell of every request, message or frame at INFO.
+        # These log every request, message or frame at INFO.
         "loggers": {
             name: {"level": quiet}
             for name in (
@@ -54,19 +54,19 @@ def build_logging_config(*, level: str, style: str) -> dict[str, Any]:
                 *("httpcore2", "httpx", "httpx2", "kombu", "mcp", "openai"),
             )
         }
-        # These bring handlers of their own: their records go through ours.
+        # These have their own handlers: use ours instead.
         | {
             name: {"handlers": [], "propagate": True}
             for name in ("django", "django.server", "uvicorn", "uvicorn.error")
         }
         | {"uvicorn.access": {"handlers": [], "level": quiet}}
-        # Anyone can send a wrong Host header: the line is enough.
+        # Anyone can send a wrong Host header: no traceback needed.
         | {"django.security.DisallowedHost": {"filters": ["brief"]}},
     }
 
 
 class LogContext:
-    """Put ids on every record that is made inside."""
+    """Adds ids to every record made inside."""
 
     __slots__ = ("_given", "_tokens")
 
@@ -75,26 +75,26 @@ class LogContext:
         self._tokens: list[tuple[ContextVar[str], Token[str]]] = []
 
     def __enter__(self) -> None:
-        """Bind those that are not blank."""
+        """Set the ids that aren't blank."""
         self._tokens = [(name, name.set(value)) for name, value in self._given if value]
 
     def __exit__(self, *_error: object) -> None:
-        """Leave what was bound before."""
+        """Restore the previous ids."""
         for name, token in reversed(self._tokens):
             name.reset(token)
 
 
 class TracebackFilter(logging.Filter):
-    """Leaves tracebacks out."""
+    """Removes tracebacks from records."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Let the record pass without its exception."""
+        """Pass the record without its exception."""
         record.exc_info = record.exc_text = None
         return True
 
 
 class JSONFormatter(logging.Formatter):
-    """One JSON object a line, for machines."""
+    """Formats records as one JSON object per line, for programs."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record as one line, masked."""
@@ -112,10 +112,10 @@ class JSONFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """One line for people, followed by the traceback where there is one."""
+    """Formats records as one line for people, followed by the traceback if there is one."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the record as text, masked, with everything invisible shown."""
+        """Return the record as text, masked, with hidden characters made visible."""
         mask = masking.get_process_masker()
         when = time.strftime("%H:%M:%S", time.localtime(record.created))
         ids = {name: value[:8] for name, value in _collect_context().items()}
@@ -125,7 +125,7 @@ class TextFormatter(logging.Formatter):
         if plain:
             text += " (" + " ".join(f"{name}={note}" for name, note in plain.items()) + ")"
         text = mask.text(text)
-        # Objects are masked by their members: in a text, a signature is masked like a secret.
+        # Objects are masked by field: as text, a signature would be masked like a secret.
         for name, note in notes.items():
             if isinstance(note, dict):
                 text += f" {name}={json.dumps(note)}"

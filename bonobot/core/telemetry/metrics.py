@@ -1,8 +1,7 @@
-"""Prometheus counters of a process.
+"""Prometheus metrics of a process.
 
-Names begin with `bonobot_`. Labels are few and their values bounded: never an argument, a name that
-people or servers give, or an id. A code is one of ours; what doesn't look like one, or comes when
-there are too many, counts as `other`. Counting costs a dictionary look-up and an addition.
+Names begin with `bonobot_`. Label values are bounded: never an argument, a name given by people or
+servers, or an id. Invalid codes, and codes beyond the maximum, count as `other`.
 """
 
 import re
@@ -66,7 +65,7 @@ _children: dict[tuple[Any, ...], Any] = {}
 
 
 def bound_label_value(code: str) -> str:
-    """Return a code as a label's value: as it is, or `other`."""
+    """Return a code as a label value, or `other`."""
     if code in _codes or not code:
         return code
     if len(_codes) >= MOST_CODES or not _CODE.fullmatch(code):
@@ -76,7 +75,7 @@ def bound_label_value(code: str) -> str:
 
 
 def get_labeled_metric(metric: Any, *values: str) -> Any:
-    """Return the metric with its labels; asked again, without any work."""
+    """Return the metric with these label values, cached."""
     key = (metric, *values)
     found = _children.get(key)
     if found is None:
@@ -87,7 +86,7 @@ def get_labeled_metric(metric: Any, *values: str) -> Any:
 def observe_call(
     kind: str, outcome: str, code: str, duration_ms: int, cost_microusd: int, *used: int
 ) -> None:
-    """Count a call that ended; `used` are the tokens of a model, in and out."""
+    """Count a finished call; `model_tokens` are a model's input and output tokens."""
     get_labeled_metric(calls, kind, outcome, bound_label_value(code)).inc()
     get_labeled_metric(call_seconds, kind).observe(duration_ms / 1000)
     if cost_microusd:
@@ -98,11 +97,11 @@ def observe_call(
 
 
 def observe_refusal(event: str, code: str) -> None:
-    """Count a call that was refused."""
+    """Count a refused call."""
     get_labeled_metric(refusals, bound_label_value(event), bound_label_value(code)).inc()
 
 
 def observe_request(area: str, status: int, seconds: float) -> None:
-    """Count a request that began to be answered."""
+    """Count a request when its response starts."""
     get_labeled_metric(requests, area, str(status)).inc()
     get_labeled_metric(request_seconds, area).observe(seconds)

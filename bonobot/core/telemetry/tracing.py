@@ -1,11 +1,11 @@
 """OpenTelemetry spans.
 
-Off unless `BONOBOT_TRACES` names a collector; then `span` is one comparison, and nothing of
-OpenTelemetry's SDK (the extra `otel`) is loaded. The context comes from a client and goes on to
-servers in `_meta` (`traceparent`, `tracestate`; MCP 2026-07-28). Spans carry names, ids, codes and
-counts: never arguments, results, messages or an exception's text.
+Off unless `BONOBOT_TRACES` names a collector; while off, `start_span` is one comparison and the
+OpenTelemetry SDK (the extra `otel`) isn't loaded. The context is received from clients and passed
+to servers in `_meta` (`traceparent`, `tracestate`; MCP 2026-07-28). Spans contain names, ids, codes
+and counts, never arguments, results, messages or an exception's text.
 
-The provider is ours alone: libraries that look for the global one trace nothing.
+The provider isn't global, so libraries that use the global one trace nothing.
 """
 
 from collections.abc import Iterator, Mapping
@@ -32,8 +32,7 @@ class _TracingState:
 def begin(url: str, version: str) -> None:
     """Send spans to a collector (OTLP over HTTP); raises ImproperlyConfigured without the SDK.
 
-    How many are kept and what is sent beside them: `OTEL_TRACES_SAMPLER`,
-    `OTEL_EXPORTER_OTLP_HEADERS` and the SDK's other variables.
+    The SDK's variables apply, such as `OTEL_TRACES_SAMPLER` and `OTEL_EXPORTER_OTLP_HEADERS`.
     """
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -52,12 +51,12 @@ def begin(url: str, version: str) -> None:
 
 
 def set_tracer_provider(provider: trace.TracerProvider | None) -> None:
-    """Trace by a provider from now on, or no longer."""
+    """Use a provider for new spans; None turns tracing off."""
     _TracingState.tracer = provider.get_tracer("bonobot") if provider else None
 
 
 def is_on() -> bool:
-    """Tell whether anything is traced, for those who would have to work for their attributes."""
+    """Return whether tracing is on, to skip computing attributes."""
     return _TracingState.tracer is not None
 
 
@@ -68,10 +67,10 @@ def start_span(
     carrier: Mapping[str, Any] | None = None,
     **attributes: Any,
 ) -> AbstractContextManager[Span | None]:
-    """Trace what happens inside; `carrier` is the `_meta` of who asked.
+    """Open a span as a context manager; `carrier` is the `_meta` of the incoming request.
 
-    Members of `attributes` are given with `__` for a dot; those that are None or blank are left
-    out. What is raised is told by its `code` alone.
+    In names of `attributes`, `__` stands for a dot; None and blank values are omitted. Exceptions
+    are recorded by their `code` only.
     """
     tracer = _TracingState.tracer
     if tracer is None:
@@ -80,7 +79,7 @@ def start_span(
 
 
 def inject_trace_context(params: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the parameters of a request with the present context in `_meta`."""
+    """Return the parameters of a request with the current trace context in `_meta`."""
     if _TracingState.tracer is None:
         return params
     context: dict[str, str] = {}
@@ -119,14 +118,14 @@ def _open_span(
 
 
 def mark_span_failed(begun: Span | None, code: str) -> None:
-    """Say that what a span is about failed, and the code of why; a blank code is no failure."""
+    """Set a span's status to error with a code; a blank code does nothing."""
     if begun is not None and code:
         begun.set_status(Status(StatusCode.ERROR))
         begun.set_attribute("error.type", code)
 
 
 def note(begun: Span | None, **attributes: Any) -> None:
-    """Add what is known in the end."""
+    """Set further attributes of a span."""
     if begun is not None:
         for key, value in attributes.items():
             begun.set_attribute(key.replace("__", "."), value)

@@ -1,4 +1,4 @@
-"""One text for one JSON value; digest; digest of a JSON payload."""
+"""Canonical JSON and digests."""
 
 import hashlib
 import json
@@ -11,14 +11,14 @@ from bonobot.core.problems import InvalidInput
 
 try:
     from _json import make_encoder
-except ImportError:  # a Python without it: `json` does the same, only slower
+except ImportError:  # Python without the C encoder: `json` does the same, slower
     make_encoder = None  # type: ignore[assignment,misc]
 
 
 def _build_encoder(*, allow_nan: bool) -> Callable[[Any], str]:
-    """Return what writes ASCII JSON, keys sorted, no spaces.
+    """Return a function that encodes values as ASCII JSON with sorted keys and no spaces.
 
-    `JSONEncoder.encode` makes an encoder anew for each value, which takes longer than most values.
+    `JSONEncoder.encode` creates an encoder per value, which takes longer than encoding most values.
     """
     plain = json.JSONEncoder(
         ensure_ascii=True,
@@ -40,7 +40,7 @@ _lenient = _build_encoder(allow_nan=True)
 
 
 def to_canonical_json(value: Any) -> str:
-    """Return ASCII JSON, keys sorted, no spaces; raise ValueError for what JSON can't say."""
+    """Return ASCII JSON with sorted keys and no spaces; raises ValueError if not JSON."""
     try:
         return _strict(value)
     except TypeError as error:
@@ -50,19 +50,19 @@ def to_canonical_json(value: Any) -> str:
 
 
 def to_sorted_json(value: Any) -> str:
-    """Return the same of a value that may hold numbers which JSON has no word for (NaN)."""
+    """Return the same as `to_canonical_json`, but allow NaN and infinity."""
     return _lenient(value)
 
 
 def compute_digest(text: str) -> str:
-    """Return the SHA-256 of a text in lower-case hexadecimal."""
+    """Return the SHA-256 of a text in lowercase hexadecimal."""
     return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
 
 def same_value(one: Any, other: Any) -> bool:
-    """Tell whether two JSON values differ in nothing but how numbers are written: 100 and 100.0.
+    """Return whether two JSON values are equal, where 100 equals 100.0.
 
-    JSON has one kind of numbers (RFC 8259, section 6); what is no JSON value is like nothing.
+    JSON has only one number type (RFC 8259, section 6). False if a value isn't JSON.
     """
     try:
         return to_canonical_json(_whole(one)) == to_canonical_json(_whole(other))
@@ -71,7 +71,7 @@ def same_value(one: Any, other: Any) -> bool:
 
 
 def _whole(value: Any) -> Any:
-    """Return a value with whole numbers as integers; a boolean is none."""
+    """Return a value with integral floats converted to integers."""
     if isinstance(value, dict):
         return {key: _whole(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -82,9 +82,9 @@ def _whole(value: Any) -> Any:
 
 
 def compute_json_digest(payload: Any) -> str:
-    """Return SHA-256 over every field of a payload; only the order of keys makes no difference.
+    """Return the SHA-256 of a JSON payload, regardless of the order of keys.
 
-    Raises `Invalid` (`definition_unreadable`) for what is no JSON value, such as NaN.
+    Raises `InvalidInput` (`definition_unreadable`) if it isn't JSON, such as NaN.
     """
     try:
         return compute_digest(to_canonical_json(payload))

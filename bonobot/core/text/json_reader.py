@@ -1,8 +1,8 @@
-"""JSON with comments to nodes with line numbers.
+"""A JSON parser with line numbers, duplicate keys and comments.
 
-The standard parser tells neither where a member stands nor that a key came twice, and stops at the
-first comment. This one reads the same JSON into nodes with lines; whatever else is wrong raises
-`broken_json` with line, column and that line without its texts, which may be secrets.
+The standard parser reports neither lines nor duplicate keys and rejects comments. This one parses
+JSON to nodes with lines; syntax errors raise `broken_json` with line, column and the line without
+its strings, which may be secrets.
 """
 
 import json
@@ -17,7 +17,7 @@ from bonobot.core.text.untrusted_text import make_visible
 
 LONGEST_TEXT = 256 * 1024
 DEEPEST = 64
-_SHOWN_BEFORE, _SHOWN_AFTER = 80, 40  # characters of a broken line around the fault
+_SHOWN_BEFORE, _SHOWN_AFTER = 80, 40  # characters to show around a syntax error
 
 _BLANK = re.compile(r"[ \t\r\n\ufeff\u00a0]*")
 _COMMENT = re.compile(r"//[^\n]*|/\*(?:[^*]|\*(?!/))*\*/")
@@ -29,7 +29,7 @@ _UNSTORABLE = re.compile("[\\x00\\ud800-\\udfff]")
 _WORD = re.compile(r"[A-Za-z_$][\w$]*")
 _MEMBER = re.compile(r'"(?:[^"\\\n]|\\.)*"\s*:')
 _WORDS = {"true": True, "false": False, "null": None}
-# Only these are shown of a broken line: where quotes are wrong, a secret may stand like a name.
+# Only these names are shown in errors: with wrong quotes, a secret may look like a name.
 _USUAL_NAMES = frozenset(
     (
         *("mcpServers", "servers", "mcp_servers", "mcp", "inputs", "name", "type", "transport"),
@@ -51,7 +51,7 @@ _CURLY_QUOTES = frozenset("\u201c\u201d\u201e\u201f\u2018\u2019\u00ab\u00bb")
 
 @dataclass(frozen=True, slots=True)
 class SourceNode:
-    """A value and the line it begins on; objects keep their members in order, repeated ones too."""
+    """A value and its first line; objects keep their fields in order, including duplicates."""
 
     value: Any = field(repr=False)
     line: int
@@ -59,7 +59,7 @@ class SourceNode:
     items: tuple["SourceNode", ...] = ()
 
     def plain(self) -> Any:
-        """Return the value as Python has it; of members that came twice the last."""
+        """Return the Python value; the last of duplicate fields wins."""
         if isinstance(self.value, dict):
             return {key: node.plain() for key, _, node in self.members}
         if isinstance(self.value, list):
@@ -67,13 +67,13 @@ class SourceNode:
         return self.value
 
     def get(self, key: str) -> "SourceNode | None":
-        """Return the last member of that name, if this is an object that has one."""
+        """Return the last field of that name, or None."""
         return next((node for name, _, node in reversed(self.members) if name == key), None)
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedDocument:
-    """The root of a text and what was tolerated on the way."""
+    """The root node and which deviations from JSON were tolerated."""
 
     root: SourceNode
     comments: bool = False
@@ -82,10 +82,10 @@ class ParsedDocument:
 
 
 def read(text: str) -> ParsedDocument:
-    """Return the nodes of a text.
+    """Parse a text to nodes; fields without surrounding braces are read as an object.
 
-    Members without the braces around them are read as an object. Raises `Invalid` with
-    `nothing_to_import`, `too_large`, `too_deep` or `broken_json` (with `line` and `column`).
+    Raises `InvalidInput` with `nothing_to_import`, `too_large`, `too_deep` or `broken_json` (with
+    `line` and `column`).
     """
     if len(text.encode("utf-8", "surrogatepass")) > LONGEST_TEXT:
         raise InvalidInput(
@@ -119,7 +119,7 @@ class _JsonReader:
         return ParsedDocument(root, self._comments, self._trailing_commas, bare)
 
     def _begins_with_a_member(self) -> bool:
-        """Tell whether the text begins `"name":`, the inside of an object that was copied."""
+        """Return whether the text begins with `"name":`, an object copied without braces."""
         return _MEMBER.match(self._text, self._at) is not None
 
     def _value(self, depth: int) -> SourceNode:
@@ -171,7 +171,7 @@ class _JsonReader:
         return SourceNode([], line, items=tuple(items))
 
     def _more(self, end: str, *, first: bool) -> bool:
-        """Tell whether another member follows; step over the comma, or over the end."""
+        """Skip a comma or the closing bracket; return whether another item follows."""
         if not first and self._skip() == ",":
             self._at += 1
             if self._skip() != end:
@@ -200,7 +200,7 @@ class _JsonReader:
         return str(text)
 
     def _skip(self) -> str:
-        """Step over blanks and comments; return the character there, "" at the end."""
+        """Skip blanks and comments; return the next character, "" at the end."""
         while True:
             blank = _BLANK.match(self._text, self._at)
             self._at = blank.end() if blank else self._at
@@ -236,12 +236,12 @@ class _JsonReader:
 
 
 def has_unstorable_characters(text: str) -> bool:
-    """Tell whether a text holds NUL or half of a character, which no database takes."""
+    """Return whether a text has NUL or lone surrogates, which databases don't store."""
     return _UNSTORABLE.search(text) is not None
 
 
 def redact_line(line: str) -> str:
-    """Return a line with its structure and usual names; any other text may be a secret: `…`."""
+    """Return a line with all strings except known names replaced by `…`; they may be secrets."""
     kept = "".join(_redact_piece(match) for match in _PIECE.finditer(line.strip()))
     return make_visible(kept)
 
@@ -268,7 +268,7 @@ def _suggest_remedy(character: str) -> str:
 
 
 def describe_tolerated_syntax(reading: ParsedDocument) -> Iterator[str]:
-    """Yield what was read although strict JSON doesn't have it."""
+    """Yield a sentence for each tolerated deviation from JSON."""
     if reading.comments:
         yield format_message("Comments were left out.")
     if reading.trailing_commas:

@@ -1,6 +1,6 @@
-"""Lazily compiled re2 pattern.
+"""Lazily compiled re2 patterns.
 
-All of them together take a quarter of a second, and most processes and commands scan nothing.
+Compiling all of them takes 0.25 s, and most processes and commands need none.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ ROOMY.log_errors = False
 
 
 class LinearPattern:
-    """A pattern of google-re2; a wrong one fails at its first use."""
+    """A google-re2 pattern, compiled on first use."""
 
     def __init__(self, said: str, options: re2.Options | None = None) -> None:
         self._said = said
@@ -26,10 +26,10 @@ class LinearPattern:
         return re2.compile(self._said, self._options)
 
     def search(self, text: Any) -> Any:
-        """Return the first match in a text or in bytes, None if there is none."""
+        """Return the first match in a text or bytes, or None."""
         return self._compiled.search(text)
 
     def finditer(self, text: Any) -> Iterator[Any]:
-        """Yield the matches in a text or in bytes."""
+        """Yield the matches in a text or bytes."""
         found: Iterator[Any] = self._compiled.finditer(text)
         return found

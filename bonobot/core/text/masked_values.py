@@ -1,4 +1,4 @@
-"""Marks: what stands in a stored value where something was taken out of it. Pure."""
+"""Replacements for removed parts of stored values."""
 
-MASK = "********"  # a secret was there
-TOO_DEEP = "…"  # values nested too deeply were there
+MASK = "********"  # replaces a secret
+TOO_DEEP = "…"  # replaces values that are nested too deeply

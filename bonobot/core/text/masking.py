@@ -1,13 +1,12 @@
-"""Secrets out of texts; secret names; known secrets.
+"""Mask secrets in texts and JSON values.
 
-Three nets, the strongest first: exact known secrets in the forms in which they travel (as they
-are, base64, URL-encoded, JSON-escaped), keys whose name says that they hold a secret, and texts
-that look like the credentials of well-known services. Mask before cutting a text: half a secret is
-not recognized.
+Three checks, the strongest first: known secrets in their usual encodings (plain, base64,
+URL-encoded, JSON-escaped), values of keys with secret names, and texts that look like credentials
+of well-known services. Mask before truncating a text: a partial secret isn't recognized.
 
-Sealed values report themselves when they are opened or written, so a new token is masked from its
-first use on. What an organization's secrets are masked with never knows those of another one: else
-a guess could be tried out by looking at what comes out masked.
+Encrypted values are registered when they are decrypted or written, so a new token is masked from
+its first use. The masker of an organization never includes secrets of another one: otherwise
+guesses could be verified by what gets masked.
 """
 
 import base64
@@ -27,18 +26,18 @@ from bonobot.core.text.secret_names import is_secret_name
 
 MASK = masked_values.MASK
 MAX_DEPTH = 64
-MIN_SECRET = 4  # shorter ones would blot out ordinary text
+MIN_SECRET = 4  # shorter ones would mask ordinary text
 FRESH = 32
 LONG = 256
 REMEMBERED = 512
 REMEMBERED_LENGTHS = range(8, 16_385)
 
-# What the credential formats of well-known services look like from their first characters.
+# Credential formats of well-known services.
 _CREDENTIAL = re2.compile(
     "|".join(
         (
-            r"\bbn[bocr]_[0-9a-f]{12}_[A-Za-z0-9_-]{20,}",  # our own tokens, and those of grants
-            r"\bsk-[A-Za-z0-9_-]{16,}",  # OpenAI, Anthropic and those who copy them
+            r"\bbn[bocr]_[0-9a-f]{12}_[A-Za-z0-9_-]{20,}",  # our own tokens
+            r"\bsk-[A-Za-z0-9_-]{16,}",  # OpenAI, Anthropic and compatible services
             r"\b[srp]k_(?:live|test)_[A-Za-z0-9]{16,}",  # Stripe
             r"\bwhsec_[A-Za-z0-9+/=]{16,}",  # webhook signatures
             r"\bgh[pousr]_[A-Za-z0-9]{20,}",  # GitHub
@@ -62,13 +61,13 @@ _CREDENTIAL = re2.compile(
             r"\bntn_[A-Za-z0-9]{20,}",  # Notion
             r"\bfigd_[A-Za-z0-9_-]{20,}",  # Figma
             r"\bATATT3[A-Za-z0-9_=-]{20,}",  # Atlassian
-            r"\bgAAAAA[A-Za-z0-9_=-]{40,}",  # Fernet, our own sealed text
+            r"\bgAAAAA[A-Za-z0-9_=-]{40,}",  # Fernet, our own encrypted values
             r"\beyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*",  # JWT
             r"(?s)-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\z)",
         )
     )
 )
-# Here the first group says what it is and stays, the rest is the secret.
+# The first group is the label, which stays; the rest is the secret.
 _LABELLED = re2.compile(
     "|".join(
         (
@@ -81,7 +80,7 @@ _LABELLED = re2.compile(
     )
 )
 
-# Whatever either of them would find, in one look.
+# Both patterns in one, for a single search.
 _SUSPECT = re2.compile(f"(?:{_CREDENTIAL.pattern})|(?:{_LABELLED.pattern})")
 
 _SCHEME = re.compile(r"(?:bearer|basic|digest)\s", re.IGNORECASE)
@@ -93,14 +92,14 @@ _ROOMY.max_mem = 64 << 20  # bytes; the default holds a few dozen secrets
 
 @dataclass(frozen=True, slots=True)
 class SearchableText:
-    """All that a JSON value says, to be searched at once; `named`: some key names a secret."""
+    """All texts of a JSON value, and whether one of its keys has a secret name."""
 
     raw: bytes
     named: bool
 
 
 def build_searchable_text(value: Any) -> SearchableText | None:
-    """Return what a JSON value says; None for one that must be walked through in any case."""
+    """Return the texts of a JSON value; None if it has to be traversed in any case."""
     texts: list[str] = []
     level, depth, named = [value], 0, False
     while level:
@@ -122,25 +121,25 @@ def build_searchable_text(value: Any) -> SearchableText | None:
         if depth >= MAX_DEPTH:
             return None
     try:
-        # Between two of them stands what is part of no secret's beginning or end.
+        # No secret begins or ends with the separator.
         return SearchableText("\n".join(texts).encode(), named)
     except UnicodeEncodeError:
         return None
 
 
 class Masker:
-    """Masks with a fixed set of known secrets; keep one where the same set is used often."""
+    """Masks with a fixed set of known secrets; reuse it for the same set."""
 
     def __init__(self, secrets: Iterable[str] = (), *, more: "Masker | None" = None) -> None:
-        """Know these secrets, and those that the masker `more` knows."""
+        """Mask these secrets and those of the masker `base`."""
         forms = {
             form
             for secret in secrets
             if len(secret) >= MIN_SECRET
             for form in _build_encoded_forms(secret)
         }
-        # The longest first, so that a secret that contains another one goes as a whole. The very
-        # long ones (keys, documents) are few and would make the pattern huge.
+        # Longest first, so that a secret that contains another one is masked as a whole. Very long
+        # ones (keys, documents) are few and would make the pattern huge.
         ordered = sorted(forms, key=len, reverse=True)
         self._long = [form for form in ordered if len(form) > LONG]
         short = [re2.escape(form) for form in ordered if len(form) <= LONG]
@@ -148,9 +147,9 @@ class Masker:
         self._more = more
 
     def text(self, text: str) -> str:
-        """Return the text with everything secret replaced."""
+        """Return the text with all secrets masked."""
         text = self._without_known(_make_searchable(text))
-        # To search is many times cheaper than to replace, and most texts hold nothing.
+        # Searching is much cheaper than replacing, and most texts have no secrets.
         if _CREDENTIAL.search(text):
             text = str(_CREDENTIAL.sub(MASK, text))
         if _LABELLED.search(text):
@@ -158,9 +157,9 @@ class Masker:
         return text
 
     def exact(self, value: Any, *, depth: int = 0) -> Any:
-        """Return a JSON value with the known secrets replaced and nothing else.
+        """Return a JSON value with only the known secrets masked.
 
-        For what others go on working with, where a text that only looks like a secret must stay.
+        For values that are processed further, where text that only looks like a secret must stay.
         """
         if isinstance(value, str):
             return self._without_known(_make_searchable(value))
@@ -173,7 +172,7 @@ class Masker:
         return [self.exact(item, depth=depth + 1) for item in value] if _is_list(value) else value
 
     def finds_known(self, words: SearchableText) -> bool:
-        """Tell whether `exact` might change what was said with these words."""
+        """Return whether `mask_known` may change the value of these texts."""
         if self._known is not None and self._known.search(words.raw):
             return True
         if any(form.encode() in words.raw for form in self._long):
@@ -181,7 +180,7 @@ class Masker:
         return self._more is not None and self._more.finds_known(words)
 
     def finds(self, words: SearchableText) -> bool:
-        """Tell whether `value` might change what was said with these words."""
+        """Return whether `mask_value` may change the value of these texts."""
         found = words.named or _SUSPECT.search(words.raw) is not None
         return found or self.finds_known(words)
 
@@ -193,7 +192,7 @@ class Masker:
         return self._more._without_known(text) if self._more else text
 
     def value(self, value: Any, *, depth: int = 0) -> Any:
-        """Return a deep copy of a JSON value with everything secret replaced."""
+        """Return a deep copy of a JSON value with all secrets masked."""
         if value is None or isinstance(value, bool | int | float):
             return value
         if depth >= MAX_DEPTH:
@@ -208,29 +207,29 @@ class Masker:
         return self.text(str(value))
 
     def _member(self, key: str, value: Any, depth: int) -> Any:
-        # What is there or not, and yes or no, may be seen: `{"configured": true}`.
+        # Booleans and empty values aren't secrets: `{"token": true}`.
         if is_secret_name(key) and not isinstance(value, bool) and value not in (None, "", {}, []):
             return MASK
         return self.value(value, depth=depth)
 
 
 class SecretMemory:
-    """Secrets that are masked wherever they come up, the latest `most` of them.
+    """The latest `max_secrets` secrets to mask.
 
-    Compiling the pattern of hundreds takes a good part of a second, so new ones are searched for
-    beside it until there are enough of them.
+    Compiling a pattern of hundreds of secrets is slow, so new ones are kept in a second pattern
+    until there are enough of them.
     """
 
     def __init__(self, most: int = REMEMBERED) -> None:
         self._lock = threading.Lock()
         self._most = most
-        self._known: dict[str, None] = {}  # the order is that of their last use
+        self._known: dict[str, None] = {}  # ordered by last use
         self._fresh: dict[str, None] = {}
         self._settled = Masker()
         self._masker: Masker | None = self._settled
 
     def add(self, secret: str) -> None:
-        """Know this secret from now on."""
+        """Add a secret."""
         with self._lock:
             if secret in self._known:
                 del self._known[secret]
@@ -244,7 +243,7 @@ class SecretMemory:
                 self._fresh.pop(forgotten, None)
 
     def masker(self) -> Masker:
-        """Return a masker that knows them."""
+        """Return a masker of the secrets."""
         if (masker := self._masker) is not None:
             return masker
         with self._lock:
@@ -256,38 +255,38 @@ class SecretMemory:
 
 _PATTERNS = Masker()
 _PLAIN_WORDS = re.compile(r"[a-z]+(?:[ ./_-][a-z]+)*|[0-9]+")
-# A path, or an address that says no more than where something is.
+# A path, or a URL without credentials and parameters.
 _PLACE = re.compile(r"(?:~|\.{1,2})?/[^+=?\s]*|[a-z]+://[a-z0-9.-]+(?::[0-9]+)?(?:/[a-z._-]*)*")
 _memory = SecretMemory()
 
 
 def mask(value: Any, *, secrets: Iterable[str] = ()) -> Any:
-    """Return a deep copy of a JSON value with known, named and recognizable secrets masked."""
+    """Return a deep copy of a JSON value with all secrets masked, including `secrets`."""
     return _build_masker(secrets).value(value)
 
 
 def mask_text(text: str, secrets: Iterable[str] = ()) -> str:
-    """Return a text with known and recognizable secrets masked."""
+    """Return a text with all secrets masked, including `secrets`."""
     return _build_masker(secrets).text(text)
 
 
 def register_secret(secret: str) -> None:
-    """Mask this secret in the logs of this process from now on (the latest 512 are known)."""
+    """Mask this secret in the logs of this process; the latest 512 are kept."""
     if _PLAIN_WORDS.fullmatch(secret) or len(secret) not in REMEMBERED_LENGTHS:
-        return  # sealed, but nothing that a reader of logs could not guess: `production`, `5432`
+        return  # encrypted, but an ordinary value such as `production` or `5432`
     _memory.add(secret)
 
 
 def is_ordinary_value(value: str) -> bool:
-    """Tell whether a sealed value is none that anybody must not see: words, a number, a place.
+    """Return whether an encrypted value is ordinary text: words, a number, a path or a URL.
 
-    Masked wherever it comes up, `production` or `/srv/data` would make results useless.
+    Masking `production` or `/srv/data` everywhere would make results useless.
     """
     return bool(_PLAIN_WORDS.fullmatch(value) or _PLACE.fullmatch(value))
 
 
 def get_process_masker() -> Masker:
-    """Return a masker that knows the secrets opened in this process."""
+    """Return a masker of the secrets decrypted in this process."""
     return _memory.masker()
 
 
@@ -301,7 +300,7 @@ def _is_list(value: Any) -> bool:
 
 
 def _make_searchable(text: str) -> str:
-    # Lone surrogates can't be searched for, nor stored.
+    # Lone surrogates can be neither searched for nor stored.
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
@@ -310,8 +309,8 @@ def _build_encoded_forms(secret: str) -> set[str]:
     plain = secret.encode("utf-8")
     forms = {secret, quote(plain, safe=""), quote(plain), quote_plus(plain)}
     forms |= {json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]}
-    # In base64 three characters stand for four, so what is before a secret shifts its letters:
-    # take for each of the three shifts the part that depends on the secret alone.
+    # Base64 encodes three bytes as four characters, so the preceding bytes shift the encoding:
+    # for each of the three shifts take the part that depends on the secret only.
     for shift in range(3):
         before, after = (shift * 8 + 5) // 6, (len(plain) + shift) * 8 // 6
         for encode in (base64.b64encode, base64.urlsafe_b64encode):
@@ -336,7 +335,7 @@ LENGTHS = range(6, 16_385)
 
 @dataclass(frozen=True, slots=True)
 class SecretsReading:
-    """When an organization's sealed rows were read, at which generation, and what was there."""
+    """When an organization's encrypted values were read, at which generation, and their marks."""
 
     generation: int
     at: float
@@ -344,7 +343,7 @@ class SecretsReading:
 
 
 class OrganizationSecrets(SecretMemory):
-    """An organization's secrets; forgotten together with the reading that they came from."""
+    """An organization's secrets, evicted together with the reading they came from."""
 
     reading: SecretsReading | None = None
 
@@ -355,7 +354,7 @@ _memories: OrderedDict[str, OrganizationSecrets] = OrderedDict()
 
 
 def get_organization_secrets(organization: str) -> OrganizationSecrets:
-    """Return what is known of an organization's secrets, empty at first."""
+    """Return the memory of an organization's secrets; create it if needed."""
     with _lock:
         memory = _memories.get(organization)
         if memory is None:
@@ -367,7 +366,7 @@ def get_organization_secrets(organization: str) -> OrganizationSecrets:
 
 
 def learn(organization: str, secret: str) -> None:
-    """Mask this secret in what is stored and shown of the organization from now on."""
+    """Mask this secret in stored and shown data of the organization."""
     parts = {secret}
     if scheme := _CREDENTIALS.fullmatch(secret):
         parts.add(scheme[1])

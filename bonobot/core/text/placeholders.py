@@ -1,8 +1,8 @@
-"""${NAME}: find, describe, fill.
+"""Find and fill `${NAME}` placeholders.
 
-What people paste refers to their own machine's environment, so here every reference is a parameter
-to fill, and nothing is taken from Bonobot's environment: the CLI hands over its caller's values.
-The forms: `${NAME}`, `${NAME:-default}`, `${env:NAME}` and `${input:id}` of VS Code and Cursor.
+Pasted configurations refer to the environment of their author's machine, so every placeholder is a
+parameter to fill; Bonobot's own environment is never used, and the CLI passes its caller's values.
+Forms: `${NAME}`, `${NAME:-default}`, `${env:NAME}`, and `${input:id}` of VS Code and Cursor.
 """
 
 import re
@@ -13,13 +13,13 @@ _REFERENCE = re.compile(
     r"\$\{(?:(?P<kind>env|input):)?(?P<name>[A-Za-z_][A-Za-z0-9_.-]*)(?::-(?P<default>[^}]*))?\}"
 )
 _UNKNOWN = re.compile(r"\$\{[^}]*\}?")
-# Bonobot's own settings hold its keys and databases: no configuration gets at them.
+# Bonobot's own settings contain keys and database passwords: no configuration may read them.
 _NEVER = re.compile(r"(?i)BONOBOT_.*|DATABASE_URL|REDIS_URL|DJANGO_.*|FIELD_ENCRYPTION_KEY")
 
 
 @dataclass(frozen=True, slots=True)
 class Placeholder:
-    """One `${…}` in a text: what it names, and the default that it brings along, if any."""
+    """One `${…}` in a text: its name and its default, if any."""
 
     text: str
     name: str
@@ -28,22 +28,22 @@ class Placeholder:
 
 
 def list_placeholders(text: str) -> Iterator[Placeholder]:
-    """Yield the references in a text, in order."""
+    """Yield the placeholders in a text, in order."""
     for match in _REFERENCE.finditer(text):
         name = match["name"]
         yield Placeholder(match.group(), name, match["default"], _NEVER.fullmatch(name) is not None)
 
 
 def find_unreadable_placeholder(text: str) -> str:
-    """Return the first `${…}` that is no reference, such as `${command:x}`, or ""."""
+    """Return the first `${…}` of an unknown form, such as `${command:x}`, or ""."""
     match = _UNKNOWN.search(_REFERENCE.sub("", text))
     return match.group() if match else ""
 
 
 def fill(text: str, values: Mapping[str, str]) -> tuple[str, tuple[Placeholder, ...]]:
-    """Return the text with every known reference filled once, and those that are still open.
+    """Return the text with placeholders filled, and the placeholders without a value.
 
-    A value stands as it is: a `${…}` inside it is text. An empty value counts as none given.
+    Values aren't expanded again. An empty value counts as missing.
     """
     missing: list[Placeholder] = []
 

@@ -1,9 +1,9 @@
-"""Names that say that what they hold is a secret."""
+"""Recognize names of secrets."""
 
 import re
 from functools import lru_cache
 
-LONGEST_NAME = 64  # of those whose judgement is kept
+LONGEST_NAME = 64  # longer names aren't cached
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 _SECRET_WORDS = frozenset(
     {
@@ -37,11 +37,11 @@ _KEY_KINDS = frozenset(
         "signing",
     }
 )
-# Tokens that count, or that mark a place in a list or a conversation.
+# Words that mark a token as a count or a position, not a secret.
 _HARMLESS_TOKENS = frozenset(
     {"cancel", "continuation", "cursor", "max", "next", "page", "progress", "sync", "total"}
 )
-# Names that tell about a secret without holding it: `authorization_endpoint`, `password_policy`.
+# Last words of names that describe a secret: `authorization_endpoint`, `password_policy`.
 _ABOUT = frozenset(
     {
         "count",
@@ -67,7 +67,7 @@ _ABOUT = frozenset(
 
 
 def is_secret_name(key: str) -> bool:
-    """Tell whether a key's name says that its value is a secret."""
+    """Return whether a key's name suggests that its value is a secret."""
     return _is_secret_name_cached(key) if len(key) <= LONGEST_NAME else _has_secret_words(key)
 
 

@@ -1,6 +1,6 @@
-"""JSON and differences as coloured HTML.
+"""Render JSON and diffs as colored HTML.
 
-The result is made of our own tags around escaped pieces, so it may be put into a page as it is.
+The result consists of our own tags around escaped text, so it is safe to insert into a page.
 """
 
 import difflib
@@ -13,7 +13,7 @@ from django.utils.safestring import SafeString, mark_safe
 
 from bonobot.core.text.untrusted_text import make_visible
 
-# Longer values are cut on the screen; the audit's and the session's rows keep the whole.
+# Longer values are truncated on screens; the database keeps them in full.
 LONGEST_SHOWN = 64 * 1024
 LINES_COMPARED = 4_000
 
@@ -27,13 +27,13 @@ _TOKENS = re.compile(
 
 
 def format_json(value: Any) -> str:
-    """Return a JSON value as indented text, hidden characters visible, within bounds."""
+    """Return a JSON value as indented, truncated text with hidden characters made visible."""
     text = json.dumps(value, indent=2, ensure_ascii=False, default=str)
     return make_visible(text, LONGEST_SHOWN)
 
 
 def highlight_json(value: Any) -> SafeString:
-    """Return a JSON value as indented, coloured HTML."""
+    """Return a JSON value as indented, colored HTML."""
     text = format_json(value)
     pieces: list[str] = []
     end = 0
@@ -48,13 +48,13 @@ def highlight_json(value: Any) -> SafeString:
 
 
 def render_sentence(text: str, limit: int | None = None) -> SafeString:
-    """Return a sentence of ours, which may quote strangers, with its `names` set as code."""
+    """Return a message, which may quote untrusted text, with `names` rendered as code."""
     safe = escape(make_visible(text, limit))
     return mark_safe(_QUOTED.sub(r"<code>\1</code>", safe))  # noqa: S308 - escaped before
 
 
 def diff_json(before: Any, after: Any) -> list[tuple[str, str]]:
-    """Return the lines of `after` against `before`: (`added`, `removed` or `same`, text)."""
+    """Return the diff of two values as lines of (`added`, `removed` or `same`, text)."""
     old, new = (format_json(value).splitlines()[:LINES_COMPARED] for value in (before, after))
     kinds = {"+": "added", "-": "removed", " ": "same"}
     lines = difflib.unified_diff(old, new, lineterm="", n=3)

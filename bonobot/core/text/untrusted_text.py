@@ -1,8 +1,8 @@
-"""Strangers' text made visible and storable; JSON paths through untrusted keys.
+"""Make untrusted text visible and storable; JSON paths through untrusted keys.
 
-Characters that can't be seen (control, zero-width, fillers), that reorder what is seen (bidi) or
-that carry hidden text (tags, variation selectors) are written as `⟨U+200B⟩`. Line feeds and tabs
-stay, and so do the joiners inside an emoji: they show as what they are.
+Characters that are invisible (control, zero-width, fillers), reorder text (bidi) or carry hidden
+text (tags, variation selectors) are written as `⟨U+200B⟩`. Line feeds, tabs and the joiners inside
+an emoji stay.
 """
 
 import re
@@ -12,14 +12,14 @@ from math import isfinite
 from typing import Any
 
 HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
-# Letters and marks by their category, blanks by their look.
+# Letters and marks by category that look blank.
 BLANKS = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
 SELECTORS = (range(0x180B, 0x1810), range(0xFE00, 0xFE10), range(0xE0100, 0xE01F0))
 PLAIN = frozenset("\n\t")
 JOINERS = frozenset("\u200d\ufe0f")
-# What a terminal would obey instead of showing it.
+# Sequences that a terminal interprets instead of showing.
 TERMINAL = (
-    r"\x1b\[[0-?]*[ -/]*[@-~]?"  # CSI: colours, cursor, erase
+    r"\x1b\[[0-?]*[ -/]*[@-~]?"  # CSI: colors, cursor, erase
     r"|\x1b[\]PX^_][^\x07\x1b\r\n]*(?:\x07|\x1b\\)"  # OSC, DCS …: title, link, clipboard
     r"|\x1b[ -/]*[0-~]?"
 )
@@ -35,7 +35,7 @@ _EMOJI = re.compile(f"({_STYLED}(?:\u200d{_STYLED})*)")
 
 
 class _VisibleCharacterTable(dict[int, str]):
-    """A translation table that decides on each character when it meets it."""
+    """A translation table that maps characters on demand."""
 
     def __missing__(self, code: int) -> str:
         character = chr(code)
@@ -46,7 +46,7 @@ _SHOWN = _VisibleCharacterTable()
 
 
 def is_hidden(character: str) -> bool:
-    """Tell whether a reader would not see the character, or would see others moved by it."""
+    """Return whether a character is invisible or reorders others."""
     if character in PLAIN:
         return False
     code = ord(character)
@@ -58,12 +58,12 @@ def is_hidden(character: str) -> bool:
 
 
 def make_visible(text: str, limit: int | None = None) -> str:
-    """Return the text with everything hidden made visible, cut after `limit` characters."""
+    """Return the text with hidden characters made visible, truncated to `limit` characters."""
     shown, more = (text, "") if limit is None or len(text) <= limit else (text[:limit], "…")
     if shown.isascii() and shown.isprintable():
         return shown + more
     pieces = _EMOJI.split(shown.replace("\r\n", "\n"))
-    # Every second piece is an emoji; the emoji pattern has one group, so `split` returns it.
+    # Every second piece is an emoji, because `split` also returns the pattern's group.
     for index, piece in enumerate(pieces):
         if index % 2 == 0 or not _is_picture(piece):
             pieces[index] = piece.translate(_SHOWN)
@@ -71,19 +71,19 @@ def make_visible(text: str, limit: int | None = None) -> str:
 
 
 def strip_terminal_sequences(text: str) -> str:
-    """Return the text without terminal sequences: colours, cursor moves, titles, links."""
+    """Return the text without terminal sequences: colors, cursor moves, titles, links."""
     return _TERMINAL.sub("", text)
 
 
 def _is_picture(emoji: str) -> bool:
-    # The ranges have gaps, which show as nothing or as a box.
+    # The ranges contain unassigned characters, which show as nothing or as a box.
     return not any(is_hidden(character) for character in emoji if character not in JOINERS)
 
 
 def make_storable(value: Any) -> Any:
-    """Return JSON-like `value` with what no database stores replaced.
+    """Return a JSON-like value that a database can store.
 
-    That is NUL, lone surrogates, and numbers that JSON has no word for, which become texts.
+    Replaces NUL and lone surrogates; NaN and infinity become text.
     """
     if isinstance(value, str):
         return _UNSTORABLE.sub("\ufffd", value)
@@ -101,7 +101,7 @@ _LONGEST_KEY = 64
 
 
 def format_path_step(key: str | int) -> str:
-    """Return one step of a path; what hides in a key is shown, what is long is cut."""
+    """Return one step of a path; hidden characters are made visible, long keys truncated."""
     if isinstance(key, int):
         return f"[{key}]"
     if len(key) <= _LONGEST_KEY and _PLAIN_KEY.fullmatch(key):

@@ -1,8 +1,7 @@
-"""Bounded YAML 1.2 to the same nodes.
+"""A bounded YAML 1.2 parser that returns the nodes of `json_reader`.
 
-Built from the parser's events, so nothing is ever constructed: no tags, and `no` or `on` stay the
-texts that their writer meant. Aliases (a few lines of them make gigabytes) are read only where the
-caller gives them a bound.
+It uses the parser's events and constructs no objects: no tags, and `no` or `on` stay text. Aliases
+(a few lines can expand to gigabytes) are read only if the caller sets a budget.
 """
 
 import re
@@ -28,20 +27,20 @@ _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]{1,3
 _WORDS = {"true": True, "false": False, "null": None, "~": None, "": None}
 _TEXT_TAG = "tag:yaml.org,2002:str"
 MERGE = "<<"
-WEIGHED = 64  # characters of a text that count as one value
+WEIGHED = 64  # characters of text that count as one value
 
 
 def is_yaml(text: str) -> bool:
-    """Tell whether a text is written as YAML; what begins like JSON is read as JSON."""
+    """Return whether a text is YAML; false if it begins like JSON."""
     blank = _BLANK.match(text)
     at = blank.end() if blank else 0
     return _BEGINS_YAML.match(text, at) is not None
 
 
 def read_yaml(text: str) -> ParsedDocument:
-    """Return the one document of a text.
+    """Parse a text with one document.
 
-    Raises `Invalid`: `broken_yaml`, `too_large`, `too_deep`, `unsupported_yaml`.
+    Raises `InvalidInput`: `broken_yaml`, `too_large`, `too_deep`, `unsupported_yaml`.
     """
     documents = read_documents(text)
     if len(documents) != 1:
@@ -63,10 +62,10 @@ def read_documents(
     loader: Any = yaml.SafeLoader,
     aliased: int = 0,
 ) -> tuple[SourceNode, ...]:
-    """Return every document of a text; raises `Invalid` as `read_yaml` does.
+    """Parse every document of a text; raises `InvalidInput` like `read_yaml`.
 
-    `longest` is in bytes; `loader` is whose parser reads. `aliased` is how much aliases may add to
-    the text, in values of at most 64 characters; 0 refuses them, and with them merge keys (`<<`).
+    `loader` provides the parser. `alias_budget` is how much aliases may add, in values of at most
+    64 characters; 0 refuses aliases and merge keys (`<<`).
     """
     if len(text.encode("utf-8", "surrogatepass")) > longest:
         raise InvalidInput(
@@ -81,14 +80,14 @@ def read_documents(
     except yaml.MarkedYAMLError as error:
         raise _build_syntax_error(error.problem_mark, error.problem or "it can't be read") from None
     except yaml.YAMLError:
-        # A character that no YAML may hold; the library's own words would quote the text.
+        # A character that YAML doesn't allow; the library's own message would quote the text.
         raise _build_syntax_error(None, "it holds a character that YAML doesn't allow") from None
     return tuple(building.documents)
 
 
 @dataclass(slots=True)
 class _OpenCollection:
-    """A mapping or sequence that isn't closed yet, and the key whose value comes next."""
+    """A mapping or sequence that isn't closed yet, and the key of the next value."""
 
     line: int
     is_mapping: bool
@@ -105,18 +104,18 @@ class _OpenCollection:
         return SourceNode([], self.line, items=tuple(self.items))
 
     def merge(self, node: SourceNode, line: int) -> None:
-        """Put the members of `node` (of several: the first before the others) behind our own."""
+        """Merge the fields of a mapping or of several; own and earlier ones take precedence."""
         several = node.items if isinstance(node.value, list) else (node,)
         for one in several:
             if not isinstance(one.value, dict):
                 raise _build_unsupported_error(line, "a merge key (`<<`) with what is no mapping")
-            # Of members that come twice the last counts.
+            # The last of duplicate fields wins, so inherited ones go first.
             self.members[:0] = one.members
 
 
 @dataclass(frozen=True, slots=True)
 class _AnchorTarget:
-    """A value that aliases name, how much it is, and how deep."""
+    """The value of an anchor with its weight and depth."""
 
     node: SourceNode
     weight: int
@@ -124,7 +123,7 @@ class _AnchorTarget:
 
 
 class _NodeBuilder:
-    """The nodes under construction."""
+    """Builds nodes from parser events."""
 
     def __init__(self, aliased: int) -> None:
         self.documents: list[SourceNode] = []
@@ -165,7 +164,7 @@ class _NodeBuilder:
         self._open.append(_OpenCollection(line, mapping, anchor=event.anchor or ""))
 
     def _alias(self, name: str, line: int) -> None:
-        """Put a value where an alias stands; what is not complete yet can't be named."""
+        """Add the value of an alias; its anchor must be complete."""
         found = self._anchored.get(name)
         if found is None or self._waits_for_key():
             raise _build_unsupported_error(line, "an alias (`*`) of nothing that stands before it")
@@ -219,12 +218,12 @@ class _NodeBuilder:
 
 
 def can_omit_quotes(text: str) -> bool:
-    """Tell whether a text without quotes would be read as a text again."""
+    """Return whether an unquoted text is parsed as text."""
     return isinstance(_parse_scalar(text), str)
 
 
 def _parse_scalar(text: str) -> Any:
-    """Return a plain scalar by YAML 1.2's core rules; dates and `yes` stay texts."""
+    """Parse a plain scalar by YAML 1.2's core schema; dates and `yes` stay text."""
     lowered = text.lower()
     if lowered in _WORDS and text in (lowered, lowered.upper(), lowered.capitalize()):
         return _WORDS[lowered]
@@ -235,7 +234,7 @@ def _parse_scalar(text: str) -> Any:
 
 def _build_syntax_error(mark: Any, why: str) -> InvalidInput:
     where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-    # The library quotes single characters at most; longer words are its own grammar's.
+    # The library's message quotes at most single characters of the text.
     return InvalidInput(
         format_message("The text is not valid YAML: {why}{where}.", why=why, where=where),
         code="broken_yaml",

@@ -1,1 +1,1 @@
-"""The usage page."""
+"""Admin pages of the ledger."""

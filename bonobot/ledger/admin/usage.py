@@ -1,4 +1,4 @@
-"""Usage and cost page."""
+"""The page with usage and cost."""
 
 from datetime import datetime, timedelta
 from typing import Any
@@ -19,14 +19,14 @@ from bonobot.ledger.api.usage import as_file
 from bonobot.ledger.usage import query_rollups
 from bonobot.ledger.usage.report import TITLES, UsageQuery, UsageReport, UsageReportEntry
 
-SHOWN = 200  # lines; a table of all has its own way, and takes several times as long
+SHOWN = 200  # lines; only exports and reports by day have more
 DAYS = ((1, _("today")), (7, _("7 days")), (30, _("30 days")), (90, _("90 days")))
 FILTERS = {"agent": "agent_id", "server": "server_id"}
 INPUT = {"class": "bb-input"}
 
 
 class UsageForm(forms.Form):
-    """What a report is asked for."""
+    """The parameters of a report."""
 
     by = forms.ChoiceField(
         label=_("By"),
@@ -54,7 +54,7 @@ class UsageForm(forms.Form):
     )
 
     def asked(self) -> UsageQuery:
-        """Return it; days are those of the current time zone, the last one whole."""
+        """Return the query; days are in the current time zone, and `until` is inclusive."""
         said = {name: value for name, value in self.cleaned_data.items() if value}
         if since := said.pop("since", None):
             said["since"] = _to_midnight(since)
@@ -64,7 +64,7 @@ class UsageForm(forms.Form):
 
 
 def show_usage(request: HttpRequest) -> HttpResponseBase:
-    """Show a report, or send it as a file."""
+    """Show a report, or return it as a CSV file."""
     principal = resolve_principal(request)
     form = UsageForm(request.GET or None)
     report, as_csv = None, "csv" in request.GET
@@ -105,7 +105,7 @@ def _build_rows(report: UsageReport) -> list[dict[str, Any]]:
 
 
 def _build_audit_url(report: UsageReport, entry: UsageReportEntry) -> str:
-    """Return the audit's list of what a line counts; blank where it is another organization's."""
+    """Return the URL of the audit list of a line's calls; blank for other organizations."""
     by = report.asked.by
     asked: dict[str, Any] = {"kind": "model" if by == "model" else "call"}
     since, until = report.since, report.until

@@ -1,1 +1,1 @@
-"""REST of the audit log and of usage."""
+"""REST API of the audit log and usage."""

@@ -1,4 +1,4 @@
-"""Audit log: list, entry, download."""
+"""REST API of the audit log: list, detail and export."""
 
 import json
 from collections.abc import AsyncIterator, Mapping
@@ -33,7 +33,7 @@ from bonobot.ledger.types import EVENT_TYPES
 
 
 def download(rows: QuerySet[AuditRow], form: Form) -> StreamingHttpResponse:
-    """Answer with a file of these rows; one page at a time is in memory."""
+    """Return a response that streams these rows as a file, page by page."""
     response = StreamingHttpResponse(_read(rows, form), content_type=MEDIA[form])
     name = f"audit-{timezone.now():%Y-%m-%d}.{form}"
     response["Content-Disposition"] = f'attachment; filename="{name}"'
@@ -53,16 +53,16 @@ async def _read(rows: QuerySet[AuditRow], form: Form) -> AsyncIterator[str]:
 
 
 class SearchCursorPagination(StableCursorPagination):
-    """Pages of what may have to be found by reading rows: such a page stops before it is full.
+    """Pagination of searches that may scan rows: such a page may end before it is full.
 
-    Its view has `search` (a `Search`), and sorts by the time of rows.
+    Its view needs a `search` (an `AuditSearch`) and must sort by the rows' time.
     """
 
     nothing_more: ClassVar[dict[str, None]] = {"next": None, "looked_to": None}
     looked_to: datetime | None = None
 
     def bounded(self, queryset: Any, request: Any, view: Any) -> Any:
-        """Return the rows up to where this page looks."""
+        """Return the rows up to where this page's scan stops."""
         search: AuditSearch = view.search
         if not search.asked.needs_reading:
             return queryset
@@ -78,7 +78,7 @@ class SearchCursorPagination(StableCursorPagination):
             )
         cursor = self.decode_cursor(request)
         if cursor is not None and cursor.reverse:
-            raise NotFound  # none of ours goes back
+            raise NotFound  # we never create reverse cursors
         back = by.startswith("-")
         place: Any = cursor.position if cursor else None  # text, whatever its stub says
         self.looked_to = search.looks_to(place, back=back)
@@ -87,7 +87,7 @@ class SearchCursorPagination(StableCursorPagination):
         return queryset.filter(**{f"opened_at__{'gte' if back else 'lte'}": self.looked_to})
 
     def get_next_link(self) -> str | None:
-        """Return the next page's address: more of what was looked at, else what lies behind."""
+        """Return the next page's URL: more of the scanned rows, or the rows after them."""
         link = super().get_next_link()
         if link is None and self.looked_to is not None:
             place: Any = str(self.looked_to)
@@ -95,13 +95,13 @@ class SearchCursorPagination(StableCursorPagination):
         return link
 
     def get_paginated_response(self, data: Any) -> Response:
-        """Return the page and up to when it looked."""
+        """Return the page with the time up to which it scanned."""
         answer = super().get_paginated_response(data)
         answer.data["looked_to"] = self.looked_to
         return answer
 
     def get_paginated_response_schema(self, schema: dict[str, Any]) -> dict[str, Any]:
-        """Describe the same for OpenAPI."""
+        """Return the OpenAPI schema of a page."""
         page = super().get_paginated_response_schema(schema)
         page["required"].append("looked_to")
         page["properties"]["looked_to"] = {
@@ -115,7 +115,7 @@ class SearchCursorPagination(StableCursorPagination):
 
 
 class AuditFilter(StrictFilterSet):
-    """What audit rows are looked for by; names stand in where no id is at hand."""
+    """Filters of audit rows; agents, servers and actors by id or name."""
 
     agent = django_filters.CharFilter(method="by_agent", label="Id or name of the agent")
     server = django_filters.CharFilter(method="by_server", label="Id or name of the server")
@@ -140,7 +140,7 @@ class AuditFilter(StrictFilterSet):
     until = django_filters.IsoDateTimeFilter(field_name="opened_at", lookup_expr="lt")
 
     def search(self, organization_id: UUID) -> AuditSearch:
-        """Return how far this looks; call it once the filters are found valid."""
+        """Return the search for these filters, which must be valid."""
         given = {name: value for name, value in self.form.cleaned_data.items() if value}
         since, until, _form = (given.pop(name, None) for name in ("since", "until", "form"))
         found = {column: given.pop(name) for name, column in self._columns(given)}
@@ -149,7 +149,7 @@ class AuditFilter(StrictFilterSet):
 
     @staticmethod
     def _columns(given: Mapping[str, Any]) -> list[tuple[str, str]]:
-        """Return the filters that are one column of an index, with that column."""
+        """Return the (filter, column) pairs of filters on an indexed column."""
         plain = [("session", "session_id"), ("code", "code"), ("outcome", "outcome")]
         ids = [
             (name, f"{name}_id") for name in ("agent", "server") if _parse_uuid(given.get(name, ""))
@@ -157,23 +157,23 @@ class AuditFilter(StrictFilterSet):
         return [(name, column) for name, column in (*plain, *ids) if name in given]
 
     def by_words(self, rows: AuditQuerySet, name: str, value: str) -> AuditQuerySet:
-        """Keep what has all the words."""
+        """Filter rows that contain all words."""
         return rows.filter(build_text_filter(value))
 
     def by_agent(self, rows: AuditQuerySet, name: str, value: str) -> AuditQuerySet:
-        """Keep what an agent did."""
+        """Filter rows by agent."""
         return rows.filter(_match_id_or_name("agent", value))
 
     def by_server(self, rows: AuditQuerySet, name: str, value: str) -> AuditQuerySet:
-        """Keep what was done with a server."""
+        """Filter rows by server."""
         return rows.filter(_match_id_or_name("server", value))
 
     def by_tool(self, rows: AuditQuerySet, name: str, value: str) -> AuditQuerySet:
-        """Keep what was done with a tool."""
+        """Filter rows by tool."""
         return rows.filter(Q(tool_name=value) | Q(resource_id=value))
 
     def by_actor(self, rows: AuditQuerySet, name: str, value: str) -> AuditQuerySet:
-        """Keep what somebody did."""
+        """Filter rows by actor."""
         return rows.filter(Q(actor_id=value) | Q(actor_label=value))
 
 
@@ -225,7 +225,7 @@ class AuditEntryDetailSerializer(AuditEntrySerializer):
 
     @extend_schema_field({"type": "object", "additionalProperties": True})
     def get_details(self, row: AuditRow) -> dict[str, Any]:
-        """Return the details of the request, and over them those of the outcome."""
+        """Return the details of the request, updated with those of the outcome."""
         sealed = [json.loads(text) for text in (row.opened, row.closed) if text]
         found: dict[str, Any] = {}
         for facts in sealed:
@@ -251,21 +251,21 @@ class AuditListView(ResourceView):
 
     @property
     def search(self) -> AuditSearch:
-        """How far the list looks for what is asked; the filters were read before."""
+        """The search for this request's filters, which are already validated."""
         filters = AuditFilter(self.request.query_params, queryset=AuditRow.objects.none())
         filters.is_valid()
         return filters.search(self.organization_id)
 
 
 class AuditExportFilter(AuditFilter):
-    """What is exported: the same choice as of the list, and the form of the file."""
+    """Filters of an export: those of the list, and the file format."""
 
     form = django_filters.ChoiceFilter(
         choices=[(form, form) for form in MEDIA], method="in_form", label="jsonl (default) or csv"
     )
 
     def in_form(self, rows: AuditQuerySet, name: str, value: str) -> AuditQuerySet:
-        """Keep all: the form changes how rows are written, not which."""
+        """Return all rows: the format doesn't filter."""
         return rows
 
 

@@ -1,4 +1,4 @@
-"""Usage and cost."""
+"""REST API of usage and cost."""
 
 from datetime import datetime
 from typing import Any
@@ -23,7 +23,7 @@ from bonobot.ledger.usage.report import GROUPS, UsageQuery, UsageReport
 
 
 class UsageFilter(StrictFilterSet):
-    """What a report is about."""
+    """The parameters of a report."""
 
     by = django_filters.ChoiceFilter(
         choices=[(name, name) for name in GROUPS], method="keep", label="What a line is of (agent)"
@@ -36,11 +36,11 @@ class UsageFilter(StrictFilterSet):
     model = django_filters.CharFilter(method="keep", label="The model's name")
 
     def keep(self, rows: Any, name: str, value: str) -> Any:
-        """Keep all: the report itself looks at what was asked."""
+        """Return all rows: the report applies the parameters."""
         return rows
 
     def keep_time(self, rows: Any, name: str, value: datetime) -> Any:
-        """Keep all: the report itself looks at what was asked."""
+        """Return all rows: the report applies the parameters."""
         return rows
 
 
@@ -100,7 +100,7 @@ class UsageView(ResourceView):
         return Response(UsageReportSerializer(self.report().as_dict()).data)
 
     def report(self) -> UsageReport:
-        """Return what the query asks for."""
+        """Return the requested report."""
         self.check_parameters()
         found = UsageFilter(self.request.query_params, queryset=self.queryset)
         if not found.is_valid():
@@ -119,7 +119,7 @@ class UsageExportView(UsageView):
 
 
 def as_file(report: UsageReport) -> HttpResponse:
-    """Answer a report as a CSV file."""
+    """Return a response with the report as a CSV file."""
     response = HttpResponse(report.as_csv(), content_type=MEDIA["csv"])
     name = f"usage-by-{report.asked.by}-{timezone.now():%Y-%m-%d}.csv"
     response["Content-Disposition"] = f'attachment; filename="{name}"'

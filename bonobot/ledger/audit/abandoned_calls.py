@@ -1,8 +1,7 @@
-"""Close calls of dead processes as unknown.
+"""Close the calls of crashed processes as unknown.
 
-Whether such a call happened is unknown, so it is closed as `unknown` and settled at the amounts
-that it had reserved: a budget errs on the side of having been spent, and nothing stays set aside
-for ever. Those of sessions are closed by whoever takes the session over, usually long before.
+Whether such a call happened is unknown, so it is closed as `unknown` and settled at its reserved
+amounts. Calls of sessions are usually closed earlier, by the process that takes the session over.
 """
 
 from datetime import datetime
@@ -22,21 +21,21 @@ AT_ONCE = 500
 def settle_abandoned(*, opened_before: datetime) -> int:
     """Close the calls that were opened before a time and never settled; return how many.
 
-    Choose a time that no call outlives: a call that is settled later keeps `unknown`.
+    Choose a time that no call outlives: a call that ends later stays `unknown`.
     """
     return _settle(_query_running_calls().filter(opened_at__lt=opened_before))
 
 
 def settle_session(session_id: UUID) -> int:
-    """Close what a session's dead holder opened; return how much that was.
+    """Close the open calls of a session's crashed process; return how many.
 
-    For its new holder, who has opened nothing yet.
+    The session's new process calls this before it makes any call.
     """
     return _settle(_query_running_calls().filter(session_id=session_id))
 
 
 def _query_running_calls() -> QuerySet[AuditRow]:
-    # By way of the heads, so that the index by organization and outcome serves all of them.
+    # Filter by organizations, so that the index on organization and outcome is used.
     heads = Head.objects.values("organization_id")
     return AuditRow.objects.running().filter(organization_id__in=heads)
 

@@ -1,9 +1,8 @@
-"""Record administrative changes in their transaction.
+"""Record administrative changes in the transaction that makes them.
 
-The row is the last statement of the caller's own transaction, on the caller's own connection, so a
-change and its record are kept or lost together, and the lock of the organization's chain is held
-only for that moment. A governed change raises the policy generation: the very next admission of a
-call sees it, on every host.
+The audit entry is the last statement of the caller's transaction, so a change and its entry are
+committed together, and the organization's chain is locked only briefly. A governed change
+increments the policy generation, so the next admission on every host sees it.
 """
 
 import threading
@@ -27,7 +26,7 @@ from bonobot.ledger.writer.sql import LedgerDatabase
 
 @dataclass(frozen=True, slots=True)
 class ChangeEvent:
-    """What kind of event is recorded, and how it came out."""
+    """The type and outcome of a recorded event."""
 
     type: str
     outcome: Outcome = "ok"
@@ -41,7 +40,7 @@ CHANGE = ChangeEvent("change")
 
 @dataclass(slots=True, kw_only=True)
 class AdminChange:
-    """A change in progress: until it ends, what is recorded of it can still be completed."""
+    """A change in progress; its entry can be completed until the block ends."""
 
     organization_id: UUID
     actor: Actor
@@ -57,14 +56,14 @@ class AdminChange:
 
 @dataclass(slots=True)
 class _PendingChanges:
-    """What the outermost change of a thread writes at its end."""
+    """The entries and generations that a thread's outermost change writes at its end."""
 
     done: list[tuple[AdminChange, datetime]] = field(default_factory=list)
     bumped: set[UUID] = field(default_factory=set)
 
 
 class _ThreadState(threading.local):
-    # Connections belong to threads, and so does what waits to be written on them.
+    # Connections belong to threads, and so do their pending changes.
     pending: _PendingChanges | None = None
 
 
@@ -86,8 +85,8 @@ def record_change(
 ) -> Iterator[AdminChange]:
     """Make a change and record it in one transaction; nothing is recorded if the block raises.
 
-    The yielded `Change` may be completed in the block, as may the mapping given as `details`. A
-    change within a change is a row of its own; all are written when the outermost one ends.
+    The block may still complete the yielded `AdminChange` and the mapping passed as `details`.
+    Nested changes have entries of their own; all are written when the outermost one ends.
     """
     one = AdminChange(
         organization_id=organization_id,
@@ -116,7 +115,7 @@ def record(
     governed: bool = True,
     event: ChangeEvent = CHANGE,
 ) -> UUID:
-    """Record a change that the caller's transaction has just made, as its last statement."""
+    """Record a change that the caller's transaction has just made."""
     with record_change(
         organization_id=organization_id,
         actor=actor,
@@ -134,19 +133,18 @@ def record(
 
 @contextmanager
 def record_changes_at_end() -> Iterator[None]:
-    """Make changes in one transaction and write what is recorded of them at its end.
+    """Make several changes in one transaction and write their audit entries at its end.
 
-    Else the organization's chain stays locked from the first of them on, and whoever has locked
-    what is written later waits for it.
+    Otherwise the chain stays locked from the first change on, and other writers wait for it.
     """
     with _record_in_transaction(None):
         yield
 
 
 def increment_generation(organization_id: UUID) -> None:
-    """Raise the organization's policy generation in the caller's transaction.
+    """Increment the organization's policy generation in the caller's transaction.
 
-    Within a change it is done when the outermost one ends, once for all its writes.
+    Within a recorded change, this happens once, when the outermost one ends.
     """
     pending = _thread.pending
     if pending is None:

@@ -17,13 +17,13 @@ SEALED = ("id", "seq", "digest", "opened", "closed_seq", "closed_digest", "close
 
 
 class _IdText(Func):
-    """An id as the sealed text writes it."""
+    """An id in the format of sealed texts."""
 
     output_field = TextField()
     template = "%(expressions)s::text"
 
     def as_sqlite(self, compiler: Any, connection: Any, **more: Any) -> Any:
-        """Return the SQL for SQLite, which has the digits alone."""
+        """Return the SQL for SQLite, which stores ids without hyphens."""
         ends = ((1, 8), (9, 4), (13, 4), (17, 4), (21, -1))
         parts = [f"SUBSTR(%(expressions)s, {first}, {count})" for first, count in ends[:-1]]
         parts.append("SUBSTR(%(expressions)s, 21)")
@@ -31,10 +31,10 @@ class _IdText(Func):
 
 
 class _TimeText(Func):
-    """A time as the sealed text writes it, and anything else in a way that never looks like it."""
+    """A time in the format of sealed texts; other values get a different format."""
 
     output_field = TextField()
-    # Without the bounds a year before Christ would look like one after, and infinity like nothing.
+    # Without the bounds, a BC year would look like an AD one, and infinity like an empty text.
     template = (
         "CASE WHEN %(expressions)s BETWEEN '0001-01-01 00:00:00Z' AND '9999-12-31 23:59:59.999999Z'"
         " THEN TO_CHAR(%(expressions)s AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"')"
@@ -42,7 +42,7 @@ class _TimeText(Func):
     )
 
     def as_sqlite(self, compiler: Any, connection: Any, **more: Any) -> Any:
-        """Return the SQL for SQLite, which has a text, without microseconds if there are none."""
+        """Return the SQL for SQLite, which stores text, without microseconds if they are zero."""
         template = (
             "REPLACE(%(expressions)s, ' ', 'T')"
             " || CASE LENGTH(%(expressions)s) WHEN 19 THEN '.000000Z' ELSE 'Z' END"
@@ -52,7 +52,7 @@ class _TimeText(Func):
 
 _WRITTEN = {"uuid": _IdText, "time": _TimeText}
 _KINDS = {column.name: column.kind for column in entry_encoding.COLUMNS}
-# In one query, and as texts: values that Python would make of them cost more than all checks.
+# Read as text in one query: converting to Python values would cost more than all checks.
 _VALUES = [
     _WRITTEN[_KINDS[name]](F(name)) if _KINDS.get(name) in _WRITTEN else F(name)
     for name in (*SEALED, *entry_encoding.NAMES)
@@ -60,7 +60,7 @@ _VALUES = [
 
 
 def load_tip(organization_id: UUID) -> ChainTip:
-    """Return where an organization's chain ends now."""
+    """Return the current end of an organization's chain."""
     head = Head.objects.filter(pk=organization_id).first()
     return ChainTip(head.seq, head.digest, head.generation) if head else ChainTip()
 
@@ -68,7 +68,7 @@ def load_tip(organization_id: UUID) -> ChainTip:
 def load_rows_from(
     organization_id: UUID, first: int, *, up_to: int, most: int
 ) -> Iterator[StoredEntry]:
-    """Yield so many rows from a place on, at another at most, in their order."""
+    """Yield at most `max_rows` rows from one position up to another, in order."""
     rows = AuditRow.objects.filter(organization_id=organization_id, seq__lte=up_to).order_by("seq")
     while most > 0:
         page = read(rows.filter(seq__gte=first)[: min(PAGE, most)])
@@ -79,14 +79,14 @@ def load_rows_from(
 
 
 def load_rows_at(organization_id: UUID, places: Sequence[int]) -> Iterator[StoredEntry]:
-    """Yield the rows at these places, as far as they are there."""
+    """Yield the existing rows at these positions."""
     rows = AuditRow.objects.filter(organization_id=organization_id).order_by("seq")
     for first in range(0, len(places), PAGE):
         yield from read(rows.filter(seq__in=places[first : first + PAGE]))
 
 
 def read(rows: QuerySet[AuditRow]) -> list[StoredEntry]:
-    """Return rows as the database has them."""
+    """Return the stored entries of these rows."""
     count = len(SEALED)
     found = rows.values_list(*_VALUES)
     return [StoredEntry._make((*values[:count], values[count:])) for values in found]

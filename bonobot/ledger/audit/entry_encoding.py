@@ -1,8 +1,8 @@
-"""Text that the chain covers, columns copied from it.
+"""Encode audit entries as text, and copy columns from them. No I/O.
 
-Pure. An entry is canonical ASCII JSON, kept as text: what was hashed is what is stored. Columns
-exist for searching; each is derived from the sealed facts by `columns`, on writing and again on
-verifying, so a column that was changed by hand shows.
+An entry is canonical ASCII JSON, stored as the text that was hashed. Columns exist for searching;
+`build_columns` derives them from the facts, both for writing and for verifying, so a changed
+column is detected.
 """
 
 import json
@@ -19,14 +19,14 @@ from bonobot.core.text.canonical_json import to_canonical_json
 from bonobot.ledger.types import BudgetReservation, Opening, Settlement
 
 VERSION = 1
-OPEN = "open"  # the outcome of a call that has none yet
+OPEN = "open"  # the outcome of a running call
 
 Facts = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EntryColumn:
-    """A column copied from the sealed facts; `length` in characters cuts long texts."""
+    """A column copied from the sealed facts; texts are truncated to `length` characters."""
 
     name: str
     kind: Literal["text", "uuid", "time", "integer"]
@@ -61,7 +61,7 @@ OPENED = (
     EntryColumn("session_id", "uuid"),
     EntryColumn("parent_id", "uuid"),
 )
-# What closing a row sets; until then, and in a row sealed once, the opened text has the outcome.
+# Set by closing a row; until then, the opening entry has the outcome.
 OUTCOME = _build_text_column("outcome", 16)
 CLOSED = (
     OUTCOME,
@@ -74,7 +74,7 @@ CLOSED = (
 )
 COLUMNS = (*OPENED, *CLOSED)
 NAMES = tuple(column.name for column in COLUMNS)
-# What the two statements that write a row set. A closing without a code leaves that of the opening.
+# The columns set by the INSERT and by the closing UPDATE of a row.
 OPENING = (*OPENED, OUTCOME)
 CLOSING = (*CLOSED, EntryColumn("code", "text", 64))
 _DEFAULTS = tuple(column.default for column in COLUMNS)
@@ -90,7 +90,7 @@ def build_opening_facts(
     reserves: Iterable[BudgetReservation] = (),
     generation: int | None = None,
 ) -> dict[str, Any]:
-    """Return the facts of a request or event; those that are empty are left out."""
+    """Return the non-empty facts of a request or event."""
     facts = {
         "entry": "opened",
         "v": VERSION,
@@ -124,7 +124,7 @@ def build_opening_facts(
 
 
 def build_closing_facts(settlement: Settlement, at: datetime) -> dict[str, Any]:
-    """Return the facts of an outcome."""
+    """Return the non-empty facts of an outcome."""
     facts = {
         "entry": "closed",
         "v": VERSION,
@@ -143,7 +143,7 @@ def build_closing_facts(settlement: Settlement, at: datetime) -> dict[str, Any]:
 
 
 def build_repeat_facts(call_id: UUID, repeats: int, at: datetime) -> dict[str, Any]:
-    """Return the facts that close a refusal which came again: how often, until when."""
+    """Return the facts that close a repeated refusal."""
     return {
         "entry": "closed",
         "v": VERSION,
@@ -155,12 +155,12 @@ def build_repeat_facts(call_id: UUID, repeats: int, at: datetime) -> dict[str, A
 
 
 def seal(facts: Facts) -> str:
-    """Return the text that is stored and hashed; raise if the facts are no JSON."""
+    """Return the text to store and hash; raises if the facts aren't JSON."""
     return to_canonical_json(facts)
 
 
 def build_columns(chosen: Iterable[EntryColumn], facts: Facts) -> tuple[Any, ...]:
-    """Return the values of the chosen columns: text, integers and None only."""
+    """Return the values of these columns: only text, integers and None."""
     values = []
     for column in chosen:
         fact = facts.get(column.name, column.default)
@@ -169,7 +169,7 @@ def build_columns(chosen: Iterable[EntryColumn], facts: Facts) -> tuple[Any, ...
 
 
 def parse_columns(opened_text: str, closed_text: str) -> tuple[Any, ...]:
-    """Return the columns that a row with these texts must have; raise ValueError if unreadable."""
+    """Return the columns that a row with these texts must have; raises ValueError if unreadable."""
     request = json.loads(opened_text)
     result = json.loads(closed_text) if closed_text else request
     if result["id"] != request["id"]:
@@ -178,10 +178,10 @@ def parse_columns(opened_text: str, closed_text: str) -> tuple[Any, ...]:
 
 
 def has_matching_columns(opened_text: str, closed_text: str, found: tuple[Any, ...]) -> bool:
-    """Tell at a glance whether columns are those that a row with these texts must have.
+    """Return whether the columns match these texts; a fast check.
 
-    It says yes only where `columns_of` returns the same, and no wherever that takes a closer look:
-    at texts that were cut or hold what isn't stored, and at what can't be read.
+    True only if `parse_columns` would return the same. False if that needs a closer look: for
+    truncated or cleaned texts, and for unreadable ones.
     """
     try:
         facts = from_json(opened_text, cache_strings="keys")
@@ -193,7 +193,7 @@ def has_matching_columns(opened_text: str, closed_text: str, found: tuple[Any, .
             facts.update(result)
         if tuple(map(facts.get, NAMES, _DEFAULTS)) != found:
             return False
-        # What is no longer than its column, and has none of these, is stored as it is.
+        # Texts that fit their column and have no NUL are stored unchanged.
         texts = _texts(found)
         return all(map(le, map(len, texts), _LENGTHS)) and "\x00" not in "".join(texts)
     except (ValueError, TypeError, LookupError, AttributeError):
@@ -201,12 +201,12 @@ def has_matching_columns(opened_text: str, closed_text: str, found: tuple[Any, .
 
 
 def parse_reservations(opened_text: str) -> tuple[tuple[str, int], ...]:
-    """Return what a call had reserved, for whoever settles it in place of its dead holder."""
+    """Return the (key, amount) pairs that a call reserved."""
     return tuple((key, amount) for key, amount in json.loads(opened_text).get("reserves", ()))
 
 
 def format_timestamp(at: datetime) -> str:
-    """Return an aware UTC time with microseconds, as it stands in sealed texts."""
+    """Return an aware UTC time with microseconds, as used in sealed texts."""
     return at.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
@@ -215,12 +215,12 @@ def _format_id(value: UUID | None) -> str | None:
 
 
 def _drop_empty_facts(facts: Facts) -> dict[str, Any]:
-    """Return the facts without those that say nothing; zero and no are facts."""
+    """Return the facts without empty ones; 0 and False are kept."""
     return {name: fact for name, fact in facts.items() if fact or isinstance(fact, int)}
 
 
 def _clean_text(text: str, length: int) -> str:
-    """Make any text storable everywhere: PostgreSQL takes no NUL, UTF-8 no lone surrogate."""
+    """Return a storable text: PostgreSQL doesn't allow NUL, UTF-8 no lone surrogates."""
     if text.isascii():
         text = text[:length]
         return text if "\x00" not in text else text.replace("\x00", "\N{REPLACEMENT CHARACTER}")

@@ -1,4 +1,4 @@
-"""Entries as JSON Lines or CSV."""
+"""Export audit entries as JSON Lines or CSV, and parse exported JSON Lines."""
 
 import csv
 import io
@@ -16,12 +16,12 @@ Form = Literal["jsonl", "csv"]
 MEDIA: dict[str, str] = {"jsonl": "application/jsonl", "csv": "text/csv; charset=utf-8"}
 PAGE = 500
 HEADING = ("seq", *entry_encoding.NAMES, "details")
-# A table program would run a cell that begins with one of these.
+# Spreadsheet programs run cells that start with one of these as formulas.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def export_pages(rows: QuerySet[AuditRow], form: Form) -> Iterator[str]:
-    """Yield one organization's rows in the order of the chain, page by page, as text in a form."""
+    """Yield an organization's rows as text, page by page, in the order of the chain."""
     if form == "csv":
         yield format_csv([HEADING])
     ordered = rows.order_by("seq")
@@ -38,7 +38,7 @@ def export_pages(rows: QuerySet[AuditRow], form: Form) -> Iterator[str]:
 
 
 def read(lines: Iterable[str]) -> Iterator[StoredEntry]:
-    """Yield the rows of exported JSON Lines; raise ValueError for what is none."""
+    """Yield the entries of exported JSON Lines; raises ValueError for an invalid line."""
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
@@ -74,14 +74,14 @@ def _build_cells(row: StoredEntry) -> list[Any]:
 
 
 def escape_formula(cell: Any) -> Any:
-    """Return a cell that no table program runs."""
+    """Return a cell that no spreadsheet program runs as a formula."""
     if isinstance(cell, str) and cell.startswith(_FORMULA):
         return f"'{cell}"
     return cell
 
 
 def format_csv(rows: Iterable[Iterable[Any]]) -> str:
-    """Return rows as CSV; strangers' texts must be made `harmless` before."""
+    """Return rows as CSV; untrusted texts must be escaped with `escape_formula` before."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue()

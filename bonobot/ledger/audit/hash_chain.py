@@ -1,9 +1,8 @@
-"""Digests that link entries; pure.
+"""The hash chain of audit entries, and its verification. No I/O.
 
-Pure. A row holds up to two entries (opened, closed), each at its own position of the one chain of
-its organization. The tip (position and digest of the last entry) is kept apart, so that a missing
-tail is seen too. Whoever can rewrite all rows and the tip can forge a chain: only a tip that was
-exported shows that.
+A row has up to two entries (opened, closed), each at its own position in the organization's chain.
+The tip (position and digest of the last entry) is stored separately, so missing entries at the end
+are detected, too. A forgery of all rows and the tip is only detected by an exported tip.
 """
 
 import hashlib
@@ -20,14 +19,14 @@ MOST_FAULTS = 100
 
 
 def link(previous: str, text: str) -> str:
-    """Return the hex SHA-256 of an entry: over the previous digest, then the stored ASCII text."""
-    # What we wrote is ASCII; what somebody put in its place may be anything, and gets a digest too.
+    """Return the hex SHA-256 of an entry: over the previous digest and the stored text."""
+    # Entries are ASCII, but a manipulated text may contain anything.
     return hashlib.sha256((previous + text).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class ChainTip:
-    """Where a chain ends: entries so far, the last one's digest, and the policy generation."""
+    """The end of a chain: number of entries, digest of the last one, and policy generation."""
 
     seq: int = 0
     digest: str = GENESIS
@@ -39,7 +38,7 @@ class ChainTip:
 
 
 class StoredEntry(NamedTuple):
-    """A row as the database returned it; `columns` as `build_columns` would make them."""
+    """A stored row; `columns` are in the format of `build_columns`."""
 
     id: str
     seq: int
@@ -53,7 +52,7 @@ class StoredEntry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ChainFault:
-    """One thing that is wrong with a chain, at a position, in a row where it is known."""
+    """A fault in a chain, at a position, and in a row if it is known."""
 
     kind: str
     seq: int
@@ -71,10 +70,9 @@ _Entry = tuple[int, str, str, str]
 
 @dataclass(slots=True)
 class ChainVerifier:
-    """Checks rows fed in the order of `seq`, from `start` to a tip that was read before them.
+    """Verifies rows in the order of `seq`, from `start` to a tip that was read before them.
 
-    `anchors` are digests by position that were known earlier. Without a start the first row is
-    taken as it is.
+    `checkpoints` are earlier known digests by position. Without a start, the first row is trusted.
     """
 
     tip: ChainTip
@@ -91,7 +89,7 @@ class ChainVerifier:
             self._last = (self.start.seq, self.start.digest)
 
     def feed(self, row: StoredEntry) -> None:
-        """Check one row's columns, and its entries once those before them are known."""
+        """Verify a row's columns, and its entries after those before them."""
         self.rows += 1
         self._check_columns(row)
         closings = self._closings
@@ -102,24 +100,24 @@ class ChainVerifier:
             heappush(self._closings, (row.closed_seq, row.closed_digest, row.closed, row.id))
 
     def feed_closing(self, row: StoredEntry) -> None:
-        """Check the columns of a row whose opening lies before the start, and its closing."""
+        """Verify the columns and closing of a row whose opening is before the start."""
         self._check_columns(row)
         if row.closed_seq is not None:
             heappush(self._closings, (row.closed_seq, row.closed_digest, row.closed, row.id))
 
     @property
     def last(self) -> ChainTip:
-        """The last entry that was checked."""
+        """The last verified entry."""
         return ChainTip(*self._last) if self._last else ChainTip()
 
     def settle(self) -> ChainTip:
-        """Check what is left and return where the rows ended."""
+        """Verify the remaining closings and return the last entry."""
         while self._closings:
             self._check_entry(heappop(self._closings))
         return self.last
 
     def finish(self) -> None:
-        """Check what is left against the tip, and the tip against the anchors."""
+        """Verify the remaining closings, the tip, and the checkpoints beyond it."""
         last = self.settle()
         seq, digest = last.seq, last.digest
         known = max(self.anchors, default=0)

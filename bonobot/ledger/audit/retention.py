@@ -1,14 +1,11 @@
-"""Archive and remove old entries or a whole organization's.
+"""Archive and delete old audit entries, or all rows of an organization.
 
-What is left is verified from the checkpoint on. A row leaves only with both of its seals, so a call
-that was opened before and closed behind the cut stays, with all that follows it; and only once it
-is counted, so that what it came to stays (`counting`).
+The remaining chain is verified from a signed checkpoint on. A row is deleted only with both of its
+entries, so a call that was opened before the cut and closed after it is kept, with all rows after
+it; and only after it was counted into rollups.
 
-Rows leave in short steps, each under the lock of the chain for some hundredths of a second: it
-reads the oldest rows by the chain's own index, however many there are behind them.
-
-Whoever calls this has written the audit elsewhere, or was told what is lost. It works past the
-querysets, which refuse to change audit rows, inside the caller's transaction.
+Rows are deleted in short steps that lock the chain for some hundredths of a second. Deletion
+bypasses the querysets, which refuse to change audit rows.
 """
 
 import os
@@ -41,14 +38,14 @@ OPEN = AuditRow.Outcome.OPEN
 
 @dataclass(frozen=True, slots=True)
 class PruneResult:
-    """How many rows left (or would), and the position behind which the chain goes on."""
+    """The number of deleted rows, and the position after which the chain continues."""
 
     rows: int
     seq: int
 
 
 class RetentionRow(NamedTuple):
-    """What decides whether a row can leave: where both of its seals are, and when it was opened."""
+    """The columns that decide whether a row can be deleted."""
 
     seq: int
     closed_seq: int | None
@@ -57,7 +54,7 @@ class RetentionRow(NamedTuple):
 
 
 def plan(organization_id: UUID, *, before: datetime) -> PruneResult:
-    """Return what `prune` would remove, and remove nothing."""
+    """Return what `prune_entries` would delete, without deleting it."""
     rows, (seq, _digest) = 0, find_chain_start(organization_id)
     build_rollups.count(organization_id)
     uncounted = build_rollups.find_first_uncounted(organization_id)
@@ -78,10 +75,10 @@ def prune_entries(
     up_to: int | None = None,
     archive: str = "",
 ) -> PruneResult:
-    """Remove what was opened before a time, to a position at most; recorded in the audit itself.
+    """Delete rows opened before a time, at most up to a position, and record it.
 
-    Works in steps of 1,000 rows, each with its own checkpoint in the same transaction. `archive`
-    names the file that they were written to before.
+    Works in steps of 1,000 rows, each with a checkpoint in the same transaction. `archive` is the
+    name of the file the rows were archived to.
     """
     build_rollups.count(organization_id)
     removed, seq = 0, find_chain_start(organization_id)[0]
@@ -102,10 +99,10 @@ def prune_entries(
 
 
 def cut(places: Sequence[RetentionRow], before: datetime, uncounted: int | None) -> int:
-    """Return the last position that can leave of the oldest rows, in their order; 0: none.
+    """Return the last position of the oldest rows (in order) that can be deleted; 0 if none.
 
-    All rows up to it are whole and old, and counted; the last of those given stays if there are as
-    many as a step takes, since what lies behind it isn't known.
+    All rows up to it are closed, old and counted. If there are more rows than a step deletes, the
+    last one is kept, because the rows after it aren't known.
     """
     end = max(max(place.seq, place.closed_seq or 0) for place in places)
     if len(places) > AT_ONCE:
@@ -115,7 +112,7 @@ def cut(places: Sequence[RetentionRow], before: datetime, uncounted: int | None)
     for place in places:
         if place.opened_at >= before or place.outcome == OPEN:
             end = min(end, place.seq - 1)
-    # From the back: a row that is closed behind the end stays, and what follows it.
+    # From the end: a row that is closed after the cut is kept, with all rows after it.
     for place in reversed(places):
         if place.seq <= end < (place.closed_seq or 0):
             end = place.seq - 1
@@ -128,13 +125,13 @@ def find_latest_checkpoint(organization_id: UUID) -> Checkpoint | None:
 
 
 def find_chain_start(organization_id: UUID) -> tuple[int, str]:
-    """Return the position and digest behind which the chain's rows begin."""
+    """Return the position and digest after which the chain's rows start."""
     found = find_latest_checkpoint(organization_id)
     return (found.seq, found.digest) if found else (0, GENESIS)
 
 
 def is_genuine(found: Checkpoint) -> bool:
-    """Tell whether a checkpoint was signed here and says what its columns say."""
+    """Return whether a checkpoint was signed by this installation and matches its columns."""
     statement = found.statement
     return get_signer().holds(statement) and statement == {
         **_build_statement(found.organization_id, found.seq, found.digest, statement.get("at")),
@@ -149,7 +146,7 @@ def _prune_batch(organization_id: UUID, before: datetime, up_to: int | None) -> 
         uncounted = min(up_to + 1, uncounted or up_to + 1)
     with transaction.atomic():
         database = LedgerDatabase(transaction.get_connection())
-        # The lock of the chain: nobody closes a row at the cut meanwhile.
+        # Lock the chain, so that no row is closed meanwhile.
         sql.lock_heads(database, [organization_id])
         places = _load_oldest_rows(organization_id, behind=find_chain_start(organization_id)[0])
         seq = cut(places, before, uncounted) if places else 0
@@ -174,13 +171,13 @@ def _query_rows(organization_id: UUID) -> AuditQuerySet:
 
 
 def _load_oldest_rows(organization_id: UUID, *, behind: int) -> list[RetentionRow]:
-    """Return the oldest rows behind a position: as many as a step takes, and one more."""
+    """Return the oldest rows after a position: one more than a step deletes."""
     rows = _query_rows(organization_id).filter(seq__gt=behind)
     return [RetentionRow(*row) for row in rows.values_list(*RetentionRow._fields)[: AT_ONCE + 1]]
 
 
 def _load_digest(organization_id: UUID, places: Sequence[RetentionRow], seq: int) -> str:
-    """Return the digest of the entry at a position, which is one of these rows' seals."""
+    """Return the digest of the entry at a position, which belongs to one of these rows."""
     own = next(place.seq for place in places if seq in (place.seq, place.closed_seq))
     row = _query_rows(organization_id).get(seq=own)
     return str(row.digest if row.seq == seq else row.closed_digest)
@@ -202,10 +199,10 @@ SUFFIX = ".part"
 def archive_and_prune(
     organization_id: UUID, *, before: datetime, actor: Actor, file: Path
 ) -> PruneResult:
-    """Write the rows that can leave as JSON Lines, then remove exactly these.
+    """Archive the rows that can be deleted as JSON Lines, then delete exactly these.
 
-    The file has its name once it is whole and on the disk. Raises OSError, and FileExistsError
-    rather than replace one; then nothing has left.
+    The file gets its name once it is complete and synced to disk. Raises OSError (FileExistsError
+    if the file exists); then nothing is deleted.
     """
     planned = plan(organization_id, before=before)
     if not planned.rows:
@@ -219,7 +216,7 @@ def archive_and_prune(
 def prune_into(
     organization_id: UUID, *, before: datetime, actor: Actor, folder: Path
 ) -> PruneResult:
-    """Do as `prune` does, with a file of its own for each time, named by organization and place."""
+    """Archive to a new file in a folder, named by organization and position, then delete."""
     start = find_chain_start(organization_id)[0]
     stamp = before.strftime("%Y%m%dT%H%M%S")
     file = folder / f"{organization_id}-from-{start + 1}-before-{stamp}.jsonl"
@@ -241,7 +238,7 @@ def _write(organization_id: UUID, up_to: int, file: Path) -> None:
 
 
 def list_organization_rows(organization_id: UUID) -> list[QuerySet[Any]]:
-    """Return what the ledger holds of an organization: its chain, its cells, what is counted."""
+    """Return querysets of all ledger rows of an organization."""
     own = [
         model
         for model in apps.get_app_config("ledger").get_models()
@@ -254,5 +251,5 @@ def list_organization_rows(organization_id: UUID) -> list[QuerySet[Any]]:
 
 
 def forget(organization_id: UUID) -> int:
-    """Remove all of it; return how many rows."""
+    """Delete all ledger rows of an organization; return how many."""
     return sum(rows._raw_delete(rows.db) for rows in list_organization_rows(organization_id))

@@ -1,9 +1,8 @@
-"""How far a search looks back.
+"""Search the audit log with a limit on the rows that are scanned.
 
-What is searched by a part of a word is found by reading rows, and by no index: one that knew parts
-of words would have to be written by every call. The same holds for columns without an index, and
-for two of those with one together. So such a look goes through so many rows, tells up to when it
-went, and goes on from there where somebody wants that.
+Substrings, columns without an index, and combinations of indexed columns need a scan: indexes for
+them would have to be written by every call. Such a search scans a limited number of rows, reports
+up to which time, and can be continued from there.
 """
 
 import json
@@ -21,10 +20,10 @@ from bonobot.core.problems import InvalidInput
 from bonobot.ledger.models import AuditRow
 
 LOOKED_AT = 25_000
-# Whose rows are found by an index, in the order of time; the first that is given is looked along.
+# Columns with an index in order of time; the first one that is filtered on leads the scan.
 INDEXED = ("session_id", "agent_id", "server_id", "tool_name", "code", "outcome")
-TICK = timedelta(microseconds=1)  # times of rows are told to that
-# Where words are looked for: copies, and the sealed text of the request with its arguments.
+TICK = timedelta(microseconds=1)  # the resolution of the rows' times
+# The columns that words are searched in: copies, and the sealed text with the arguments.
 COPIES = (
     "tool_name",
     "resource_name",
@@ -36,33 +35,33 @@ COPIES = (
 )
 SEALED = "opened"
 COLUMNS = (*COPIES, SEALED)
-# Each word is compared with each column of each row; both databases have an end to their patience.
+# Each word is compared with each of these columns of each row.
 MOST_WORDS = 16
 LONGEST = 1_000  # characters
 
 
 @dataclass(frozen=True)
 class SearchCriteria:
-    """By what rows are looked for: columns of `INDEXED`, and whether by anything else."""
+    """The filters of a search: columns of `INDEXED_COLUMNS`, and whether there are others."""
 
     indexed: Mapping[str, Any] = field(default_factory=dict)
     otherwise: bool = False
 
     @property
     def needs_reading(self) -> bool:
-        """Tell whether rows that don't fit must be read to find those that do."""
+        """Whether the search must scan rows that don't match."""
         return self.otherwise or len(self.indexed) > 1
 
     @property
     def along(self) -> dict[str, Any]:
-        """Return the one column whose index leads through the rows, if there is one."""
+        """The filter on the column whose index leads the scan, if there is one."""
         name = next((name for name in INDEXED if name in self.indexed), None)
         return {name: self.indexed[name]} if name else {}
 
 
 @dataclass(frozen=True)
 class AuditSearch:
-    """A look into one organization's audit: from `since` on, before `until`."""
+    """A search of an organization's audit log from `since` to before `until`."""
 
     organization_id: UUID
     asked: SearchCriteria
@@ -72,9 +71,10 @@ class AuditSearch:
     def looks_to(
         self, behind: datetime | str | None = None, *, back: bool = True
     ) -> datetime | None:
-        """Return the time at which it stops: going back, or onward; `behind` a time or from an end.
+        """Return the time at which a scan stops, or None if it covers all rows (at most 1 query).
 
-        None: it sees all that there is (1 query at most). Rows of one moment are never parted.
+        It starts after a time, or at the latest or earliest row, and goes backward or forward. Rows
+        with the same time are never separated.
         """
         if not self.asked.needs_reading:
             return None
@@ -92,9 +92,9 @@ class AuditSearch:
 
 
 def build_text_filter(text: str) -> Q:
-    """Return the rows that have every word of `text` somewhere; `"two words"` are one.
+    """Return a filter for rows that contain every word of `text`; quoted words count as one.
 
-    Raises `Invalid` (field `q`) beyond `MOST_WORDS` or `LONGEST`.
+    Raises `InvalidInput` (field `q`) beyond `MAX_WORDS` or `MAX_TEXT_LENGTH`.
     """
     words = list(_split_words(text))
     if len(words) > MOST_WORDS or len(text) > LONGEST:
@@ -105,7 +105,7 @@ def build_text_filter(text: str) -> Q:
         )
     found = Q()
     for word in words:
-        # The sealed text is ASCII: what isn't, and quotes, stand in it as JSON writes them.
+        # The sealed text is ASCII JSON, so other characters and quotes are escaped.
         anywhere = Q(**{f"{SEALED}__icontains": json.dumps(word)[1:-1]})
         for column in COPIES:
             anywhere |= Q(**{f"{column}__icontains": word})

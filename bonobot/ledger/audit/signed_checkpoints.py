@@ -1,7 +1,7 @@
-"""Signed chain ends kept outside the database.
+"""Signed checkpoints of chain ends, kept outside the database.
 
-Whoever can rewrite every row and the head can forge a chain, or cut off its end. An anchor that
-left the database before shows it: `audit verify` compares each one with the rows.
+An attacker who can rewrite all rows and the head can forge a chain or cut off its end. Checkpoints
+that were exported before reveal that: `audit verify` compares them with the rows.
 """
 
 import json
@@ -30,7 +30,7 @@ logger = logging.getLogger(LOGGER)
 
 @dataclass(frozen=True, slots=True)
 class SignedCheckpoint:
-    """Where an organization's chain ended at a time, as it was signed then."""
+    """The signed end of an organization's chain at a time."""
 
     organization_id: UUID
     seq: int
@@ -44,12 +44,12 @@ def get_signer() -> StatementSigner:
 
 
 def get_checkpoint_folder() -> Path:
-    """Return where anchors are kept: a file for each month, a JSON object a line."""
+    """Return the folder of checkpoints: JSON Lines, a file per month."""
     return Path(settings.BONOBOT_AUDIT_HEADS)
 
 
 def sign_chain_ends(organization_id: UUID | None = None) -> list[dict[str, Any]]:
-    """Return signed statements of where the chains (or one chain) end now."""
+    """Return signed statements of the current ends of all chains, or of one."""
     rows = Head.objects.filter(seq__gt=0).order_by("organization_id")
     if organization_id is not None:
         rows = rows.filter(pk=organization_id)
@@ -70,10 +70,10 @@ def sign_chain_ends(organization_id: UUID | None = None) -> list[dict[str, Any]]
 
 
 def export() -> int:
-    """Append the ends of the chains that moved since the last export; return how many.
+    """Export the ends of the chains that changed since the last export; return how many.
 
-    Each goes to the log, too (`bonobot.ledger.queries`), for whoever collects logs elsewhere: as
-    values beside the message, since a signature in a text is masked like any other.
+    Each is also logged (`bonobot.ledger.queries`) for external log collectors, as extra values,
+    because signatures in log messages are masked.
     """
     known = _read_last_positions()
     moved = [one for one in sign_chain_ends() if known.get(one["organization_id"], 0) < one["seq"]]
@@ -87,9 +87,9 @@ def export() -> int:
 
 
 def parse_checkpoints(organization_id: UUID, lines: Iterable[str]) -> Iterator[SignedCheckpoint]:
-    """Yield one organization's anchors out of exported lines, or lines of the log.
+    """Yield an organization's checkpoints from exported lines or log lines.
 
-    Raises ValueError for a forged one, and for a line that is neither.
+    Raises ValueError for a forged checkpoint or an invalid line.
     """
     holds = get_signer().holds
     for number, line in enumerate(lines, 1):
@@ -106,14 +106,14 @@ def parse_checkpoints(organization_id: UUID, lines: Iterable[str]) -> Iterator[S
 
 
 def read_checkpoint_lines() -> Iterator[str]:
-    """Yield the lines of all the files that this host keeps, the oldest first."""
+    """Yield the lines of all checkpoint files of this host, oldest first."""
     for path in sorted(get_checkpoint_folder().glob("*.jsonl")):
         with path.open(encoding="utf-8") as file:
             yield from file
 
 
 def _statement(line: str, number: int) -> Statement:
-    """Return what a line states; nothing for a line of the log about something else."""
+    """Return the statement of a line; empty for other log lines."""
     _, of_log, text = line.partition(IN_TEXT)
     if of_log:
         _, found, line = text.partition(MEMBER)
@@ -140,7 +140,7 @@ def _get_current_file() -> Path:
 
 
 def _read_last_positions() -> dict[str, int]:
-    """Return how far each chain was exported by this host in this month."""
+    """Return the last position of each chain that this host exported this month."""
     path = _get_current_file()
     found: dict[str, int] = {}
     if path.exists():

@@ -1,16 +1,15 @@
-"""Verify an organization's chain, at once or stepwise.
+"""Verify an organization's chain, at once or in steps.
 
-It takes no lock and reads in pages: entries never change once they are written, so what was sealed
-up to the head that was read first can be checked while calls go on. Nothing may lie beyond the
-head that is read last. A pruned chain is read from its signed checkpoint on, and what was exported
-before (anchors) must still be there.
+Verification takes no locks and reads in pages: written entries never change, so entries up to the
+head that was read first can be verified while calls continue. No entries may exist beyond the head
+that is read last. A pruned chain is verified from its signed checkpoint, and exported checkpoints
+must still match.
 
-`step` reads a bounded number of rows and remembers where that ended in a statement that is signed
-with the keys of the audit, which the database doesn't have: the digest there, which rows may still
-be closed behind it, and what was wrong so far. A statement that was altered or made up is a fault
-itself, and the verification begins anew. Once the end was reached, the next step reads what came
-since. What lies before isn't read again by that: whoever alters a row after it was verified is
-found by the next verification from the beginning.
+`verify_step` verifies a limited number of rows and saves its progress in a statement, signed with
+audit keys that aren't in the database: the last digest, rows that may still be closed, and faults.
+A manipulated statement is itself a fault and restarts the verification. After the end was reached,
+the next step verifies new entries only; a row altered after it was verified is detected by the
+next full verification.
 """
 
 from collections.abc import Iterable, Iterator
@@ -42,7 +41,7 @@ from bonobot.ledger.models import AuditRow, Verification
 
 KIND = "verified"
 STEP = 10_000
-# A refusal's window ends within a minute; then it is closed if it came again, or never.
+# A refusal is closed within a minute if it was repeated, otherwise never.
 WINDOW = timedelta(hours=1)
 _OUTCOME, _OPENED_AT = (
     entry_encoding.NAMES.index("outcome"),
@@ -52,9 +51,9 @@ _OUTCOME, _OPENED_AT = (
 
 @dataclass(frozen=True, slots=True)
 class VerificationReport:
-    """What was found: rows read, entries up to the tip they were checked against, faults.
+    """The result of a verification: rows read, end of the chain, and faults.
 
-    `start` is the position of the checkpoint that the rows begin behind; 0: nothing was pruned.
+    `start` is the position of the checkpoint before the first row; 0 if nothing was pruned.
     """
 
     ok: bool
@@ -67,11 +66,11 @@ class VerificationReport:
 
 @dataclass(frozen=True, slots=True)
 class VerificationProgress:
-    """How far a verification has come; `seq` and `digest` are of the last entry it checked.
+    """The progress of a verification; `seq` and `digest` are those of the last verified entry.
 
-    `since` is where it began: 0 the beginning, else a checkpoint. `behind` is the row that was
-    read last, `waiting` the places of rows that may be closed later, `end` that of the chain when
-    it was looked at, `done` whether it was reached.
+    `since` is its start: 0 or the position of a checkpoint. `behind` is the position of the last
+    row, `waiting` those of rows that may still be closed, `end` that of the chain's end, and `done`
+    says whether it was reached.
     """
 
     organization_id: UUID
@@ -88,33 +87,33 @@ class VerificationProgress:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing was wrong so far."""
+        """Whether no fault was found so far."""
         return not self.faults
 
     @property
     def share(self) -> float:
-        """How much of the chain is read, from 0 to 1."""
+        """The verified share of the chain, from 0 to 1."""
         length = self.end - self.since
         return 1.0 if self.done or length <= 0 else max(0.0, (self.seq - self.since) / length)
 
     def report(self) -> VerificationReport:
-        """Return it as a report; of a verification that is done."""
+        """Return the report of a finished verification."""
         return VerificationReport(
             self.ok, self.rows, self.faults, self.seq, self.digest, self.since
         )
 
 
 def start_verification(organization_id: UUID) -> VerificationProgress:
-    """Return where a verification of the whole chain begins."""
+    """Return the initial progress of a full verification."""
     since, digest = retention.find_chain_start(organization_id)
     faults = tuple(_verify_checkpoint(organization_id))
     return VerificationProgress(organization_id, since, since, digest, faults=faults)
 
 
 def load_progress(organization_id: UUID) -> VerificationProgress | None:
-    """Return where the last verification stands; None where there was none.
+    """Return the progress of the last verification, or None.
 
-    One that isn't signed by this installation stands at the beginning, with that as its fault.
+    If it isn't signed by this installation, return an initial progress with that fault.
     """
     found = Verification.objects.filter(pk=organization_id).first()
     if found is None:
@@ -138,9 +137,9 @@ def verify_step(
     anchors: Iterable[SignedCheckpoint] = (),
     afresh: bool = False,
 ) -> VerificationProgress:
-    """Verify so many rows further, remember where that is, and return it.
+    """Verify up to `rows` more rows, save the progress and return it.
 
-    It goes on where the last step stopped; `afresh` begins with the whole chain again.
+    Continues after the last step; `restart` begins a full verification.
     """
     standing = None if afresh else load_progress(organization_id)
     if standing is None or standing.seq < retention.find_chain_start(organization_id)[0]:
@@ -152,9 +151,9 @@ def verify_step(
 
 
 def verify(organization_id: UUID, anchors: Iterable[SignedCheckpoint] = ()) -> VerificationReport:
-    """Check every entry, every link and every copied column of an organization's chain.
+    """Verify every entry, digest and copied column of an organization's chain.
 
-    `anchors` are ends of the chain that were exported earlier. Nothing is remembered.
+    `checkpoints` are exported ends of the chain. The progress isn't saved.
     """
     tip, known = load_tip(organization_id), list(anchors)
     standing = start_verification(organization_id)
@@ -164,7 +163,7 @@ def verify(organization_id: UUID, anchors: Iterable[SignedCheckpoint] = ()) -> V
 
 
 def verify_exported(rows: Iterable[StoredEntry]) -> VerificationReport:
-    """Check exported rows among themselves: from the first one's place to the last one's."""
+    """Verify exported rows from the first to the last one."""
     inspector = ChainVerifier(ChainTip(HIGHEST), start=None)
     for row in rows:
         inspector.feed(row)
@@ -180,10 +179,10 @@ def advance(
     rows: int = STEP,
     anchors: Iterable[SignedCheckpoint] = (),
 ) -> VerificationProgress:
-    """Return where a verification stands after so many more rows, at a tip at most."""
+    """Return the progress after up to `rows` more rows, at most up to the tip."""
     known = {one.seq: one.digest for one in anchors if one.seq > standing.seq}
     if standing.seq > tip.seq:
-        known[standing.seq] = standing.digest  # it was the chain's end, or before it
+        known[standing.seq] = standing.digest  # it was verified as part of the chain
     inspector = ChainVerifier(tip, ChainTip(standing.seq, standing.digest), known)
     open_rows = _OpenRows(standing)
     for row in load_rows_at(standing.organization_id, standing.waiting):
@@ -217,7 +216,7 @@ def advance(
 
 @dataclass(slots=True)
 class _OpenRows:
-    """The rows that may have an entry behind the last one that was checked."""
+    """The rows that may have an entry after the last verified one."""
 
     standing: VerificationProgress
     found: dict[int, int | None] = field(default_factory=dict)
@@ -227,7 +226,7 @@ class _OpenRows:
     )
 
     def see(self, row: StoredEntry) -> None:
-        """Keep a row in mind if it was closed, or may be."""
+        """Remember a row that is closed or may be closed later."""
         self.seen.add(row.seq)
         outcome, opened_at = row.columns[_OUTCOME], row.columns[_OPENED_AT]
         lately = outcome == AuditRow.Outcome.REFUSED and str(opened_at) > self.since
@@ -235,11 +234,11 @@ class _OpenRows:
             self.found[row.seq] = row.closed_seq
 
     def after(self, seq: int) -> tuple[int, ...]:
-        """Return the places of those that aren't done with at a position."""
+        """Return the positions of rows that are open, or closed after a position."""
         return tuple(place for place, end in self.found.items() if end is None or end > seq)
 
     def gone(self) -> list[ChainFault]:
-        """Return a fault for each row that was there and waited, and isn't any more."""
+        """Return a fault for each open row that no longer exists."""
         lost = [seq for seq in self.standing.waiting if seq not in self.seen]
         pruned = retention.find_chain_start(self.standing.organization_id)[0] if lost else 0
         detail = format_message("the row was there when it was verified")
@@ -249,7 +248,7 @@ class _OpenRows:
 def _reset_progress(
     organization_id: UUID, standing: VerificationProgress | None
 ) -> VerificationProgress:
-    """Return the beginning, with what was found so far of rows that have left since."""
+    """Return an initial progress that keeps the previous rows and faults."""
     start = start_verification(organization_id)
     if standing is None:
         return start
@@ -287,7 +286,7 @@ def _verify_head_position(organization_id: UUID, highest: int) -> Iterator[Chain
     rows = AuditRow.objects.filter(organization_id=organization_id)
     last = rows.aggregate(seq=Max("seq"))["seq"] or 0
     highest = max(highest, last)
-    # Rows and head are committed together: what was seen before this reading must be within it.
+    # Rows and head are committed together, so rows seen before must be within this head.
     tip = load_tip(organization_id)
     if highest > tip.seq:
         yield ChainFault(

@@ -1,1 +1,1 @@
-"""Commands about the audit log and usage."""
+"""Command line verbs of the audit log and usage."""

@@ -24,7 +24,7 @@ from bonobot.ledger.audit.verify_chain import VerificationReport, verify_exporte
 from bonobot.ledger.models import AuditRow
 from bonobot.ledger.types import EVENT_TYPES
 
-# What `list` and REST's list are narrowed by in the same words.
+# The filters that `list` has in common with the REST list.
 NARROWED_BY = {
     "agent": "only this agent's, by id or name",
     "server": "only this server's, by id or name",
@@ -83,7 +83,7 @@ def _list(cli: CommandContext, options: argparse.Namespace) -> None:
 
 
 def _build_filter(cli: CommandContext, options: argparse.Namespace) -> AuditFilter:
-    """Return what is looked for, read as REST reads it; raises `Invalid` naming the option."""
+    """Return the validated filters, parsed as in REST; raises `InvalidInput` naming the option."""
     given = {name: getattr(options, name) for name in (*NARROWED_BY, "since", "until")}
     given |= {"q": options.search, "event_type": options.event}
     asked = {
@@ -191,7 +191,7 @@ def _report(cli: CommandContext, options: argparse.Namespace) -> VerificationRep
 def _verify_stepwise(
     cli: CommandContext, known: list[SignedCheckpoint], *, afresh: bool
 ) -> VerificationReport:
-    """Verify to the end, step by step; whoever stops it can go on with `--continue`."""
+    """Verify to the end in steps, so that `--continue` can resume it."""
     with cli.share("Reading the audit") as show:
         while True:
             standing = verify_step(cli.principal.organization_id, anchors=known, afresh=afresh)

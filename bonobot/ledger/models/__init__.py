@@ -1,8 +1,7 @@
-"""Rows of the ledger: chain heads, audit rows, rollups of them, budget and rate cells.
+"""Models of the ledger: chain heads, audit rows, rollups, budget and rate cells.
 
-They point to nothing: ids and names are copied, so history survives what it tells of. Audit rows
-are only ever written by `store` (for the writer and for changes); through the ORM they are
-read-only.
+They have no foreign keys: ids and names are copied, so history survives deleted objects. Audit rows
+are only written by `writer.sql`; through the ORM they are read-only.
 """
 
 from bonobot.ledger.models.audit import (

@@ -1,4 +1,4 @@
-"""The chains: their heads, their rows, and where they begin once old rows have left."""
+"""Models of the audit log: heads, rows, checkpoints and verifications of chains."""
 
 from collections.abc import Iterable
 from typing import Any, ClassVar, Never
@@ -13,7 +13,7 @@ from bonobot.ledger.audit.hash_chain import GENESIS
 
 
 class AppendOnly(Problem):
-    """Something tried to change or delete audit rows."""
+    """Audit rows can't be changed or deleted through the ORM."""
 
     code = "append_only"
     status = 405
@@ -28,10 +28,10 @@ def _raise_append_only() -> Never:
 
 
 class Head(models.Model):
-    """The end of an organization's chain and the generation of what governs it.
+    """The end of an organization's chain, and the organization's policy generation.
 
-    Its row lock is the lock of the chain. Whatever changes a policy, token, server or pin raises
-    the generation; an admission that was decided under an older one is refused.
+    Its row lock is the lock of the chain. Changes of policies, tokens, servers or approved
+    definitions increment the generation; admissions decided under an older one are refused.
     """
 
     organization_id = models.UUIDField(primary_key=True)
@@ -44,40 +44,40 @@ class Head(models.Model):
 
 
 class AuditQuerySet(models.QuerySet["AuditRow"]):
-    """Reads of the audit; everything that writes raises `AppendOnly`."""
+    """Read-only queryset of audit rows; writing methods raise `AppendOnly`."""
 
     def of(self, organization_id: UUID) -> "AuditQuerySet":
-        """Return the rows of one organization, the latest first."""
+        """Return the rows of one organization, latest first."""
         return self.filter(organization_id=organization_id).order_by("-opened_at", "-seq")
 
     def running(self) -> "AuditQuerySet":
-        """Return the calls that were admitted and have no outcome yet."""
+        """Return the admitted calls without an outcome."""
         return self.filter(outcome=AuditRow.Outcome.OPEN)
 
     def update(self, **kwargs: Any) -> Never:
-        """Refuse."""
+        """Raise `AppendOnly`."""
         _raise_append_only()
 
     def delete(self) -> Never:
-        """Refuse."""
+        """Raise `AppendOnly`."""
         _raise_append_only()
 
     def bulk_create(self, objs: Iterable["AuditRow"], *args: Any, **kwargs: Any) -> Never:
-        """Refuse."""
+        """Raise `AppendOnly`."""
         _raise_append_only()
 
     def bulk_update(self, objs: Iterable["AuditRow"], *args: Any, **kwargs: Any) -> Never:
-        """Refuse."""
+        """Raise `AppendOnly`."""
         _raise_append_only()
 
 
 class AuditRow(models.Model):
-    """A call or an event: sealed when it was asked for (`opened`), and again when it ended.
+    """A call or an event, with an entry when it was requested and another when it ended.
 
-    `opened` and `closed` are the sealed texts; each has a place (`seq`) and a digest in the
-    organization's chain. Refusals and administrative events are sealed once; a refusal that came
-    again within a minute is closed with its `repeats`. The other columns are copies from the
-    texts, for searching, and verification compares them.
+    `opened` and `closed` are the texts of the entries; each has a position and a digest in the
+    organization's chain. Refusals and administrative events have one entry; a refusal repeated
+    within a minute is closed with its `repeats`. The other columns are copied from the texts for
+    searching, and checked by verification.
     """
 
     class Decision(models.TextChoices):
@@ -136,7 +136,7 @@ class AuditRow(models.Model):
     objects: ClassVar[AuditQuerySet] = AuditQuerySet.as_manager()  # type: ignore[assignment]
 
     class Meta:
-        base_manager_name = "objects"  # nobody gets a manager that writes
+        base_manager_name = "objects"  # all managers are read-only
         verbose_name = _("row of the audit")
         verbose_name_plural = _("rows of the audit")
         constraints = [
@@ -176,16 +176,16 @@ class AuditRow(models.Model):
         return f"{self.action} {self.resource_type} {self.resource_id}: {self.outcome}"
 
     def save(self, *args: Any, **kwargs: Any) -> Never:
-        """Refuse."""
+        """Raise `AppendOnly`."""
         _raise_append_only()
 
     def delete(self, *args: Any, **kwargs: Any) -> Never:
-        """Refuse."""
+        """Raise `AppendOnly`."""
         _raise_append_only()
 
 
 class Checkpoint(models.Model):
-    """Where a chain begins since its older rows were removed, signed; see `retention`."""
+    """The signed start of a chain whose older rows were deleted; see `audit.retention`."""
 
     id = models.UUIDField(primary_key=True)
     organization_id = models.UUIDField()
@@ -205,7 +205,7 @@ class Checkpoint(models.Model):
 
 
 class Verification(models.Model):
-    """Where the last verification of a chain stands, signed; see `verify`."""
+    """The signed progress of a chain's last verification; see `audit.verify_chain`."""
 
     organization_id = models.UUIDField(primary_key=True)
     statement = models.JSONField()

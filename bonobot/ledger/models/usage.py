@@ -1,4 +1,4 @@
-"""Budget, rate, flow and approval cells; rollups and summaries."""
+"""Models of budget, rate, flow and approval cells, and of rollups and summaries."""
 
 from django.db import models
 from django.db.models import Q
@@ -8,10 +8,10 @@ from bonobot.ledger.usage.aggregation import BUCKETS
 
 
 class Rollup(models.Model):
-    """What calls (or model turns) of one kind came to in one hour or day (UTC); see `rollups`.
+    """Totals of calls (or model turns) of one kind in one hour or day (UTC).
 
-    Beside the columns here there is one for each bucket of durations, `took_0` and on. Only
-    `counting` writes; what old audit rows came to stays when they leave.
+    There is also a column for each duration bucket, `took_0` and so on. Only
+    `usage.build_rollups` writes; rollups are kept when audit rows are pruned.
     """
 
     class Grain(models.TextChoices):
@@ -37,7 +37,7 @@ class Rollup(models.Model):
     input_tokens = models.BigIntegerField()
     output_tokens = models.BigIntegerField()
     cost_microusd = models.BigIntegerField()
-    last_at = models.DateTimeField(null=True)  # unknown in rows of before 0.2
+    last_at = models.DateTimeField(null=True)  # null in rows from before 0.2
 
     class Meta:
         indexes = [
@@ -57,10 +57,10 @@ class Rollup(models.Model):
 
 
 class Summary(models.Model):
-    """What rollups come to by one dimension in one hour or day (UTC); see `dimensions`.
+    """Totals of rollups by one dimension in one hour or day (UTC); see `usage.aggregation`.
 
-    Only the columns of its dimension say something. Beside the columns here there are those of
-    durations, as rollups have them, of calls that went well. Only `usage.build_rollups` writes.
+    Only the columns of its dimension are set. There are also columns for the duration buckets of
+    successful calls. Only `usage.build_rollups` writes.
     """
 
     organization_id = models.UUIDField()
@@ -94,7 +94,7 @@ class Summary(models.Model):
             ),
         ]
         indexes = [
-            # Whose are the most is read from this alone; of one step from its end.
+            # The busiest subjects are read from this index alone.
             models.Index(
                 fields=[
                     *("organization_id", "dimension", "grain", "begins"),
@@ -115,12 +115,12 @@ for _model in (Rollup, Summary):
 
 
 class Counted(models.Model):
-    """How far an organization's audit has been counted; see `counting`.
+    """How far an organization's audit log has been counted; see `usage.build_rollups`.
 
-    `seq` is the last row that was looked at, `head` the end of the chain then. Rows that were
-    opened before `since` are in the rollups already. The days from `summed_since` on are in the
-    summaries as they were at version `summed_version`: where that is another one, a worker of a
-    release without summaries has counted since, and none of them can be relied on.
+    `seq` is the last row that was read, `head` the end of the chain at that time. Rows opened
+    before `since` are already in the rollups. Days from `summed_since` on are in the summaries as
+    of version `summed_version`: if that isn't `version`, a worker of a release without summaries
+    has counted since, and the summaries are invalid.
     """
 
     organization_id = models.UUIDField(primary_key=True)
@@ -136,8 +136,8 @@ class Counted(models.Model):
 
 
 class Uncounted(models.Model):
-    """A row of the audit that was looked at before its end: a call that ran, or the first refusal
-    of what may be a flood (`refused`: counted once, its repeats come when its window ends)."""
+    """An audit row that was read before it was closed: a running call, or a refusal that may be
+    repeated (`refused`: counted once, its repeats follow when its window ends)."""
 
     id = models.UUIDField(primary_key=True)
     organization_id = models.UUIDField()
@@ -153,7 +153,7 @@ class Uncounted(models.Model):
 
 
 class BudgetCell(models.Model):
-    """What one budget has spent and set aside in one period; `budgets` explains the key."""
+    """The amounts spent and reserved of one budget in one period; see `budgets` for the key."""
 
     key = models.CharField(primary_key=True, max_length=255)
     organization_id = models.UUIDField(db_index=True)
@@ -172,7 +172,7 @@ class BudgetCell(models.Model):
 
 
 class FlowCell(models.Model):
-    """The labels that a caller holds (bits), and when it last used them; see `flows`."""
+    """The labels (bits) that a caller holds, and their last use; see `admission_rules`."""
 
     key = models.CharField(primary_key=True, max_length=255)
     organization_id = models.UUIDField(db_index=True)
@@ -184,10 +184,10 @@ class FlowCell(models.Model):
 
 
 class StoreLabel(models.Model):
-    """Labels that a store holds, and the call that brought them; see `flows`.
+    """Labels of a store, and the call that added them; see `admission_rules`.
 
-    `key` is that of the store's cell, which says what it holds now; a row is what it has of one
-    call, until somebody clears it. `created` and `cleared` in microseconds since 1970.
+    `key` is the key of the store's cell, which has its current labels; a row has those added by one
+    call, until they are cleared. `created` and `cleared` are in microseconds since 1970.
     """
 
     id = models.UUIDField(primary_key=True)
@@ -208,8 +208,8 @@ class StoreLabel(models.Model):
 
 
 class PermitRow(models.Model):
-    """One call that a person allowed; see `permits`. Inserted by the rooms above, spent by the
-    writer inside an admission, never changed otherwise. `expires` in microseconds since 1970."""
+    """A one-time approval of a call; see `admission_rules`. The writer marks it as used within an
+    admission; it is never changed otherwise. `expires` is in microseconds since 1970."""
 
     id = models.UUIDField(primary_key=True)
     organization_id = models.UUIDField()
@@ -222,7 +222,7 @@ class PermitRow(models.Model):
 
 
 class RateCell(models.Model):
-    """One rate limit's state: its theoretical arrival time in microseconds since 1970."""
+    """The state of a rate limit: its theoretical arrival time in microseconds since 1970."""
 
     key = models.CharField(primary_key=True, max_length=255)
     tat = models.BigIntegerField(default=0, db_default=0)

@@ -1,11 +1,10 @@
-"""Fold entries to rollups and dimensions; pure.
+"""Aggregate audit entries into rollups, and rollups into summaries. No I/O.
 
-Pure. Rollups tell all of these apart at once, so an organization with thousands of agents has
-nearly as many of them as calls. A summary is of one dimension: as many rows an hour or a day as
-there are agents (or tools) that did something in it, and for the total two.
+A rollup is specific to agent, server, tool, outcome and more, so there may be nearly as many as
+calls. A summary has one dimension: per hour or day, a row for each active agent (or tool, …).
 
-Pure. A call counts in the hour in which it was asked for, once it has ended; a refusal counts with
-its repeats. Durations go into fixed buckets, so that percentiles of any sum of rows can be told.
+A call counts in the hour in which it was requested, once it has ended; a refusal counts with its
+repeats. Durations are counted in fixed buckets, so percentiles can be computed for any sum of rows.
 """
 
 from bisect import bisect_left
@@ -19,7 +18,7 @@ from uuid import UUID
 Grain = Literal["hour", "day"]
 GRAINS: tuple[Grain, ...] = ("hour", "day")
 
-# Upper bounds of the buckets in milliseconds; one more bucket takes what is longer.
+# Upper bounds of the duration buckets in milliseconds; one more bucket has longer ones.
 BOUNDS_MS = (
     *(1, 2, 3, 5, 8, 12, 20, 30, 50, 80, 120, 200, 300, 500, 800),
     *(1_200, 2_000, 3_000, 5_000, 8_000, 12_000, 30_000, 60_000),
@@ -31,7 +30,7 @@ OPEN = "open"
 
 
 class UsageEntry(NamedTuple):
-    """A row of the audit as it is counted; `times` is 0 for what was counted before."""
+    """The columns of an audit row that are counted, and how many `times` it counts."""
 
     organization_id: UUID
     opened_at: datetime
@@ -53,7 +52,7 @@ class UsageEntry(NamedTuple):
 
 
 class RollupKind(NamedTuple):
-    """What makes rows equal for a rollup; of agent and server the id counts, not the name."""
+    """The columns that distinguish rollups: ids of agents and servers, not their names."""
 
     organization_id: UUID
     event_type: str
@@ -67,7 +66,7 @@ class RollupKind(NamedTuple):
 
 
 class RollupKey(NamedTuple):
-    """One rollup: what of, and when."""
+    """The kind and time of a rollup."""
 
     kind: RollupKind
     grain: Grain
@@ -76,7 +75,7 @@ class RollupKey(NamedTuple):
 
 @dataclass(slots=True)
 class RollupSum:
-    """What the rows of one place come to; `took` has one number for each bucket."""
+    """The totals of one rollup; `duration_counts` has a number for each bucket."""
 
     calls: int = 0
     duration_ms: int = 0
@@ -89,7 +88,7 @@ class RollupSum:
     last_at: datetime | None = None
 
     def add(self, row: UsageEntry) -> None:
-        """Add one row."""
+        """Add an entry."""
         self.calls += row.times
         self.last_at = max(self.last_at or row.opened_at, row.opened_at)
         self.input_tokens += row.input_tokens
@@ -104,7 +103,7 @@ class RollupSum:
 def fold(
     rows: Iterable[UsageEntry], grains: Sequence[Grain] = GRAINS
 ) -> dict[RollupKey, RollupSum]:
-    """Return what the rows come to."""
+    """Return the totals of the entries by rollup key."""
     found: dict[RollupKey, RollupSum] = {}
     for row in rows:
         kind = build_kind(row)
@@ -118,7 +117,7 @@ def fold(
 
 
 def build_kind(row: UsageEntry) -> RollupKind:
-    """Return what a row counts for. Only of refusals is it told which rule made them."""
+    """Return the kind of an entry; only refusals have their rule."""
     return RollupKind(
         row.organization_id,
         row.event_type,
@@ -133,7 +132,7 @@ def build_kind(row: UsageEntry) -> RollupKind:
 
 
 def truncate_time(moment: datetime, grain: Grain) -> datetime:
-    """Return when the hour or day (of the moment's own time zone: UTC) began."""
+    """Return the start of the hour or day in the time zone of `moment`, which is UTC."""
     hour = moment.replace(minute=0, second=0, microsecond=0)
     return hour if grain == "hour" else hour.replace(hour=0)
 
@@ -146,14 +145,14 @@ def hash_rollup_key(place: RollupKey) -> str:
 
 
 def find_duration_bucket(duration_ms: int) -> int:
-    """Return the number of the bucket that a duration falls into."""
+    """Return the index of a duration's bucket."""
     return bisect_left(BOUNDS_MS, duration_ms)
 
 
 def estimate_quantile(took: Sequence[int], share: float) -> float | None:
-    """Return the duration (ms) that `share` of the calls didn't exceed, within its bucket even.
+    """Return the duration (ms) that `share` of the calls didn't exceed, interpolated in its bucket.
 
-    What took longer than the last bound is told as that bound. None where nothing was timed.
+    Longer durations than the last bound are reported as that bound. None without durations.
     """
     total = sum(took)
     if not total:
@@ -174,12 +173,12 @@ COUNTS = (
     *("calls", "ok", "errors", "refused", "turns"),
     *("input_tokens", "output_tokens", "cost_microusd"),
 )
-# Names come along with ids: what was called so last.
+# The columns with the latest name for each id.
 NAMES = {"agent_id": "agent_name", "server_id": "server_name"}
 
 
 class UsageDimension(NamedTuple):
-    """What summaries are by (its columns), and which rows of the audit they are of alone."""
+    """The columns that summaries are grouped by, and the filters on the counted rows."""
 
     name: str
     columns: tuple[str, ...]
@@ -187,15 +186,15 @@ class UsageDimension(NamedTuple):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The columns of names that come along."""
+        """The name columns that belong to its ids."""
         return tuple(NAMES[column] for column in self.columns if column in NAMES)
 
     def holds(self, kind: RollupKind) -> bool:
-        """Tell whether it counts what is of this kind."""
+        """Return whether it counts rows of this kind."""
         return all(getattr(kind, name) == value for name, value in self.of.items())
 
     def tells(self, by: Iterable[str], where: Mapping[str, Any]) -> bool:
-        """Tell whether a report by these columns, of these rows, can be read from it."""
+        """Return whether a report with these columns and filters can be read from its summaries."""
         known = {*self.columns, "begins", "organization_id"}
         apart = {name: value for name, value in where.items() if name not in self.of}
         return (
@@ -206,7 +205,7 @@ class UsageDimension(NamedTuple):
 
 
 CALLS = {"event_type": "call"}
-# From the fewest rows to the most: a report is read from the first that tells it.
+# From the fewest rows to the most: a report is read from the first possible one.
 DIMENSIONS = (
     UsageDimension("total", ("event_type",), {}),
     UsageDimension("reason", ("code", "rule"), {**CALLS, "outcome": "refused"}),
@@ -219,7 +218,7 @@ DIMENSIONS = (
 
 @dataclass(slots=True)
 class UsageLine:
-    """What one line of a report says; `took` are the durations of calls that went well."""
+    """A line of a report; `duration_counts` are those of successful calls."""
 
     calls: int = 0
     ok: int = 0
@@ -253,12 +252,12 @@ class UsageLine:
 
     @property
     def tokens(self) -> int:
-        """All tokens, in and out."""
+        """Input and output tokens."""
         return self.input_tokens + self.output_tokens
 
 
 class SummaryKey(NamedTuple):
-    """One summary: of which dimension and subject, and when."""
+    """The dimension, subject and time of a summary."""
 
     dimension: UsageDimension
     kind: RollupKind
@@ -268,7 +267,7 @@ class SummaryKey(NamedTuple):
 
 
 def build_line(kind: RollupKind, total: RollupSum) -> UsageLine:
-    """Return what a sum says in a report."""
+    """Return the report line of a rollup's totals."""
     call, outcome = kind.event_type == "call", kind.outcome
     return UsageLine(
         calls=total.calls * call,
@@ -288,7 +287,7 @@ def build_line(kind: RollupKind, total: RollupSum) -> UsageLine:
 def summarize(
     sums: Mapping[RollupKey, RollupSum], wanted: Callable[[RollupKey], bool]
 ) -> Iterator[tuple[SummaryKey, UsageLine]]:
-    """Yield what the wanted sums come to by each dimension, each spot once."""
+    """Yield the lines of the selected rollups by each dimension, each summary key once."""
     found: dict[tuple[Any, ...], tuple[SummaryKey, UsageLine]] = {}
     for place, total in sums.items():
         if not wanted(place):
@@ -308,7 +307,7 @@ def summarize(
 
 
 def hash_subject(values: Sequence[object]) -> UUID:
-    """Return what stands for a dimension's values; `build_rollups` does it in SQL, too."""
+    """Return the id of a dimension's values; `build_rollups` computes the same in SQL."""
     parts = [one.hex if isinstance(one, UUID) else str(one or "") for one in values]
     text = ":".join(parts).encode("utf-8", "surrogatepass")
     return UUID(sha256(text).hexdigest()[:32])

@@ -1,27 +1,23 @@
-"""Count entries into rollups and summaries.
+"""Count audit entries into rollups and summaries.
 
-What is counted is added to the summaries in the transaction that adds it to the rollups. What was
-counted before there were summaries, or by a worker of a release that has none, is summed from the
-rollups, a day at a time from the latest back; reports read summaries of days that are whole, and
-rollups for others.
+Entries are added to rollups and summaries in the same transaction. Days that were counted without
+summaries (by older releases) are summed from the rollups later, a day at a time, latest first.
+Reports read summaries of complete days, and rollups for other days.
 
-A day is summed within the database, in one transaction; a step that is broken off changes nothing.
-Whoever counts doesn't wait for it: it ends by asking whether anybody has counted meanwhile, and is
-taken back where that is so. Then it is done again with the row of `Counted` held, for which whoever
-counts waits; calls never do. Of several workers one sums, the others leave it to that one.
+A day is summed within the database in one transaction. It doesn't block counting: if entries were
+counted meanwhile, it is rolled back and repeated with the row of `Counted` locked, so counting has
+to wait; calls never do. Only one worker sums an organization's days at a time.
 
-On SQLite, where all would wait, a day is read without a transaction and written in short ones
-(`piecemeal`), each of which asks the same; what they leave of a day that isn't whole is never read.
+On SQLite, where writers block each other, a day is read without a transaction into a temporary
+table (`StagingTable`) and written in short transactions, each of which checks that nothing was
+counted meanwhile. An incomplete day is never read.
 
-For SQLite, where one writes and all others wait: what is read here blocks nobody, and each piece is
-a short transaction of its own. Rows lie in a table of the connection's own (`temp`) meanwhile.
-
-The cursor walks the chain by the place of a row's opening: places are given under the lock of the
-head, so whatever stands at or before a place that was seen is committed. What had no end by then is
-remembered (`Uncounted`) and looked up by its id until it has one. A batch is read, then written in
-one transaction that first moves the cursor from where it was read: a second worker, or one that was
-killed, changes nothing. Repeats of a refusal that are written later than `FLOOD_KEPT` after it
-aren't counted; `rebuild` counts them.
+The cursor follows the chain by the position of a row's opening entry: positions are assigned under
+the lock of the head, so all rows up to a known position are committed. Rows without an outcome are
+stored in `Uncounted` and looked up by id until they have one. A batch is read, then written in one
+transaction that first moves the cursor, so concurrent or killed workers count nothing twice.
+Repeats of a refusal that are written more than `REFUSAL_WINDOW_RETENTION` later aren't counted;
+`rebuild_rollups` counts them.
 """
 
 import time
@@ -72,9 +68,9 @@ _TABLE = "temp.piecemeal"
 
 
 class StagingTable:
-    """Rows for a table, gathered by statements; they are let go of in the end.
+    """A temporary table with rows to be written to another table in short transactions.
 
-    `check` runs at the beginning of each transaction and raises where it may not go on.
+    `check` runs at the start of each transaction and raises to abort.
     """
 
     def __init__(self, table: str, columns: str, check: Callable[[], None]) -> None:
@@ -83,7 +79,7 @@ class StagingTable:
     def __enter__(self) -> Self:
         self._drop()
         with connection.cursor() as cursor:
-            # Our own names alone, here and below.
+            # Only our own names, here and below.
             like = f"SELECT {self._columns} FROM {self._table} WHERE 0"  # noqa: S608
             cursor.execute(f"CREATE TEMP TABLE piecemeal AS {like}")
         return self
@@ -97,13 +93,13 @@ class StagingTable:
         self._drop()
 
     def gather(self, statements: Iterable[tuple[str, Sequence[Any]]]) -> None:
-        """Keep what queries for these columns find."""
+        """Insert the results of queries for these columns."""
         for query, values in statements:
             with connection.cursor() as cursor:
                 cursor.execute(f"INSERT INTO {_TABLE} ({self._columns}) {query}", values)
 
     def replace(self, old: QuerySet[Any]) -> None:
-        """Write what was gathered in place of other rows of the table."""
+        """Replace old rows of the target table with the gathered rows."""
         while self._removed(old):
             pass
         written = 0
@@ -132,12 +128,12 @@ class StagingTable:
             cursor.execute(f"DROP TABLE IF EXISTS {_TABLE}")
 
 
-# Nothing was counted before: an organization whose summaries are whole is summed since then.
+# `summed_since` of an organization whose summaries are complete.
 ALWAYS = datetime(1970, 1, 1, tzinfo=UTC)
 DAY = timedelta(days=1)
 HOURLY_SUMMARIES_KEPT = timedelta(days=10)
 ROLLUP_BATCH = 500
-LONGEST_S = 20.0  # of one run of the task
+LONGEST_S = 20.0  # per run of the task
 
 _KEY = ("organization_id", "dimension", "grain", "begins", "subject")
 _SAYS = ("event_type", "code", "rule", "agent_id", "server_id", "tool_name", "model")
@@ -166,16 +162,16 @@ _COUNTED = {
 
 
 def get_complete_since(cursor: Counted) -> datetime | None:
-    """Return from which day on an organization's summaries can be relied on; None: not at all."""
+    """Return the day from which an organization's summaries are complete, or None."""
     return cursor.summed_since if cursor.summed_version == cursor.version else None
 
 
 def add(sums: Mapping[RollupKey, RollupSum], since: datetime | None) -> None:
-    """Add what was counted of the days that are summed already; the caller holds the cursor."""
+    """Add totals to the summaries of complete days; the caller must hold the cursor's lock."""
     if since is None:
         return
     found = summarize(sums, lambda place: place.begins >= since)
-    # In one order, as all who lock several rows do.
+    # Sorted, so that rows are always locked in the same order.
     rows = [
         _build_summary_row(*one)
         for one in sorted(found, key=lambda one: _build_summary_key(one[0]))
@@ -188,7 +184,7 @@ def add(sums: Mapping[RollupKey, RollupSum], since: datetime | None) -> None:
 
 
 def sum_missing_days(seconds: float = LONGEST_S) -> int:
-    """Sum days of organizations whose summaries aren't whole, for so long; return how many."""
+    """Sum missing days of all organizations for up to `seconds`; return how many."""
     ends, days = time.monotonic() + seconds, 0
     behind = Q(summed_since__isnull=True) | Q(summed_since__gt=ALWAYS)
     rows = Counted.objects.filter(behind | ~Q(summed_version=F("version")))
@@ -199,7 +195,7 @@ def sum_missing_days(seconds: float = LONGEST_S) -> int:
 
 
 def sum_next_day(organization_id: UUID) -> bool:
-    """Sum the latest day that isn't summed yet; False where there is none."""
+    """Sum the latest day that isn't summed yet; False if there is none."""
     for holding in (False, True):
         try:
             if connection.vendor == "sqlite" and not holding:
@@ -208,11 +204,11 @@ def sum_next_day(organization_id: UUID) -> bool:
                 return _sum_day_at_once(organization_id, holding=holding)
         except _CursorMoved:
             continue
-    return False  # nobody can have counted while the row was held
+    return False  # unreachable: nothing can be counted while the row is locked
 
 
 class _CursorMoved(Exception):
-    """Somebody has counted while a day was summed."""
+    """Entries were counted while a day was summed."""
 
 
 def _sum_day_at_once(organization_id: UUID, *, holding: bool) -> bool:
@@ -220,7 +216,7 @@ def _sum_day_at_once(organization_id: UUID, *, holding: bool) -> bool:
         return False
     own = Counted.objects.filter(pk=organization_id)
     if holding:
-        own.update(version=F("version"))  # it takes the lock; nothing was counted
+        own.update(version=F("version"))  # only to lock the row
     cursor = own.first()
     since = get_complete_since(cursor) if cursor else None
     if cursor is None or (since is not None and since <= ALWAYS):
@@ -236,7 +232,7 @@ def _sum_day_at_once(organization_id: UUID, *, holding: bool) -> bool:
 
 def _sum_day_in_batches(organization_id: UUID) -> bool:
     own = Counted.objects.filter(pk=organization_id)
-    # Whoever sums a day has a version of its own: another one who began before finds it moved.
+    # A new version, so that a worker that started earlier aborts.
     with transaction.atomic():
         cursor = own.first()
         since = get_complete_since(cursor) if cursor else None
@@ -261,9 +257,9 @@ def _sum_day_in_batches(organization_id: UUID) -> bool:
 
 
 def _try_lock(organization_id: UUID) -> bool:
-    """Tell whether nobody else sums days of this organization, until the transaction ends."""
+    """Lock the summing of this organization's days until the transaction ends; False if locked."""
     if connection.vendor == "sqlite":
-        return True  # whoever writes is alone
+        return True  # SQLite has only one writer
     with connection.cursor() as cursor:
         claim = "SELECT pg_try_advisory_xact_lock(hashtextextended('ledger.summing:' || %s, 0))"
         cursor.execute(claim, [str(organization_id)])
@@ -271,7 +267,7 @@ def _try_lock(organization_id: UUID) -> bool:
 
 
 def delete_old_summaries() -> int:
-    """Remove the summaries of hours that no report is by any more; those of days stay."""
+    """Delete hourly summaries that are too old for reports by hour; return how many."""
     before = timezone.now() - HOURLY_SUMMARIES_KEPT
     old = Summary.objects.filter(grain=Rollup.Grain.HOUR, begins__lt=before)
     return old._raw_delete(old.db)
@@ -284,7 +280,7 @@ def _find_latest_day(organization_id: UUID, *, before: datetime | None) -> datet
 
 
 def _sum(organization_id: UUID, day: datetime) -> None:
-    """Write a day's summaries anew."""
+    """Rebuild the summaries of a day."""
     old = _query_day_summaries(organization_id, day)
     old._raw_delete(old.db)
     with connection.cursor() as cursor:
@@ -293,14 +289,14 @@ def _sum(organization_id: UUID, day: datetime) -> None:
 
 
 def _query_day_summaries(organization_id: UUID, day: datetime) -> QuerySet[Summary]:
-    """Return a day's summaries; with all that an index begins with, or each row is looked at."""
+    """Return a day's summaries; filters all leading columns of the index."""
     names = [one.name for one in DIMENSIONS]
     rows = Summary.objects.filter(organization_id=organization_id, dimension__in=names)
     return rows.filter(grain__in=GRAINS, begins__gte=day, begins__lt=day + DAY)
 
 
 def _build_queries(organization_id: UUID, day: datetime) -> Iterator[tuple[str, Sequence[Any]]]:
-    """Yield queries for a day's summaries, each with its values."""
+    """Yield the queries for a day's summaries with their values."""
     kept = day >= truncate_time(timezone.now(), "day") - HOURLY_SUMMARIES_KEPT
     prepared = [
         _prepare_value(name, value) for name, value in (("begins", day), ("begins", day + DAY))
@@ -338,12 +334,12 @@ def _sum_of(column: str, which: str = "") -> str:
     filtered = f" FILTER (WHERE {which})" if which else ""
     if connection.vendor == "sqlite":
         return f"COALESCE(SUM({column}){filtered}, 0)"
-    # PostgreSQL adds whole numbers of 64 bits as decimals, which takes several times as long.
+    # PostgreSQL sums 64-bit integers as decimals, which takes several times as long.
     return f"COALESCE(SUM({column}::float8){filtered}, 0)::bigint"
 
 
 def _build_subject_sql(dimension: UsageDimension) -> str:
-    """Return the SQL of `dimensions.subject_of`."""
+    """Return the SQL of `hash_subject`."""
     sqlite = connection.vendor == "sqlite"
     parts = []
     for name in dimension.columns:
@@ -382,13 +378,13 @@ def _build_summary_row(spot: SummaryKey, line: UsageLine) -> Sequence[Any]:
 
 
 def _prepare_value(name: str, value: Any) -> Any:
-    """Return a value as the database takes it."""
+    """Return a value in the database's format."""
     return _FIELDS[name].get_db_prep_value(value, connection)
 
 
 BATCH = 2_000
 LATE_AT_ONCE = 1_000
-ROUNDS = 200  # of one organization in one run of the task
+ROUNDS = 200  # per organization and run of the task
 FLOOD_KEPT = timedelta(minutes=10)
 HOURLY_ROLLUPS_KEPT = timedelta(days=60)
 COLUMNS = (*UsageEntry._fields[:-1], "repeats", "id", "seq", "closed_seq")
@@ -396,19 +392,19 @@ SUMS = ("calls", "duration_ms", "input_tokens", "output_tokens", "cost_microusd"
 
 
 class AuditBatch(NamedTuple):
-    """What one look at the audit found, and what has to be remembered of it."""
+    """A batch of audit rows to count, and the new state of the cursor."""
 
     cursor: Counted
     seq: int
     head: int
     ended: list[UsageEntry]
     waits: list[Uncounted]
-    done: list[UUID]  # of what waited
+    done: list[UUID]  # waiting rows that are closed now
     more: bool
 
 
 def count_all() -> int:
-    """Count what is new in all organizations, some batches of each; return how many rows ended."""
+    """Count new entries of all organizations, some batches of each; return how many ended."""
     heads = dict(Head.objects.values_list("organization_id", "seq"))
     seen = dict(Counted.objects.values_list("organization_id", "head"))
     moved = [one for one, seq in heads.items() if seq != seen.get(one)]
@@ -416,12 +412,12 @@ def count_all() -> int:
 
 
 def count(organization_id: UUID, *, rounds: int | None = None) -> int:
-    """Count what is new in one organization, everything where no rounds are named."""
+    """Count new entries of an organization, in up to `rounds` batches; return how many ended."""
     total = 0
     while rounds is None or rounds > 0:
         looked = _load_batch(organization_id)
         if not _write(looked):
-            break  # another worker does it
+            break  # another worker is counting
         total += len(looked.ended)
         if not looked.more:
             break
@@ -430,9 +426,9 @@ def count(organization_id: UUID, *, rounds: int | None = None) -> int:
 
 
 def load_uncounted_entries(organization_id: UUID) -> tuple[list[UsageEntry], bool]:
-    """Return what ended since the last count, and whether there is more of it (2 queries).
+    """Return the entries that ended since the last count, and whether there are more (2 queries).
 
-    A count that happens while somebody reads this and the rollups shows to them twice.
+    Entries counted between reading these and the rollups appear twice.
     """
     seen = Counted.objects.filter(pk=organization_id).values("seq")
     rows = AuditRow.objects.filter(organization_id=organization_id).order_by("seq")
@@ -443,7 +439,7 @@ def load_uncounted_entries(organization_id: UUID) -> tuple[list[UsageEntry], boo
 
 
 def find_first_uncounted(organization_id: UUID) -> int | None:
-    """Return the place of the first row that isn't counted to its end; it may not leave yet."""
+    """Return the position of the first row that isn't fully counted and can't be pruned yet."""
     cursor = Counted.objects.filter(pk=organization_id).values_list("seq", flat=True).first()
     rows = AuditRow.objects.filter(organization_id=organization_id, seq__gt=cursor or 0)
     waits = Uncounted.objects.filter(organization_id=organization_id)
@@ -452,9 +448,9 @@ def find_first_uncounted(organization_id: UUID) -> int | None:
 
 
 def rebuild(organization_id: UUID) -> int:
-    """Count again from the rows that there are; days whose rows have left stay as they were.
+    """Count the existing rows again; days whose rows were pruned are kept.
 
-    The day in which the oldest row was written stays as well, where some of it may have left.
+    The day of the oldest row is kept, too, if some of its rows may have been pruned.
     """
     since = _find_first_whole_day(organization_id)
     with transaction.atomic():
@@ -469,7 +465,7 @@ def rebuild(organization_id: UUID) -> int:
 
 
 def delete_old_rollups() -> int:
-    """Remove the rollups of hours that nobody looks at by the hour any more; days stay."""
+    """Delete hourly rollups that are too old for reports by hour; return how many."""
     before = timezone.now() - HOURLY_ROLLUPS_KEPT
     return Rollup.objects.filter(grain=Rollup.Grain.HOUR, begins__lt=before).delete()[0]
 
@@ -494,7 +490,7 @@ def _load_batch(organization_id: UUID) -> AuditBatch:
     return AuditBatch(
         cursor=cursor,
         seq=new[-1][-2] if new else cursor.seq,
-        # While there is more, the next run must not take this for the end.
+        # -1: there are more rows, so the next run must not skip this organization.
         head=-1 if more else head,
         ended=list(_build_usage_entries(cursor.since, chain(new, late), {row[-3] for row in late})),
         waits=list(_build_uncounted_entries(organization_id, cursor.since, new)),
@@ -504,7 +500,7 @@ def _load_batch(organization_id: UUID) -> AuditBatch:
 
 
 def _query_late_rows(organization_id: UUID) -> QuerySet[Any, Any]:
-    """Return the rows that have come to their end since they were looked at."""
+    """Return the rows that were closed after they were first read."""
     waits = Uncounted.objects.filter(organization_id=organization_id)
     closed = AuditRow.objects.filter(closed_seq__isnull=False, pk__in=waits.values("pk"))
     return closed.order_by().values_list(*COLUMNS)[:LATE_AT_ONCE]
@@ -513,13 +509,13 @@ def _query_late_rows(organization_id: UUID) -> QuerySet[Any, Any]:
 def _build_usage_entries(
     since: datetime | None, rows: Iterable[Any], late: set[UUID]
 ) -> Iterator[UsageEntry]:
-    """Yield what is counted now: ended calls, refusals, and how often those came again."""
+    """Yield the entries to count: ended calls, refusals, and repeats of refusals."""
     for *facts, repeats, row_id, _seq, closed_seq in rows:
         row = UsageEntry._make((*facts, 1 + repeats))
         if not _is_countable(row, since) or row.outcome == OPEN:
             continue
         if row.outcome == REFUSED and row_id in late and closed_seq and repeats:
-            row = row._replace(times=repeats)  # the first of them was counted as it came
+            row = row._replace(times=repeats)  # the first one is already counted
         yield row
 
 
@@ -543,7 +539,7 @@ def _is_countable(row: UsageEntry, since: datetime | None) -> bool:
 
 
 def _write(looked: AuditBatch) -> bool:
-    """Write what a look found; False where somebody else has counted meanwhile."""
+    """Write a batch; False if another worker has counted meanwhile."""
     cursor = looked.cursor
     with transaction.atomic():
         if cursor.version < 0:
@@ -570,7 +566,7 @@ def _write(looked: AuditBatch) -> bool:
 
 
 def _add(sums: dict[RollupKey, RollupSum]) -> None:
-    """Add sums to their rows; the cursor that was moved keeps all others away from them."""
+    """Add totals to the rollups; the moved cursor locks out other workers."""
     places = {hash_rollup_key(place): place for place in sums}
     known = {row.key: row for row in _load_rollups(list(places))}
     rows = []

@@ -1,13 +1,12 @@
-"""Sums over a span, with the uncounted rest.
+"""Query totals over a time span, including entries that aren't counted yet.
 
-Each report is one query over rows that were counted already; what ended since the last count is
-read once (`counting.tail`, bounded) and added to all of them.
+Each report is one query over counted rows; entries that ended since the last count are read once
+(a limited number) and added.
 
-The busiest of each step (hour or day) are read from an index. Whoever isn't among them in a step
-has at most as many calls there as the last of them, so of each it is known how many there are at
-least and at most. Where the most that anybody unseen can have is less than the least of those
-wanted, the others needn't be looked at: who remains is exact. Where many are equally busy that
-doesn't hold, and all have to be added up.
+The busiest subjects of each step (hour or day) are read from an index. A subject that isn't among
+them has at most as many calls in that step as the last of them, which gives a lower and an upper
+bound for each subject. If the upper bound of all others is below the lower bound of the requested
+ones, the result is exact; otherwise all rows have to be summed.
 """
 
 from collections import Counter
@@ -41,8 +40,8 @@ from bonobot.ledger.usage.aggregation import (
     truncate_time,
 )
 
-MOST = 20  # so many are looked for at most
-LOOKED_AT = 300  # of each step
+MOST = 20  # subjects that the index is used for
+LOOKED_AT = 300  # subjects per step
 MOST_STEPS = 200
 
 _FIELDS: dict[str, Any] = {
@@ -55,7 +54,7 @@ _BUSIEST = (
 
 
 class BusiestSubject(NamedTuple):
-    """One of the busiest of a step."""
+    """One of the busiest subjects of a step."""
 
     begins: datetime
     subject: UUID
@@ -65,7 +64,7 @@ class BusiestSubject(NamedTuple):
 def find_busiest_subjects(
     organization_id: UUID, dimension: str, grain: str, steps: Sequence[datetime], *, most: int
 ) -> list[UUID] | None:
-    """Return those among whom the most are; None where that can't be told (one query)."""
+    """Return candidates that include the busiest subjects, or None if unknown (one query)."""
     if not 0 < len(steps) <= MOST_STEPS:
         return None
     owner = _FIELDS["organization_id"].get_db_prep_value(organization_id, connection)
@@ -84,11 +83,11 @@ def find_busiest_subjects(
 def select_busiest(
     seen: Sequence[BusiestSubject], *, most: int, looked_at: int
 ) -> list[UUID] | None:
-    """Return those who may be among the most, of the busiest `looked_at` of each step."""
+    """Return the subjects that may be among the busiest, or None if others may be, too."""
     least: Counter[UUID] = Counter()
     bounds = _bound_unseen_calls(seen, looked_at)
     unseen = sum(bounds.values())
-    # What each can have in steps where it isn't among the busiest: all of those but its own.
+    # The bounds of the steps in which a subject is a candidate; they don't count for it.
     missed: Counter[UUID] = Counter()
     for one in seen:
         least[one.subject] += one.calls
@@ -101,7 +100,7 @@ def select_busiest(
 
 
 def _bound_unseen_calls(seen: Sequence[BusiestSubject], looked_at: int) -> Mapping[datetime, int]:
-    """Return how many calls somebody unseen can have in each step."""
+    """Return the maximum calls of any other subject in each step."""
     many = Counter(one.begins for one in seen)
     bounds = dict.fromkeys(many, 0)
     for one in seen:
@@ -114,13 +113,13 @@ def _parse_uuid(value: object) -> UUID:
     return value if isinstance(value, UUID) else UUID(str(value))
 
 
-# What a report may be by; of agents and servers the id, their names come along.
+# The columns that a report can be grouped by; names are added to ids.
 BY = frozenset(
     {"begins", "organization_id", "event_type", "agent_id", "server_id", "tool_name", "model"}
     | {"code", "rule"}
 )
 MOST_LINES, MOST_ORGANIZATIONS = 1_000, 1_000_000
-# What the most is of; PostgreSQL sums whole numbers of 64 bits several times slower than others.
+# The columns that lines are ranked by.
 MUCH = {"call": ("calls",), "model": ("turns",)}
 HOURS_READ = build_rollups.HOURLY_SUMMARIES_KEPT - timedelta(days=1)
 
@@ -129,29 +128,29 @@ Key = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class ReportSpan:
-    """From when (inclusive) to when (exclusive; None: now), by hours or days of UTC."""
+    """A time span from `since` to before `until` (None: now), by hours or days of UTC."""
 
     since: datetime
     until: datetime | None
     grain: Grain
 
     def holds(self, moment: datetime) -> bool:
-        """Tell whether a moment belongs to it."""
+        """Return whether the span contains a time."""
         return self.since <= moment and (self.until is None or moment < self.until)
 
     def by_days(self) -> "ReportSpan":
-        """Return it by days, where it is of whole ones; the last one may still run."""
+        """Return the span by days if it has whole days; the last one may be incomplete."""
         ends = [one for one in (self.since, self.until) if one is not None]
         whole = all(one == truncate_time(one, "day") for one in ends)
         return replace(self, grain="day") if whole else self
 
     def in_days(self) -> "ReportSpan":
-        """Return the days that it lies in."""
+        """Return the span expanded to whole days."""
         return ReportSpan(truncate_time(self.since, "day"), self.until, "day")
 
 
 def list_steps(span: ReportSpan) -> list[datetime]:
-    """Return when its hours or days begin."""
+    """Return the starts of the span's hours or days."""
     step = timedelta(hours=1) if span.grain == "hour" else timedelta(days=1)
     until = span.until or timezone.now()
     return [span.since + number * step for number in range(ceil((until - span.since) / step))]
@@ -159,7 +158,7 @@ def list_steps(span: ReportSpan) -> list[datetime]:
 
 _CALL = Q(event_type="call")
 _OK = _CALL & Q(outcome=AuditRow.Outcome.OK)
-# `n_` keeps them apart from the model's own columns.
+# The prefix `n_` avoids conflicts with the model's columns.
 _SUMS: dict[str, Any] = {
     "n_calls": SumOf("calls", filter=_CALL, default=0),
     "n_ok": SumOf("calls", filter=_OK, default=0),
@@ -171,7 +170,7 @@ _SUMS: dict[str, Any] = {
     "n_cost_microusd": SumOf("cost_microusd", default=0),
     **{f"n_{name}": SumOf(name, filter=_OK, default=0) for name in TOOK},
 }
-# Summaries have what lines say, each in a column.
+# Summaries have a column for each field of a line.
 _SUMMED: dict[str, Any] = {f"n_{name}": SumOf(name, default=0) for name in (*COUNTS, *TOOK)}
 _NAMES: dict[str, Any] = {"n_agent": Max("agent_name"), "n_server": Max("server_name")}
 
@@ -180,18 +179,18 @@ _NAMES: dict[str, Any] = {"n_agent": Max("agent_name"), "n_server": Max("server_
 class UsageReader:
     """Reads reports of one organization (None: of all) within a span.
 
-    `tail` is what isn't counted yet. Days from `summed_since` on are read from summaries, where
-    one tells what is asked; None: no day is.
+    `tail` has the entries that aren't counted yet. Days from `summed_since` on are read from
+    summaries if a dimension fits; None means no day is.
     """
 
     organization_id: UUID | None
     span: ReportSpan
     tail: Sequence[UsageEntry] = ()
-    complete: bool = True  # False: there is more than the tail that isn't counted yet
+    complete: bool = True  # False: there are more uncounted entries than `tail`
     summed_since: datetime | None = None
 
     def read(self, *by: str, most: int = MOST_LINES, **where: Any) -> dict[Key, UsageLine]:
-        """Return the lines by their keys, the most calls first (one query)."""
+        """Return the lines by key, most calls first (one query)."""
         if strange := set(by) - BY:
             raise ValueError(f"A report can't be by {sorted(strange)}.")
         span = self.span if "begins" in by else self.span.by_days()
@@ -202,7 +201,7 @@ class UsageReader:
         return dict(ordered[:most])
 
     def total(self, **where: Any) -> UsageLine:
-        """Return what all of it comes to (one query)."""
+        """Return the total of all lines (one query)."""
         return sum_lines(self.read("organization_id", most=MOST_ORGANIZATIONS, **where).values())
 
     def _counted(
@@ -220,7 +219,7 @@ class UsageReader:
     def _dimension(
         self, span: ReportSpan, by: Sequence[str], where: Mapping[str, Any]
     ) -> UsageDimension | None:
-        """Return the dimension whose summaries tell it, where they are whole."""
+        """Return the dimension whose complete summaries can answer the report, or None."""
         if self.summed_since is None or span.since < self.summed_since:
             return None
         if span.grain == "hour" and span.since < timezone.now() - HOURS_READ:
@@ -238,11 +237,11 @@ class UsageReader:
         apart = {name: value for name, value in where.items() if name not in dimension.of}
         rows = Summary.objects.filter(dimension=dimension.name, **apart)
         rows = self._within(rows, span)
-        if apart.keys() >= set(dimension.columns):  # the indices know them as a subject alone
+        if apart.keys() >= set(dimension.columns):  # indexes only have the subject
             values = [apart[name] for name in dimension.columns]
             rows = rows.filter(subject=hash_subject(values))
         if not apart and set(by) == set(dimension.columns):
-            # Which ones are shown is read from an index, then what they come to from their rows.
+            # First select the subjects with an index, then sum their rows.
             shown = self._busiest(dimension, span, most)
             if shown is not None:
                 return rows.filter(subject__in=shown)
@@ -255,7 +254,7 @@ class UsageReader:
         return rows
 
     def _busiest(self, dimension: UsageDimension, span: ReportSpan, most: int) -> list[UUID] | None:
-        """Return who may be among the most, where looking at each step's busiest tells that."""
+        """Return the subjects that may be among the busiest, or None if all must be summed."""
         of_calls = MUCH.get(dimension.of.get("event_type", ""), ("calls",)) == ("calls",)
         if self.organization_id is None or most > MOST or not of_calls:
             return None
@@ -267,7 +266,7 @@ class UsageReader:
         rows = self._within(Rollup.objects.filter(**where), span)
         for column, name in NAMES.items():
             if name in where and self.summed_since and self.summed_since <= span.since:
-                # Whoever was called so, that an index of rollups can be used.
+                # Translate the name to ids, so that an index of rollups can be used.
                 of = Summary.objects.filter(dimension=name.removesuffix("_name"))
                 so = self._within(of, span.in_days()).filter(**{name: where[name]})
                 rows = rows.filter(**{f"{column}__in": so.values(column)})
@@ -277,7 +276,7 @@ class UsageReader:
         rows = rows.filter(grain=span.grain, begins__gte=span.since)
         if self.organization_id is not None:
             rows = rows.filter(organization_id=self.organization_id)
-        else:  # so that the indices, which begin with the organization, are of use
+        else:  # so that indexes, which start with the organization, are used
             rows = rows.filter(organization_id__in=Counted.objects.values("organization_id"))
         return rows.filter(begins__lt=span.until) if span.until else rows
 
@@ -297,9 +296,9 @@ class UsageReader:
 def open_reader(
     organization_id: UUID, span: ReportSpan, *, everywhere: bool = False
 ) -> UsageReader:
-    """Return what reads the reports of an organization up to now (3 queries).
+    """Return the reader of an organization's reports (3 queries).
 
-    `everywhere`: those of all organizations, with what isn't counted yet of this one.
+    `all_organizations` reads those of all, with uncounted entries of this one only.
     """
     summed = _load_common_summed_since() if everywhere else _load_summed_since(organization_id)
     tail, more = build_rollups.load_uncounted_entries(organization_id)
@@ -318,14 +317,14 @@ def _load_summed_since(organization_id: UUID) -> datetime | None:
 
 
 def _load_common_summed_since() -> datetime | None:
-    """Return from when on the summaries of all organizations are whole."""
+    """Return the time from which the summaries of all organizations are complete, or None."""
     behind = Q(summed_since__isnull=True) | ~Q(summed_version=F("version"))
     found = Counted.objects.aggregate(behind=Count("pk", filter=behind), since=Max("summed_since"))
     return None if found["behind"] else found["since"]
 
 
 def sum_lines(lines: Iterable[UsageLine]) -> UsageLine:
-    """Return what lines come to together."""
+    """Return the sum of lines."""
     whole = UsageLine()
     for line in lines:
         whole.add(line)
@@ -342,5 +341,5 @@ def _build_line(row: Mapping[str, Any]) -> UsageLine:
 
 
 def to_utc(moment: datetime) -> datetime:
-    """Return a moment in UTC, in which hours and days are counted."""
+    """Return a time in UTC, which hours and days are counted in."""
     return moment.astimezone(UTC)

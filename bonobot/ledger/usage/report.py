@@ -1,7 +1,6 @@
-"""Usage report by agent, server, tool, model, day.
+"""Usage reports by organization, agent, server, tool, model or day.
 
-A report is drawn from the rollups by whole days of UTC, or by whole hours where it begins and ends
-within the last three days.
+A report covers whole days of UTC, or whole hours if it starts within the last three days.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -21,7 +20,7 @@ from bonobot.ledger.usage.aggregation import COUNTS, Grain, UsageLine, truncate_
 from bonobot.ledger.usage.query_rollups import ReportSpan
 
 By = Literal["organization", "agent", "server", "tool", "model", "day"]
-# What a line is of: its columns, and which rows it counts.
+# The columns and filters of each kind of report.
 GROUPS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "organization": (("organization_id",), {}),
     "agent": (("agent_id",), {}),
@@ -49,7 +48,7 @@ HEADING = ("since", "until", "by", "id", "name", "server", *NUMBERS)
 
 @dataclass(frozen=True)
 class UsageQuery:
-    """What a report is asked for; agents and servers by id or by the name they had."""
+    """The parameters of a report; agents and servers by id or name."""
 
     by: str = "agent"
     since: datetime | None = None
@@ -62,7 +61,7 @@ class UsageQuery:
 
 @dataclass(frozen=True)
 class UsageReportEntry:
-    """One line of a report: what it is of, and what that came to."""
+    """A line of a report with its subject."""
 
     id: str
     name: str
@@ -70,13 +69,13 @@ class UsageReportEntry:
     line: UsageLine
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as programs read it; cost in millionths of a dollar, times in ms."""
+        """Return the line as JSON data; cost in micro-dollars, times in ms."""
         return {"id": self.id, "name": self.name, "server": self.server, **build_totals(self.line)}
 
 
 @dataclass(frozen=True)
 class UsageReport:
-    """A report; `complete` is False while calls of the last minutes are still being counted."""
+    """A report; `complete` is False while recent calls are still being counted."""
 
     asked: UsageQuery
     since: datetime
@@ -86,7 +85,7 @@ class UsageReport:
     complete: bool
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as programs read it."""
+        """Return the report as JSON data."""
         return {
             "by": self.asked.by,
             "since": self.since,
@@ -97,7 +96,7 @@ class UsageReport:
         }
 
     def as_csv(self) -> str:
-        """Return it as a table; no cell of a stranger is run as a formula."""
+        """Return the report as CSV, with formulas escaped."""
         when = (self.since.isoformat(), self.until.isoformat(), self.asked.by)
         rows = [
             [*when, *(escape_formula(cell) for cell in entry.as_dict().values())]
@@ -107,7 +106,7 @@ class UsageReport:
 
 
 def build_totals(line: UsageLine) -> dict[str, Any]:
-    """Return what a line comes to by name."""
+    """Return the totals of a line by name."""
     counts = {name: getattr(line, name) for name in COUNTS}
     return counts | {
         "p50_ms": _to_whole_milliseconds(line.p50),
@@ -126,8 +125,8 @@ def build_usage_report(
 ) -> UsageReport:
     """Return a report of an organization (5 queries); raises `InvalidInput`.
 
-    It has `most` lines, those with the most calls. By organization it has only this one, or all of
-    them with `everywhere`, by the names that are loaded then.
+    It has up to `limit` lines, those with the most calls. A report by organization has only this
+    one, or with `all_organizations` all of them, with the loaded names.
     """
     if asked.by not in GROUPS:
         raise InvalidInput(
@@ -157,7 +156,7 @@ def build_usage_report(
 
 
 def _build_span(asked: UsageQuery, now: datetime) -> ReportSpan:
-    """Return the whole days or hours that hold what was asked for."""
+    """Return the whole days or hours that contain the requested time."""
     since = asked.since or now - timedelta(days=USUAL_DAYS)
     if asked.until and asked.until <= since:
         raise InvalidInput(

@@ -1,1 +1,1 @@
-"""The writer: one thread of a process admits and settles all of its calls."""
+"""The ledger writer: one thread per process that admits and settles its calls."""

@@ -1,13 +1,11 @@
-"""Decide everything waiting at once; equal refusals; pure.
+"""Decide a batch of items, and count repeated refusals. No I/O.
 
-Pure. The writer reads the rows that a group touches under their locks, this module decides item by
-item, and the writer stores what came out. A refused item leaves no trace in the state that the
-next item sees.
+The writer locks and reads the rows of a batch, this module decides item by item, and the writer
+stores the plan. A refused item doesn't change the state that the next item sees.
 
-Pure. The first refusal is written and sealed at once. Those that follow within its window are
-counted in the memory of this process; at the window's end, or when the process stops, the row is
-closed with `repeats`, the second seal. Until then the row says nothing false: it says "refused". A
-process that is killed loses the count of its open windows (a minute at most), never the first row.
+The first of equal refusals is written at once. Repeats within its window are counted in memory; at
+the end of the window, or when the process stops, the row is closed with `repeats`. A killed
+process loses at most the counts of one minute, never the first row.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -33,13 +31,13 @@ from bonobot.ledger.refusals import (
 from bonobot.ledger.types import Admission, AdmissionResult, Opening, Settlement
 
 WINDOW_S = 60.0
-MOST_WINDOWS = 10_000  # beyond them the oldest is closed early: memory stays bounded
+MOST_WINDOWS = 10_000  # then the oldest is closed early, to limit memory
 
 Key = tuple[UUID, str, str, UUID | None, str, str, str, str]
 
 
 def build_refusal_key(opening: Opening) -> Key:
-    """Return what makes refusals equal: organization, actor, agent, action, resource and code."""
+    """Return the key of equal refusals: organization, actor, agent, action, resource and code."""
     return (
         opening.organization_id,
         opening.actor.kind,
@@ -54,7 +52,7 @@ def build_refusal_key(opening: Opening) -> Key:
 
 @dataclass(slots=True)
 class RefusalWindow:
-    """The first of equal refusals, how many came after it, and the last one's time."""
+    """The first of equal refusals, the number of repeats, and the time of the last one."""
 
     row_id: UUID
     organization_id: UUID
@@ -65,18 +63,18 @@ class RefusalWindow:
 
 @dataclass(slots=True)
 class RepeatedRefusals:
-    """The open windows of one process; times are seconds of a monotonic clock."""
+    """The open refusal windows of a process; times are in seconds of a monotonic clock."""
 
-    # A dict keeps the order of opening, and windows are equally long: the first one ends first.
+    # In order of opening; all windows are equally long, so the first one ends first.
     _windows: dict[Key, RefusalWindow] = field(default_factory=dict)
 
     def find(self, key: Key, now: float) -> RefusalWindow | None:
-        """Return the window in which an equal refusal only counts."""
+        """Return the open window of an equal refusal, if there is one."""
         window = self._windows.get(key)
         return window if window is not None and now < window.ends else None
 
     def start(self, key: Key, row_id: UUID, *, at: datetime, now: float) -> list[RefusalWindow]:
-        """Open a window behind a written refusal; return those that had to end for it."""
+        """Open a window after a written refusal; return windows closed for it that have repeats."""
         ended = [self._windows.pop(key)] if key in self._windows else []
         if len(self._windows) >= MOST_WINDOWS:
             ended.append(self._windows.pop(next(iter(self._windows))))
@@ -84,17 +82,17 @@ class RepeatedRefusals:
         return [window for window in ended if window.repeats]
 
     def count(self, key: Key, at: datetime) -> None:
-        """Count one more refusal of an open window."""
+        """Count a repeated refusal in an open window."""
         window = self._windows[key]
         window.repeats += 1
         window.last_at = at
 
     def next_end(self) -> float | None:
-        """Return when the next window ends."""
+        """Return when the next window ends, or None."""
         return next((window.ends for window in self._windows.values()), None)
 
     def ended(self, now: float) -> Iterator[RefusalWindow]:
-        """Take out the windows that are over, and yield those that counted something."""
+        """Remove the windows that have ended; yield those with repeats."""
         while (ends := self.next_end()) is not None and ends <= now:
             window = self._windows.pop(next(iter(self._windows)))
             if window.repeats:
@@ -106,7 +104,7 @@ Answer = AdmissionResult | UUID | bool | Refusal
 
 @dataclass(frozen=True, slots=True)
 class OpenItem:
-    """A row to seal for the first time; without an admission it is a refusal or an event."""
+    """The first entry of a row; without an admission it is a refusal or an event."""
 
     call_id: UUID
     organization_id: UUID
@@ -117,7 +115,7 @@ class OpenItem:
 
 @dataclass(frozen=True, slots=True)
 class CloseItem:
-    """A row to seal for the second time."""
+    """The closing entry of a row."""
 
     call_id: UUID
     organization_id: UUID
@@ -137,7 +135,7 @@ def open_item(
     admission: Admission | None = None,
     generation: int | None = None,
 ) -> OpenItem:
-    """Return what opens a row; raise ValueError if its details are no JSON."""
+    """Return the opening item of a row; raises ValueError if its details aren't JSON."""
     reserves = admission.reserves if admission else ()
     facts = entry_encoding.build_opening_facts(
         opening, at, outcome=outcome, reserves=reserves, generation=generation
@@ -148,7 +146,7 @@ def open_item(
 
 
 def close_item(settlement: Settlement, at: datetime) -> CloseItem:
-    """Return what closes a call's row; raise ValueError if its details are no JSON."""
+    """Return the closing item of a call; raises ValueError if its details aren't JSON."""
     facts = entry_encoding.build_closing_facts(settlement, at)
     columns = entry_encoding.build_columns(entry_encoding.CLOSING, facts)
     call_id, organization_id = settlement.call_id, settlement.organization_id
@@ -158,7 +156,7 @@ def close_item(settlement: Settlement, at: datetime) -> CloseItem:
 
 
 def count_item(window: RefusalWindow) -> CloseItem:
-    """Return what closes the first of a flood of refusals with the count of those after it."""
+    """Return the item that closes the first of equal refusals with the number of repeats."""
     facts = entry_encoding.build_repeat_facts(window.row_id, window.repeats, window.last_at)
     columns = entry_encoding.build_columns(entry_encoding.CLOSING, facts)
     return CloseItem(window.row_id, window.organization_id, entry_encoding.seal(facts), columns)
@@ -166,7 +164,7 @@ def count_item(window: RefusalWindow) -> CloseItem:
 
 @dataclass(frozen=True, slots=True)
 class BatchRowKeys:
-    """The rows that a group touches, each kind in the order in which it is locked."""
+    """The keys of the rows that a batch uses, in locking order."""
 
     organizations: tuple[UUID, ...]
     cells: tuple[tuple[str, UUID], ...]
@@ -178,9 +176,8 @@ class BatchRowKeys:
 
 @dataclass(slots=True)
 class BatchState:
-    """Those rows as they are: tips by organization, cells, rates (theoretical arrival times in
-    microseconds) and flows by key, the organizations of rows that are still to be closed by call
-    id, permits by id."""
+    """The state of these rows: tips by organization; cells, rates (theoretical arrival times in
+    microseconds) and flows by key; organizations of open calls by call id; approvals by id."""
 
     tips: dict[UUID, ChainTip]
     cells: dict[str, BudgetBalance]
@@ -193,7 +190,7 @@ class BatchState:
 
 @dataclass(frozen=True, slots=True)
 class SealedItem:
-    """An item with the place that it got in its chain."""
+    """An item with its position and digest in the chain."""
 
     item: Item
     seq: int
@@ -202,7 +199,7 @@ class SealedItem:
 
 @dataclass(frozen=True, slots=True)
 class StoreTaint:
-    """Labels that a store holds from a call on which didn't hold before (`at` as `State.now`)."""
+    """Labels that a call added to a store, at a time like `BatchState.now`."""
 
     key: str
     organization_id: UUID
@@ -214,7 +211,7 @@ class StoreTaint:
 
 @dataclass(slots=True)
 class BatchPlan:
-    """What to store, and the answer to each item in the order of the group."""
+    """The rows to store, and the answers in the order of the items."""
 
     state: BatchState
     taints: list[StoreTaint] = field(default_factory=list)
@@ -224,7 +221,7 @@ class BatchPlan:
 
 
 def needs(items: Iterable[Item]) -> BatchRowKeys:
-    """Return the rows to lock for these items."""
+    """Return the keys of the rows to lock for these items."""
     organizations: set[UUID] = set()
     cells: dict[str, UUID] = {}
     keys: set[str] = set()
@@ -253,7 +250,7 @@ def needs(items: Iterable[Item]) -> BatchRowKeys:
 
 
 def decide(state: BatchState, items: Sequence[Item]) -> BatchPlan:
-    """Return what becomes of the items, in order; the state that was given stays as it is."""
+    """Return the plan for the items, in order; doesn't change `state`."""
     plan = BatchPlan(
         BatchState(
             dict(state.tips),
@@ -304,7 +301,7 @@ def _seal(plan: BatchPlan, item: Item) -> ChainTip:
 
 
 def _admit(plan: BatchPlan, admission: Admission) -> Refusal | None:
-    """Spend, charge and reserve all that an admission asks for, or nothing; return why not."""
+    """Charge, reserve and use the approval of an admission, or return a refusal."""
     state = plan.state
     generation = state.tips[admission.opening.organization_id].generation
     if admission.generation not in (None, generation):
@@ -336,7 +333,7 @@ def _admit(plan: BatchPlan, admission: Admission) -> Refusal | None:
 
 
 def _pass_labels(plan: BatchPlan, admission: Admission) -> None:
-    """Pass labels between the caller and the stores of an admitted call."""
+    """Propagate labels between the caller and the stores of an admitted call."""
     state, opening = plan.state, admission.opening
     passed = admission_rules.pass_labels(state.flows, admission.flows, admission.stores, state.now)
     for store in admission.stores:
@@ -356,7 +353,7 @@ def _pass_labels(plan: BatchPlan, admission: Admission) -> None:
 
 
 def _find_refusal(state: BatchState, admission: Admission) -> Refusal | None:
-    """Return why the permit can't be spent or, without one, which flow bars the call."""
+    """Return the refusal if the approval is invalid or, without one, flow labels block the call."""
     if permit := admission.permit:
         organization_id = admission.opening.organization_id
         granted = state.permits.get(permit.id)

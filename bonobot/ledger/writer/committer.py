@@ -1,13 +1,11 @@
-"""Commit a batch; remembered rows.
+"""Commit batches, with a cache of the rows of previous ones.
 
-SQLite tells a connection, within its transaction, whether any other one has committed since it last
-looked (`PRAGMA data_version`). Where none has, the rows are as they were left: a group then needs
-one question instead of five, and decides on exactly what is stored.
+On SQLite, `PRAGMA data_version` shows within the transaction whether another connection has
+committed since. If not, the cached rows are current, and a batch needs one query instead of five.
 
-PostgreSQL has no such word for it. There a group is decided on what is remembered and written only
-if that is still stored (`at_once`). Where it wasn't, somebody else writes to that chain too: its
-rows are locked and read first, until they are found as they were left so often in a row that this
-process seems to be alone.
+On PostgreSQL, a batch is decided on cached rows and written only if they still match the stored
+ones. If they don't, another process writes to that chain, too: its rows are then locked and read
+first, until they were unchanged several times in a row.
 """
 
 import time
@@ -24,30 +22,30 @@ from bonobot.ledger.writer.batch_plan import Answer, BatchRowKeys, BatchState, C
 from bonobot.ledger.writer.queue import Answered, QueuedItem
 from bonobot.ledger.writer.sql import DedicatedLedgerDatabase, LedgerDatabase
 
-MOST = 10_000  # of cells, rates, flows and open rows together; beyond them all is read again
-# The database's clock is known from its last answer: not for longer than no two clocks part in.
+MOST = 10_000  # cells, rates, flows and open rows together; then the cache is cleared
+# How long the offset to the database's clock is used before the clocks may have drifted apart.
 KEPT_S = 60.0
-# Who takes turns with another process is alone for a call or two each time.
+# Processes that alternate find a chain unchanged once or twice in a row.
 ALONE = 8
 
 
 class BatchStateCache:
-    """What one connection knows of the ledger; used by the thread that owns the connection."""
+    """The cached ledger rows of one connection; used only by the thread that owns it."""
 
     def __init__(self) -> None:
         self._version: int | None = None
         self._state = _build_empty_state()
-        # Organizations that others write to, too: how often they still have to be found untouched.
+        # Organizations that other processes write to: how many unchanged reads are still needed.
         self._shared: dict[UUID, int] = {}
-        self._ahead_us = 0  # how far the database's clock is ahead of our own monotonic one
+        self._ahead_us = 0  # how far the database's clock is ahead of our monotonic clock
         self._clock_until = 0.0
 
     def recall(
         self, database: DedicatedLedgerDatabase, needs: BatchRowKeys, *, now: int
     ) -> BatchState | None:
-        """Return the rows that a group needs, in an open transaction; None: they must be read.
+        """Return the current rows of a batch (SQLite only), or None if they must be read.
 
-        On SQLite, where they are what is stored.
+        Call it in an open transaction.
         """
         if not database.is_sqlite:
             return None
@@ -57,9 +55,9 @@ class BatchStateCache:
         return self._known(needs, now)
 
     def guess(self, database: DedicatedLedgerDatabase, needs: BatchRowKeys) -> BatchState | None:
-        """Return what the rows that a group needs probably are; None: they must be read.
+        """Return the probable rows of a batch (PostgreSQL only), or None if they must be read.
 
-        On PostgreSQL, for one organization and what no other one has a part in.
+        Only for batches of one organization without rates shared with others.
         """
         if database.is_sqlite or len(needs.organizations) != 1:
             return None
@@ -71,7 +69,7 @@ class BatchStateCache:
         return self._known(needs, _get_monotonic_us() + self._ahead_us)
 
     def learn(self, needs: BatchRowKeys, after: BatchState, *, now: int) -> None:
-        """Remember how a group's commit left the rows, at the database's time `now`."""
+        """Cache the rows after a batch was committed at the database's time `now`."""
         known = self._state
         held = len(known.cells) + len(known.rates) + len(known.flows) + len(known.closable)
         if held > MOST:
@@ -87,7 +85,7 @@ class BatchStateCache:
         self._clock_until = time.monotonic() + KEPT_S
 
     def compare(self, found: BatchState) -> None:
-        """See whose chains are as they were left, now that they were read."""
+        """Compare chains that were read with the cached ones, to find those no longer shared."""
         for organization_id in self._shared.keys() & found.tips.keys():
             untouched = self._state.tips.get(organization_id) == found.tips[organization_id]
             left = self._shared[organization_id] - 1 if untouched else ALONE
@@ -97,11 +95,11 @@ class BatchStateCache:
                 del self._shared[organization_id]
 
     def mistaken(self, needs: BatchRowKeys) -> None:
-        """Learn that what a group needs was changed by somebody else."""
+        """Mark the organizations of a batch as changed by another process."""
         self._shared |= dict.fromkeys(needs.organizations, ALONE)
 
     def forget(self) -> None:
-        """Know nothing any more: what was about to be written may be there or not."""
+        """Clear the cache; a failed commit may or may not have been stored."""
         self._version, self._state = None, _build_empty_state()
         self._clock_until = 0.0
 
@@ -131,10 +129,10 @@ def _build_empty_state() -> BatchState:
 
 
 LIMITS = {
-    # A commit is on the disk when it returns.
+    # Commits are durable when they return.
     "sqlite": ("PRAGMA synchronous=FULL",),
-    # A lock that another host holds, or a database that hangs, must not outlast the callers'
-    # deadline; and if this process freezes within a transaction, the chain comes free without it.
+    # Waiting for a lock or a hanging database must not exceed the callers' deadline; and if this
+    # process freezes within a transaction, the chain must be unlocked.
     "postgresql": (
         "SET lock_timeout = '1s'",
         "SET statement_timeout = '4s'",
@@ -143,19 +141,19 @@ LIMITS = {
 }
 APPLICATION_NAME = "bonobot ledger"  # in pg_stat_activity
 NETWORK_TIMEOUT_MS = 5_000
-# For this process's turn, and then for other processes: waiting for them is no fault.
+# How long to wait for other threads, and then for other processes.
 SQLITE_BUSY_S = 1.0
 
 
 class BatchCommitter:
-    """Commits groups; used by one thread only. Database errors reach the caller as Django's."""
+    """Commits batches; used by one thread only. Raises Django's database errors."""
 
     def __init__(self) -> None:
         self._database: DedicatedLedgerDatabase | None = None
         self._memory = BatchStateCache()
 
     def commit(self, tickets: Sequence[QueuedItem]) -> list[Answered]:
-        """Store what becomes of the tickets and return their answers, in any order."""
+        """Commit the items and return their answers, in any order."""
         database = self._database = self._database or connect()
         with database.connection.wrap_database_errors:
             answered = _recover_answers(database, tickets)
@@ -166,20 +164,20 @@ class BatchCommitter:
         return answered
 
     def holds(self, call_id: UUID) -> bool:
-        """Tell whether a row of this id is there; raises the database's errors."""
+        """Return whether a row with this id exists; raises database errors."""
         database = self._database = self._database or connect()
         with database.connection.wrap_database_errors:
             return bool(sql.load_written_rows(database, [call_id]))
 
     def disconnect(self) -> None:
-        """Close the connection, with what it hadn't committed; the next commit opens another."""
+        """Roll back and close the connection; the next commit opens another."""
         database, self._database = self._database, None
         self._memory.forget()
         if database is None:
             return
         connection = database.connection
         try:
-            # Closing alone would leave SQLite's lock with a cursor that an exception still holds.
+            # Without a rollback, a cursor referenced by an exception would keep SQLite's lock.
             with connection.wrap_database_errors:
                 connection.connection.rollback()
             connection.close()
@@ -188,7 +186,7 @@ class BatchCommitter:
 
 
 def connect() -> DedicatedLedgerDatabase:
-    """Open a connection to the default database that belongs to no pool."""
+    """Open a dedicated connection to the default database."""
     connection = connections.create_connection(DEFAULT_DB_ALIAS)
     settings = deepcopy(connection.settings_dict)
     options: dict[str, Any] = settings["OPTIONS"]
@@ -210,7 +208,7 @@ def connect() -> DedicatedLedgerDatabase:
 
 
 def _recover_answers(database: LedgerDatabase, tickets: Sequence[QueuedItem]) -> list[Answered]:
-    """Answer the tickets whose commit had happened although its answer was lost."""
+    """Return answers for items that were committed although the response was lost."""
     doubtful = [ticket for ticket in tickets if ticket.sent]
     if not doubtful:
         return []
@@ -258,9 +256,9 @@ def _commit_at_once(
     tickets: Sequence[QueuedItem],
     needs: batch_plan.BatchRowKeys,
 ) -> list[Answer] | None:
-    """Commit a group decided on what is remembered; None: it must be decided on what is stored.
+    """Commit a batch decided on cached rows; None if it must be decided on stored rows.
 
-    A refusal is never given from memory: what it is for may be over.
+    Refusals are never decided on cached rows, since their reason may be gone.
     """
     guessed = memory.guess(database, needs)
     if guessed is None:
@@ -282,7 +280,7 @@ def _commit_at_once(
 
 
 def _send(tickets: Sequence[QueuedItem]) -> None:
-    """Note that the tickets' commit goes out: what becomes of it may never be heard."""
+    """Mark the items as sent: their commit may happen even if the response is lost."""
     for ticket in tickets:
         ticket.sent = True
 
@@ -290,7 +288,7 @@ def _send(tickets: Sequence[QueuedItem]) -> None:
 def _lock_rows(
     database: DedicatedLedgerDatabase, memory: BatchStateCache, needs: batch_plan.BatchRowKeys
 ) -> batch_plan.BatchState:
-    """Open the transaction and return the rows that the group touches, which are locked now."""
+    """Begin the transaction and return the locked rows of the batch."""
     if database.is_sqlite:
         database.begin()  # takes the one lock there is
         known = memory.recall(database, needs, now=time.time_ns() // 1_000)

@@ -1,15 +1,12 @@
-"""Waiting items and their callers.
+"""Queued items and the callers that wait for them.
 
-What several of them hand in goes to the writer together, a moment after the first where others are
-expected: its thread is woken once for all. And one timer looks at all who wait, so that a call,
-whose answer comes within milliseconds, doesn't set and take back timers of its own.
+A caller waits in a thread (`concurrent.futures.Future`) or on an event loop (asyncio future; a
+loop gets all answers of a batch in one wake-up). An item without a waiter is the writer's own: a
+repeat count, or the closing of a call whose caller disconnected.
 
-A caller waits in a thread (a `concurrent.futures.Future`) or on an event loop (an asyncio future;
-all answers of a group reach a loop in one wake-up). A ticket without a waiter is the writer's own
-work: the count of a flood, or the closing of a call whose caller went away.
-
-A commit costs the same for one as for many, so where many call at once it is worth waiting for
-those who are about to come. Who calls alone never waits.
+A commit costs about the same for one item as for many, so items of a loop are submitted together,
+shortly after the first if more are expected. A single caller never waits. One timer per loop
+checks all deadlines, instead of one timer per call.
 """
 
 import asyncio
@@ -27,19 +24,19 @@ from bonobot.ledger.writer.batch_plan import Answer, CloseItem, Item, Key
 
 @dataclass(slots=True, eq=False)
 class QueuedItem:
-    """An item, when it was handed in, and until when (monotonic seconds) its caller waits."""
+    """An item, when it was queued, and until when (monotonic seconds) its caller waits."""
 
     item: Item
     at: datetime
     deadline: float = inf
     future: "Future[Any] | asyncio.Future[Any] | None" = None
     loop: asyncio.AbstractEventLoop | None = None
-    refused: Key | None = None  # set for refusals, which may be one of a flood
-    sent: bool = False  # its commit went out: without an answer, it may have happened
+    refused: Key | None = None  # set for refusals, which may be repeats
+    sent: bool = False  # its commit was sent: without an answer, it may have happened
 
     @property
     def moot(self) -> bool:
-        """Tell whether it would open a call that nobody is there to make."""
+        """Whether it would open a call whose caller is gone."""
         if isinstance(self.item, CloseItem):
             return False
         if self.future is None:
@@ -52,7 +49,7 @@ Unheard = Callable[[QueuedItem, Answer], None]
 
 
 def wake_callers(answered: Iterable[Answered], unheard: Unheard) -> None:
-    """Wake each caller once; `unheard` gets the answers that nobody waits for any more."""
+    """Wake each caller once; `on_abandoned` gets answers that no caller waits for."""
     by_loop: dict[asyncio.AbstractEventLoop, list[Answered]] = {}
     for ticket, answer in answered:
         if ticket.loop is None:
@@ -82,23 +79,20 @@ def _resolve(ticket: QueuedItem, answer: Answer, unheard: Unheard) -> None:
         future.set_result(answer)
 
 
-# The longest that a group waits for the others, in seconds, and for how many at most.
+# How long a batch waits for more items, in seconds, and for how many at most.
 WAIT_S = 0.001
 MOST = 32
 
 
 class BatchSizeEstimate:
-    """How many came together of late; `expected` is the size of group that is waited for."""
+    """Estimates how many items arrive together; `expected` is the batch size to wait for."""
 
     def __init__(self) -> None:
-        """Expect nobody but who is there."""
+        """Start with a batch size of one."""
         self.expected = 1
 
     def learn(self, came: int) -> None:
-        """Expect one more where as many came as were expected, and one less where fewer did.
-
-        So a crowd that goes away is waited for a few times only.
-        """
+        """Expect one more if at least the expected number arrived, otherwise one less."""
         if 1 < came >= self.expected:
             self.expected = min(came + 1, MOST)
         else:
@@ -106,11 +100,11 @@ class BatchSizeEstimate:
 
 
 LOOK_EVERY_S = 0.25
-GRACE_S = 2.0  # how much longer than its deadline a caller waits for the writer's word
+GRACE_S = 2.0  # how much longer than its deadline a caller waits for the writer
 
 
 class LoopWaiters:
-    """Who waits on one loop; used by its thread only."""
+    """The waiting callers of one event loop; used by its thread only."""
 
     def __init__(
         self,
@@ -118,8 +112,8 @@ class LoopWaiters:
         unheard: Unheard,
         crowd: BatchSizeEstimate,
     ) -> None:
-        """`put` gives tickets to the writer, and raises where it takes none; `unheard` gets the
-        answers whose caller went away."""
+        """`submit` passes items to the writer or raises if it is closed; `on_abandoned` gets the
+        answers whose caller disconnected."""
         self._put = put
         self._unheard = unheard
         self._crowd = crowd
@@ -129,7 +123,7 @@ class LoopWaiters:
         self._looked_at = False
 
     async def answer(self, ticket: QueuedItem) -> Any:
-        """Hand in a ticket of this loop and return its answer, or raise the refusal."""
+        """Submit an item of this loop and return its answer, or raise the refusal."""
         loop = ticket.loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
         ticket.future = future
@@ -150,7 +144,7 @@ class LoopWaiters:
 
     def _left(self, ticket: QueuedItem, future: "asyncio.Future[Any]") -> None:
         if not future.done() or future.cancelled():
-            # What a caller handed in goes on without it, even if its loop ends now.
+            # The item is processed without its caller, even if the loop stops now.
             self._hand_over()
         elif not future.exception():
             self._unheard(ticket, future.result())
@@ -179,7 +173,7 @@ class LoopWaiters:
         now = time.monotonic()
         for future, until in self._until.items():
             if until <= now and not future.done():
-                # What comes later finds nobody.
+                # A later answer is abandoned.
                 future.set_exception(AuditUnavailable("the database doesn't answer"))
         self._looked_at = bool(self._until)
         if self._looked_at:

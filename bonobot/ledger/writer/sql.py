@@ -1,18 +1,16 @@
-"""Statements for SQLite and PostgreSQL.
+"""SQL statements of the ledger for SQLite and PostgreSQL.
 
-Every function works in the transaction that is open on the database it is given. Locks are taken
-in one order, heads, budget cells, rate cells, flow cells, each by key: an `INSERT … ON CONFLICT DO
-UPDATE … RETURNING` creates, locks and reads rows in the order of its VALUES (SQLite 3.35).
+Every function uses the open transaction of its database. Locks are taken in one order: heads,
+budget cells, rate cells, flow cells, each by key. `INSERT … ON CONFLICT DO UPDATE … RETURNING`
+creates, locks and reads rows in the order of its VALUES (SQLite 3.35).
 
-The statements are the same; what differs is here. Values go to PostgreSQL as text, which the
-columns' types turn into what they are: a statement is then prepared once, not once for each size
-of its numbers. On SQLite they are written as Django reads them there.
+Values are sent to PostgreSQL as text and converted by the column types, so that a statement is
+prepared once, not once for each integer size. On SQLite they are written in Django's format.
 
-The first statement moves the head, if that and all else that is remembered is what is stored; each
-of the others writes only where the head is as the first one has left it. So all of them write, or
-none does. The head is locked from the first one on, and whoever changes any of these rows moves it
-too: of what was compared nothing changes meanwhile, but that what was long unused may be removed,
-and is then written anew.
+`write_if_unchanged` first moves the head, if it and all other cached rows are unchanged; each later
+statement writes only if the head was moved. So all of them write, or none does. The head is locked
+from then on, and every change of these rows moves it, too, so the compared rows can't change
+meanwhile. Long unused ones may be deleted, and are then inserted again.
 """
 
 import time
@@ -44,13 +42,13 @@ Row = Sequence[Any]
 
 
 class SqlCursor(Protocol):
-    """A cursor with the rows of a statement that was executed."""
+    """The cursor of an executed statement."""
 
     def fetchall(self) -> list[tuple[Any, ...]]: ...
 
 
 class LedgerDatabase:
-    """A Django connection, used through its own cursors: in a transaction of the application."""
+    """A Django connection, used in a transaction of the application."""
 
     def __init__(self, connection: BaseDatabaseWrapper) -> None:
         self.connection = connection
@@ -68,11 +66,11 @@ class LedgerDatabase:
             self.connection.cursor().executemany(sql, rows)
 
     def uuid(self, value: UUID) -> str:
-        """Return how a UUID is written."""
+        """Return a UUID in the database's format."""
         return value.hex if self.is_sqlite else str(value)
 
     def written(self, columns: Sequence[EntryColumn], values: Row) -> Row:
-        """Return sealed values as their columns are written."""
+        """Return the values of these columns in the database's format."""
         if not self.is_sqlite:
             return values
         row = list(values)
@@ -88,9 +86,9 @@ class LedgerDatabase:
 
 
 class DedicatedLedgerDatabase(LedgerDatabase):
-    """A connection of our own, without Django's care around each statement: for the hot path.
+    """A dedicated connection that bypasses Django's cursors, for the hot path.
 
-    Errors are the driver's own unless the caller is within `connection.wrap_database_errors`.
+    Raises the driver's errors unless used within `connection.wrap_database_errors`.
     """
 
     def execute(self, sql: str, values: Row = ()) -> SqlCursor:
@@ -106,24 +104,24 @@ class DedicatedLedgerDatabase(LedgerDatabase):
             cursor.executemany(_convert_placeholders(sql) if self.is_sqlite else sql, rows)
 
     def begin(self) -> None:
-        """Open a transaction; on SQLite it takes the one write lock at once."""
+        """Begin a transaction; on SQLite it acquires the write lock."""
         self.execute("BEGIN IMMEDIATE" if self.is_sqlite else "BEGIN")
 
     def commit(self) -> None:
-        """Commit what `begin` opened."""
+        """Commit the transaction."""
         self.execute("COMMIT")
 
     def version(self) -> int:
-        """Return a number that is another one once any other connection has committed (SQLite)."""
+        """Return a number that changes when another connection commits (SQLite)."""
         found: int = self.execute("PRAGMA data_version").fetchall()[0][0]
         return found
 
     def turn(self, *, within_s: float) -> AbstractContextManager[None]:
-        """Go before the other threads of this process that write, where only one can."""
+        """Take precedence over the other writing threads of this process (SQLite)."""
         return get_write_queue().urgently(within_s=within_s) if self.is_sqlite else nullcontext()
 
     def pipelined(self) -> AbstractContextManager[Any]:
-        """Send the block's statements without waiting for each answer, where that is possible."""
+        """Pipeline the block's statements if the database supports it."""
         if self.is_sqlite:
             return nullcontext()
         pipeline: AbstractContextManager[Any] = self.connection.connection.pipeline()
@@ -134,7 +132,7 @@ class DedicatedLedgerDatabase(LedgerDatabase):
 def _build_converters(
     columns: tuple[EntryColumn, ...],
 ) -> tuple[tuple[int, Callable[[str], str]], ...]:
-    """Return which values SQLite has in a form of its own, and how they come into it."""
+    """Return (index, converter) of the columns with a special format on SQLite."""
     return tuple(
         (index, _AS_SQLITE[column.kind])
         for index, column in enumerate(columns)
@@ -183,7 +181,7 @@ _LOCK_FLOWS = """
     ON CONFLICT ("key") DO UPDATE SET labels = ledger_flowcell.labels
     RETURNING "key", labels, touched
 """
-# Permits are only ever changed under the lock of their organization's head.
+# Approvals are only changed under the lock of their organization's head.
 _PERMITS = """
     SELECT id, organization_id, digest, expires, spent_by FROM ledger_permitrow
     WHERE id IN ({places})
@@ -211,7 +209,7 @@ CLOSING = (
 _CLOSE = "UPDATE ledger_auditrow SET {} WHERE id = %s AND closed_seq IS NULL".format(  # noqa: S608
     _join_names(CLOSING, '"{}" = %s')
 )
-# Without a code that of the opening stays, and SQLite leaves the index of codes alone.
+# Without a code, the opening's code is kept, and SQLite doesn't update the index of codes.
 _CLOSE_WELL = _CLOSE.replace(', "code" = %s', "")
 _SET_HEAD = (
     "UPDATE ledger_head SET seq = %s, digest = %s, generation = %s WHERE organization_id = %s"
@@ -235,7 +233,7 @@ _BUMP = """
 
 
 class WrittenRow(NamedTuple):
-    """A row as it was found: its place, its sealed texts, and its organization's generation."""
+    """A stored row: its position, its sealed texts, and its organization's generation."""
 
     seq: int
     opened: str
@@ -244,7 +242,7 @@ class WrittenRow(NamedTuple):
 
 
 class UpdateCondition(NamedTuple):
-    """A condition that an UPDATE has beside its own, and the condition's values."""
+    """An additional condition of an UPDATE, and its values."""
 
     sql: str = ""
     values: Row = ()
@@ -254,7 +252,7 @@ OPEN_GATE = UpdateCondition()
 
 
 def lock(database: LedgerDatabase, needs: BatchRowKeys) -> Callable[[], BatchState]:
-    """Lock the rows of a group; return a function that reads them once the answers are there."""
+    """Lock the rows of a batch; return a function that reads the results."""
     heads = _lock_heads(database, needs.organizations)
     cells = execute_rows(database, _LOCK_CELLS, _build_owned_keys(database, needs.cells))
     rates = execute_rows(database, _LOCK_RATES, [(key,) for key in needs.rates])
@@ -288,19 +286,19 @@ def lock(database: LedgerDatabase, needs: BatchRowKeys) -> Callable[[], BatchSta
 
 
 def lock_heads(database: LedgerDatabase, organizations: Iterable[UUID]) -> dict[UUID, ChainTip]:
-    """Lock the heads of some organizations, creating those that are missing."""
+    """Lock the heads of organizations, creating missing ones."""
     return _load_tips(_lock_heads(database, sorted(organizations)))[0]
 
 
 def write_opened(database: LedgerDatabase, sealed: Sequence[SealedItem]) -> None:
-    """Insert rows with their first seal."""
+    """Insert rows with their opening entry."""
     database.execute_each(_OPEN, [build_opening_row(database, one) for one in sealed])
 
 
 def write_closed(
     database: LedgerDatabase, sealed: Sequence[SealedItem], gate: UpdateCondition = OPEN_GATE
 ) -> None:
-    """Give open rows their second seal."""
+    """Update open rows with their closing entry."""
     well: list[Row] = []
     others: list[Row] = []
     for one in sealed:
@@ -314,7 +312,7 @@ def write_closed(
 
 
 def write_heads(database: LedgerDatabase, tips: Mapping[UUID, ChainTip]) -> None:
-    """Store where the chains end now."""
+    """Update the ends of chains."""
     database.execute_each(
         _SET_HEAD,
         [
@@ -327,29 +325,29 @@ def write_heads(database: LedgerDatabase, tips: Mapping[UUID, ChainTip]) -> None
 def write_cells(
     database: LedgerDatabase, cells: Mapping[str, BudgetBalance], gate: UpdateCondition = OPEN_GATE
 ) -> None:
-    """Store budget cells."""
+    """Update budget cells."""
     rows = [(cell.spent, cell.reserved, key, *gate.values) for key, cell in cells.items()]
     database.execute_each(_SET_CELL + gate.sql, rows)
 
 
 def write_rates(database: LedgerDatabase, rates: Mapping[str, int]) -> None:
-    """Store rate cells."""
+    """Update rate cells."""
     execute_rows(database, _SET_RATES, list(rates.items()))
 
 
 def write_flows(database: LedgerDatabase, flows: Mapping[str, CallerFlowLabels]) -> None:
-    """Store what callers hold."""
+    """Update flow cells."""
     rows = [(held.labels, held.touched, key) for key, held in flows.items()]
     database.execute_each(_SET_FLOW, rows)
 
 
 def write_taints(database: LedgerDatabase, taints: Sequence[StoreTaint]) -> None:
-    """Store which calls brought labels to stores."""
+    """Insert the labels that calls added to stores."""
     database.execute_each(_TAINT, [taint_row(database, one) for one in taints])
 
 
 def taint_row(database: LedgerDatabase, taint: StoreTaint) -> Row:
-    """Return the values of `TAINT`."""
+    """Return the values of `TAINT_NAMES`."""
     session_id = database.uuid(taint.session_id) if taint.session_id else None
     return (
         *(database.uuid(generate_uuid7()), taint.key, database.uuid(taint.organization_id)),
@@ -358,7 +356,7 @@ def taint_row(database: LedgerDatabase, taint: StoreTaint) -> Row:
 
 
 def store_spent_approvals(database: LedgerDatabase, permits: Mapping[UUID, StoredApproval]) -> None:
-    """Store by which calls permits were spent."""
+    """Update approvals with the calls that used them."""
     rows = [
         (database.uuid(granted.spent_by), database.uuid(permit_id))
         for permit_id, granted in permits.items()
@@ -368,28 +366,28 @@ def store_spent_approvals(database: LedgerDatabase, permits: Mapping[UUID, Store
 
 
 def filter_changed(before: Mapping[Key, Value], after: Mapping[Key, Value]) -> dict[Key, Value]:
-    """Return what is to be stored: what nothing was decided about is still the same object."""
+    """Return the changed values: unchanged ones are the same object."""
     return {key: value for key, value in after.items() if value is not before.get(key)}
 
 
 def remove(database: LedgerDatabase, organization_id: UUID, *, up_to: int) -> None:
-    """Delete an organization's rows from the beginning of its chain up to a position."""
+    """Delete an organization's rows from the start of its chain up to a position."""
     database.execute(_REMOVE, [database.uuid(organization_id), up_to])
 
 
 def increment_generation(database: LedgerDatabase, organization_id: UUID) -> None:
-    """Raise an organization's generation by one."""
+    """Increment an organization's generation."""
     database.execute(_BUMP, [database.uuid(organization_id)])
 
 
 def load_written_rows(database: LedgerDatabase, call_ids: Sequence[UUID]) -> dict[UUID, WrittenRow]:
-    """Return the rows that exist of these, after a commit whose answer was lost."""
+    """Return the existing rows of these calls, after a commit whose response was lost."""
     rows = _load_rows(_select(database, _WRITTEN, call_ids))
     return {_parse_uuid(row): WrittenRow(*found) for row, *found in rows}
 
 
 def build_opening_row(database: LedgerDatabase, sealed: SealedItem) -> Row:
-    """Return the values of `OPENING` that open a row."""
+    """Return the values of `OPENING_NAMES` for a new row."""
     item = sealed.item
     columns = database.written(entry_encoding.OPENING, item.columns)
     return (sealed.seq, sealed.digest, item.text, *columns)
@@ -402,7 +400,7 @@ def _build_closing_row(database: LedgerDatabase, sealed: SealedItem) -> Row:
 
 
 def _lock_heads(database: LedgerDatabase, organizations: Sequence[UUID]) -> SqlCursor | None:
-    # One clock for all hosts, read behind the lock.
+    # One clock for all hosts, read after the lock is acquired.
     clock = "NULL" if database.is_sqlite else POSTGRESQL_CLOCK
     rows = [(database.uuid(organization),) for organization in organizations]
     return execute_rows(database, _LOCK_HEADS.replace("{clock}", clock), rows)
@@ -423,7 +421,7 @@ def _build_stored_approval(
 def execute_rows(
     database: LedgerDatabase, sql: str, rows: Sequence[Row], *more: object
 ) -> SqlCursor | None:
-    """Execute a statement with the values of some rows, and then `more`, if there are any rows."""
+    """Execute a statement with the values of rows and `extra_values`; None without rows."""
     if not rows:
         return None
     row = "(" + ", ".join(["%s"] * len(rows[0])) + ")"
@@ -434,7 +432,7 @@ def execute_rows(
 def _select(database: LedgerDatabase, sql: str, ids: Sequence[UUID]) -> SqlCursor | None:
     if not ids:
         return None
-    # Filled up to a power of two: few different statements to prepare.
+    # Padded to a power of two, to prepare few different statements.
     filled = [*ids, *[ids[-1]] * ((1 << (len(ids) - 1).bit_length()) - len(ids))]
     places = ", ".join(["%s"] * len(filled))
     return database.execute(sql.replace("{places}", places), [database.uuid(one) for one in filled])
@@ -472,7 +470,7 @@ _SAME_FLOW = """
 """
 _MOVED = "EXISTS (SELECT FROM ledger_head WHERE organization_id = %s AND digest = %s)"
 
-# What has no target yet is a text to PostgreSQL.
+# Without a target column, PostgreSQL needs explicit casts.
 _CASTS = {"text": "%s", "uuid": "%s::uuid", "time": "%s::timestamptz", "integer": "%s::bigint"}
 _OPENED = ("%s::bigint", "%s", "%s", *(_CASTS[column.kind] for column in entry_encoding.OPENING))
 # Built from the names of our own columns; values are always parameters.
@@ -497,9 +495,9 @@ _TAINT_PIPELINED = "INSERT INTO ledger_storelabel ({}) SELECT {} WHERE {}".forma
 
 
 def write(database: DedicatedLedgerDatabase, before: BatchState, plan: BatchPlan) -> int | None:
-    """Write and commit what becomes of a group of one organization, if `before` is what is stored.
+    """Write and commit a plan for one organization if `before` matches the stored rows.
 
-    Return the database's time in microseconds since 1970; None: something is another, and nothing
+    Return the database's time in microseconds since 1970, or None if a row differs and nothing
     was written.
     """
     after = plan.state
@@ -531,7 +529,7 @@ def write(database: DedicatedLedgerDatabase, before: BatchState, plan: BatchPlan
 def _move(
     database: DedicatedLedgerDatabase, before: BatchState, owner: str, tip: ChainTip
 ) -> SqlCursor:
-    """Move the head to `tip`, and return the time, if all is as it was before."""
+    """Move the head to `tip` if no row has changed; the cursor returns the time."""
     (was,) = before.tips.values()
     values: list[Row] = [(tip.seq, tip.digest, owner, was.seq, was.digest, was.generation)]
     values += [(key, cell.spent, cell.reserved) for key, cell in before.cells.items()]

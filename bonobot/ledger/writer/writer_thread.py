@@ -1,10 +1,10 @@
-"""The one writer thread of a process.
+"""The ledger writer thread of a process.
 
-It takes everything that waits, commits it in one durable transaction and wakes each caller once,
-so concurrent calls share the cost of a commit. A refused item doesn't disturb the others of its
-group; a group that fails is replayed one by one. While the database doesn't answer, items are kept
-and tried again until their deadline, then answered `audit_unavailable`: no row, no call. A
-settlement whose caller gave up is kept until the database is back, since its call has happened.
+It commits all waiting items in one durable transaction and wakes each caller once, so concurrent
+calls share the cost of a commit. A refused item doesn't affect the others of its batch; a failed
+batch is repeated item by item. While the database is unreachable, items are retried until their
+deadline and then refused as `audit_unavailable`. A settlement is kept even after its caller gave
+up, because its call has happened.
 """
 
 import asyncio
@@ -60,18 +60,18 @@ RETRY_S = 0.05
 MOST_IN_GROUP = 256
 STOP_S = 10.0
 
-# What one item can cause by what it holds; anything else is a fault of the writer and ends it.
+# Errors that the content of one item can cause; any other is a bug and stops the writer.
 POISON = (DatabaseError, ValueError, TypeError, ArithmeticError)
 
 
 class LedgerWriter:
-    """Admits, settles and refuses; safe from any thread and any loop of its process."""
+    """Admits and settles calls and records refusals; usable from any thread or event loop."""
 
     def __init__(self, *, deadline_s: float = DEADLINE_S) -> None:
         self.deadline_s = deadline_s
         self.pid = os.getpid()
         self._queue: SimpleQueue[QueuedItem | None] = SimpleQueue()
-        self._gate = Lock()  # nothing enters the queue behind the last look into it
+        self._gate = Lock()  # nothing is enqueued after the final check of the queue
         self._closed = False
         self._stop_by = inf
         self._committer = BatchCommitter()
@@ -87,40 +87,40 @@ class LedgerWriter:
 
     @property
     def usable(self) -> bool:
-        """Tell whether it takes items: not closed, and not inherited by a fork."""
+        """Whether it accepts items: not closed, and not inherited by a fork."""
         return not self._closed and self.pid == os.getpid()
 
     # -- for threads ------------------------------------------------------------------------------
 
     def admit(self, admission: Admission) -> Future[AdmissionResult]:
-        """Open a call's row, charge and reserve; the future may raise a `Refusal`."""
+        """Open a call's row, charge rates and reserve budgets; the future may raise a `Refusal`."""
         return self._from_thread(self._admission(admission))
 
     def settle(self, settlement: Settlement) -> Future[bool]:
-        """Close a call's row and settle its budgets; False if there is no such open row."""
+        """Close a call's row and settle its budgets; False if it isn't open."""
         return self._from_thread(self._settlement(settlement))
 
     def refuse(self, opening: Opening) -> Future[UUID]:
-        """Write a refused call; equal ones within a minute return the id of the first."""
+        """Record a refused call; equal ones within a minute return the id of the first."""
         return self._from_thread(self._refusal(opening))
 
     def note(self, opening: Opening, *, outcome: Outcome = "ok") -> Future[UUID]:
-        """Write an event that is over when it is recorded."""
+        """Record an event that has already ended."""
         return self._from_thread(self._event(opening, outcome))
 
     # -- for the loop -----------------------------------------------------------------------------
 
     async def admit_async(self, admission: Admission) -> AdmissionResult:
-        """Admit; a caller that is cancelled leaves no open row behind."""
+        """Admit a call; if the caller is canceled, its row is closed."""
         began = time.perf_counter()
         admitted: AdmissionResult = await self._from_loop(self._admission(admission))
         metrics.admission_seconds.observe(time.perf_counter() - began)
         return admitted
 
     async def settle_async(self, settlement: Settlement, *, patient: bool = False) -> bool:
-        """Settle; it happens even if the caller is cancelled while it waits.
+        """Settle a call, even if the caller is canceled while it waits.
 
-        `patient`: wait for a database that is away as long as it takes.
+        `wait_for_database` waits for an unreachable database without a deadline.
         """
         ticket = self._settlement(settlement)
         if patient:
@@ -129,17 +129,17 @@ class LedgerWriter:
         return settled
 
     async def refuse_async(self, opening: Opening) -> UUID:
-        """Write a refused call."""
+        """Record a refused call."""
         row_id: UUID = await self._from_loop(self._refusal(opening))
         return row_id
 
     async def note_async(self, opening: Opening, *, outcome: Outcome = "ok") -> UUID:
-        """Write an event."""
+        """Record an event."""
         row_id: UUID = await self._from_loop(self._event(opening, outcome))
         return row_id
 
     def close(self, timeout_s: float = STOP_S) -> None:
-        """Write what waits and the counts of open floods, then end; later items are refused."""
+        """Write all waiting items and repeat counts, then stop; later items are refused."""
         with self._gate:
             if not self._closed:
                 self._closed = True
@@ -147,7 +147,7 @@ class LedgerWriter:
                 self._queue.put(None)
         self._thread.join(timeout_s + GRACE_S)
 
-    # -- handing in -------------------------------------------------------------------------------
+    # -- building and enqueuing items --------------------------------------------------------------
 
     def _admission(self, admission: Admission) -> QueuedItem:
         at = datetime.now(UTC)
@@ -184,7 +184,7 @@ class LedgerWriter:
                 "by yours, and would stay if yours is rolled back. Use `ledger.changes` there."
             )
         future: Future[Any] = Future()
-        future.set_running_or_notify_cancel()  # it can't be taken back: the row may be written
+        future.set_running_or_notify_cancel()  # it can't be canceled: the row may be written
         ticket.future = future
         self._put([ticket])
         return future
@@ -204,7 +204,7 @@ class LedgerWriter:
                 self._queue.put(ticket)
 
     def _unheard(self, ticket: QueuedItem, answer: Answer) -> None:
-        """Close the row of a call whose caller went away before it could run."""
+        """Close the row of a call whose caller disconnected before it could run."""
         item = ticket.item
         if (
             isinstance(item, CloseItem)
@@ -235,7 +235,7 @@ class LedgerWriter:
             self._end()
 
     def _gather(self) -> list[QueuedItem] | None:
-        """Wait for something to do; return all that waits, or None to end."""
+        """Wait for items; return all waiting ones, or None to stop."""
         ends = self._floods.next_end()
         wait = None if ends is None else max(ends - time.monotonic(), 0)
         try:
@@ -251,7 +251,7 @@ class LedgerWriter:
         return group
 
     def _drain(self, group: list[QueuedItem]) -> list[QueuedItem]:
-        """Add what waits."""
+        """Add waiting items to the batch."""
         while len(group) < MOST_IN_GROUP:
             try:
                 ticket = self._queue.get_nowait()
@@ -265,7 +265,7 @@ class LedgerWriter:
         return group
 
     def _serve(self, group: list[QueuedItem]) -> None:
-        """Commit a group, however often it takes until the last deadline."""
+        """Commit a batch; retry until the last deadline."""
         while group := self._in_time(group):
             try:
                 wake_callers(self._attempt(group), self._unheard)
@@ -305,7 +305,7 @@ class LedgerWriter:
         return answered + echoes
 
     def _replay(self, group: list[QueuedItem], error: Exception) -> None:
-        """Serve a failed group one by one, so that only the item at fault fails."""
+        """Commit the items of a failed batch one by one, so that only the faulty one fails."""
         if len(group) > 1:
             logger.warning("A group of %d failed, its items are replayed", len(group))
             for ticket in group:
@@ -314,7 +314,7 @@ class LedgerWriter:
         wake_callers([(group[0], self._unfit(group[0].item, error))], self._unheard)
 
     def _unfit(self, item: Item, error: Exception) -> Refusal:
-        """Return why an item can't be held: its row is another's, or what it says is no row."""
+        """Return the refusal of a faulty item: its row exists, or its content is invalid."""
         try:
             if isinstance(item, OpenItem) and self._committer.holds(item.call_id):
                 return CallAlreadyStarted()
@@ -324,7 +324,7 @@ class LedgerWriter:
         return AuditUnavailable("it can't hold this entry")
 
     def _in_time(self, group: list[QueuedItem]) -> list[QueuedItem]:
-        """Answer those that waited too long; keep the others, and what must be written anyway."""
+        """Refuse overdue items; return the others, and those that must be written anyway."""
         now = time.monotonic()
         kept: list[QueuedItem] = []
         late: list[Answered] = []
@@ -334,7 +334,7 @@ class LedgerWriter:
                     kept.append(ticket)
                 continue
             late.append((ticket, AuditUnavailable("the database doesn't answer")))
-            # A call that happened is closed once it can be; one that may have been opened, too.
+            # Calls that happened, or may have been opened, are still closed later.
             if now < self._stop_by and (ticket.sent or isinstance(ticket.item, CloseItem)):
                 kept.append(QueuedItem(ticket.item, ticket.at, sent=ticket.sent))
         if late:
@@ -342,11 +342,11 @@ class LedgerWriter:
         return kept
 
     def _counts(self, now: float) -> list[QueuedItem]:
-        """Return the closings of the floods that are over."""
+        """Return closings for the refusal windows that have ended."""
         return [_build_repeat_closing(window) for window in self._floods.ended(now)]
 
     def _trouble(self, error: Exception | None) -> None:
-        """Say once that the database is away, and once that it is back."""
+        """Log once that the database is unreachable, and once that it is back."""
         if error is not None:
             metrics.ledger_troubles.inc()
             self._committer.disconnect()
@@ -397,16 +397,16 @@ def get_writer() -> LedgerWriter:
 
 @atexit.register
 def close() -> None:
-    """Let this process's writer write what waits, and end it; the next use starts another."""
+    """Flush and stop this process's writer; the next use starts another."""
     current = _current
     if current is not None and current.usable:
         current.close()
 
 
 def _reset_after_fork() -> None:
-    """Leave the parent's writer alone: its thread isn't here, its connection isn't ours."""
+    """Forget the parent's writer, whose thread and connection belong to the parent."""
     global _creation, _current
-    _inherited.append(_current)  # kept, so that nothing of it is closed from here
+    _inherited.append(_current)  # keep a reference, so that nothing of it is closed here
     _creation, _current = Lock(), None
 
 

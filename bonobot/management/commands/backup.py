@@ -1,4 +1,4 @@
-"""`bonobot backup`: the database, workspaces and the audit's heads, while everything runs."""
+"""`bonobot backup`: back up the database, workspaces and signed checkpoints."""
 
 import json
 import sys

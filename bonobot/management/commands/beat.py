@@ -1,4 +1,4 @@
-"""`bonobot beat`: send what is due, as one program of several."""
+"""`bonobot beat`: run the scheduler process."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""`bonobot doctor`: what is missing on this machine, and what to do about it."""
+"""`bonobot doctor`: check this installation and suggest fixes."""
 
 import json
 import sys
@@ -17,7 +17,7 @@ MARKS = {"ok": ("✓", "green"), "warning": ("!", "yellow"), "failed": ("✗", "
 
 class Command(BaseCommand):
     help = "Look at this installation and say what to repair; exit status 1 if something fails."
-    requires_system_checks: list[str] = []  # it reports itself what is wrong
+    requires_system_checks: list[str] = []  # it reports problems itself
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--json", action="store_true", help="write JSON for programs")
@@ -37,7 +37,7 @@ class Command(BaseCommand):
 
 
 def table(findings: list[SettingsFinding]) -> Table:
-    """Return the findings with their fixes underneath."""
+    """Return a table of the findings with their fixes."""
     drawn = Table(box=None, show_header=False, padding=(0, 1))
     for finding in findings:
         mark, colour = MARKS[finding.state]

@@ -1,4 +1,4 @@
-"""`bonobot restore`: put a backup back, with every process stopped."""
+"""`bonobot restore`: restore a backup while every process is stopped."""
 
 import json
 import sys
@@ -38,7 +38,7 @@ class Command(BaseCommand):
             sys.exit(1)
 
     def put_back(self, cli: CommandContext, options: dict[str, Any]) -> None:
-        """Ask, restore, migrate, and try the keys; raises `Problem`."""
+        """Confirm, restore, migrate, and try the keys; raises `Problem`."""
         found = backups.read(options["folder"])
         question = f"Replace everything with what was saved at {found.made_at}?"
         if not options["yes"] and not cli.confirm(question):

@@ -1,4 +1,4 @@
-"""`bonobot up`: everything on one machine, in one terminal."""
+"""`bonobot up`: run all processes in one terminal."""
 
 import errno
 import os
@@ -36,7 +36,7 @@ READY_WITHIN_S = 60
 
 class Command(BaseCommand):
     help = "Start web, worker and beat in this terminal; Ctrl-C stops them all."
-    # What can be wrong with an installation; `bonobot check` looks through our own code, too.
+    # Checks of the installation; `bonobot check` also checks our own code.
     requires_system_checks = [Tags.database, Tags.security]
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -57,11 +57,11 @@ class Command(BaseCommand):
             )
             cli.show_problem(problem)
             sys.exit(1)
-        except KeyboardInterrupt:  # before there was anything to stop
+        except KeyboardInterrupt:  # before any process was started
             sys.exit(130)
 
     def run(self, options: dict[str, Any]) -> None:
-        """Start everything and stay with it; raises Problem."""
+        """Start all processes and supervise them; raises `Problem`."""
         host, port = options["host"], options["port"]
         require_free(host, port)
         login = self.prepare(demo=not options["no_demo"])
@@ -80,7 +80,7 @@ class Command(BaseCommand):
         self.stdout.write("Stopped.")
 
     def crew(self, programs: tuple[ProcessSpec, ...], host: str, port: int) -> ProcessSupervisor:
-        """Return the programs, not started yet, with this command's output as their terminal."""
+        """Return a supervisor that prints to this command's output; nothing is started yet."""
 
         def write_line(text: str) -> None:
             self.stdout.write(text)
@@ -94,7 +94,7 @@ class Command(BaseCommand):
         )
 
     def prepare(self, *, demo: bool) -> dict[str, str]:
-        """Migrate, load presets, make the demo in an empty database; return its login."""
+        """Migrate, load presets, create the demo in an empty database; return its login."""
         try:
             pending = health.count_unapplied_migrations()
         except OperationalError as error:
@@ -108,13 +108,13 @@ class Command(BaseCommand):
             load_new_presets()
             return (self.make_demo() if demo else {}) or how_to_sign_in()
         finally:
-            # The children have their own loops and connections; from here on, we have no threads.
+            # Children have their own loops and connections; no threads may be left before a fork.
             runtime.close()
             writer_thread.close()
             connections.close_all()
 
     def make_demo(self) -> dict[str, str]:
-        """Make the demo organization unless there is an organization; return user and password."""
+        """Create a demo unless there is an organization; return its user and password."""
         from agents.console.demo_organization import create_demo
         from bonobot.accounts.models import Organization
 
@@ -127,7 +127,7 @@ class Command(BaseCommand):
         return {"user": made.username, "password": f"{made.password}  (shown once)"}
 
     def wait_until_ready(self, crew: ProcessSupervisor, host: str, port: int) -> str:
-        """Copy logs until /healthz answers; return what went wrong, blank if nothing did."""
+        """Copy output until /healthz answers; return what went wrong, or blank."""
         deadline = time.monotonic() + READY_WITHIN_S
         while not crew.asked_to_stop and not healthy(host, port):
             if fault := crew.died():
@@ -138,7 +138,7 @@ class Command(BaseCommand):
         return ""
 
     def greet(self, login: dict[str, str], url: str, programs: str) -> None:
-        """Say where everything is, if it is; the login in any case, as it is kept nowhere."""
+        """Print the URL if ready, and always the login, as it isn't stored."""
         lines = [f"  {what:<9} {text}" for what, text in login.items()]
         if url:
             ready = self.style.SUCCESS(f"Bonobot {__version__} is ready: {url}/admin/")
@@ -151,7 +151,7 @@ class Command(BaseCommand):
 
 
 def protection() -> str:
-    """Say in a line what protects this machine from the programs of stdio servers."""
+    """Return a line about how programs of stdio servers are confined."""
     from mcp_servers.client.sandbox import find_sandbox_fault
 
     kind = settings.BONOBOT_STDIO_CONFINEMENT
@@ -166,7 +166,7 @@ def protection() -> str:
 
 
 def how_to_sign_in() -> dict[str, str]:
-    """Return what is missing where nobody could sign in; empty where somebody can."""
+    """Return a hint if there is no active account to sign in with, else an empty dict."""
     from bonobot.accounts.models import User
 
     if User.objects.filter(is_active=True).exists():
@@ -175,7 +175,7 @@ def how_to_sign_in() -> dict[str, str]:
 
 
 def watch(crew: ProcessSupervisor) -> str:
-    """Copy logs until a signal comes or a program ends; return which ended, blank on a signal."""
+    """Copy output until a signal or the end of a process; return which ended, or blank."""
     while not crew.asked_to_stop:
         if fault := crew.died():
             return fault
@@ -184,7 +184,7 @@ def watch(crew: ProcessSupervisor) -> str:
 
 
 def require_free(host: str, port: int) -> None:
-    """Raise Unavailable if nobody could listen there."""
+    """Raise `ServiceUnavailable` if the address can't be listened on."""
     try:
         family, kind, protocol, _, where = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -197,7 +197,7 @@ def require_free(host: str, port: int) -> None:
 
 
 def unusable(host: str, port: int, error: OSError) -> ServiceUnavailable:
-    """Say why an address can't be listened on, and what to do."""
+    """Return an error that says why an address can't be listened on."""
     remedy = "Choose another with `--port N` (`make run PORT=N`)"
     if error.errno == errno.EADDRINUSE:
         detail, remedy = (
@@ -214,7 +214,7 @@ def unusable(host: str, port: int, error: OSError) -> ServiceUnavailable:
 
 
 def healthy(host: str, port: int) -> bool:
-    """Say whether /healthz answers 200 on this machine."""
+    """Return whether /healthz answers 200 on this machine."""
     try:
         with socket.create_connection((ANYWHERE.get(host, host), port), timeout=1) as link:
             link.settimeout(5)

@@ -1,4 +1,4 @@
-"""`bonobot web`: answer HTTP, as one program of several."""
+"""`bonobot web`: run the web process."""
 
 from argparse import ArgumentParser
 from typing import Any

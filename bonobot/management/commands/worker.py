@@ -1,4 +1,4 @@
-"""`bonobot worker`: take work, as one program of several."""
+"""`bonobot worker`: run a worker process."""
 
 from argparse import ArgumentParser, ArgumentTypeError, RawDescriptionHelpFormatter
 from typing import Any
@@ -47,7 +47,7 @@ class Command(BaseCommand):
 
 
 def queues(text: str) -> tuple[str, ...]:
-    """Return the queues that an option names; raises ArgumentTypeError."""
+    """Return the queues of an option; raises `ArgumentTypeError`."""
     found = tuple(name.strip() for name in text.split(",") if name.strip())
     if not found or set(found) - set(NAMES):
         raise ArgumentTypeError(f"{text!r}: choose among {', '.join(NAMES)}")

@@ -1,4 +1,4 @@
-"""The admin of notices: importing registers channels and the outbox."""
+"""The admin of notifications; importing it registers channels and the outbox."""
 
 from bonobot.notifications.admin import channels, notifications
 

@@ -1,4 +1,4 @@
-"""Channels, their form and test."""
+"""Notification channels in the admin."""
 
 from typing import Any
 
@@ -50,7 +50,7 @@ def _build_secret_field(label: Any, help_text: Any) -> forms.CharField:
 
 
 class NotificationChannelForm(forms.Form):
-    """Everything about a channel. Which parts show follows the kind."""
+    """The form of a channel; the kind decides which fields are shown."""
 
     name = forms.CharField(
         label=_("Name"), widget=TextInput, help_text=_("Who is told, such as “Operations”.")
@@ -91,31 +91,31 @@ class NotificationChannelForm(forms.Form):
     def __init__(
         self, principal: Principal, posted: Any = None, *, channel: Channel | None = None
     ) -> None:
-        """Show what is stored, secrets masked."""
+        """Fill the form with a stored channel, secrets masked."""
         first = {"kind": Channel.Kind.EMAIL if settings.BONOBOT_EMAIL_URL else Channel.Kind.WEBHOOK}
         super().__init__(posted, initial=build_initial(channel) if channel else first)
         if not principal.may(Action.ALLOW_PRIVATE_ADDRESS):
             self.fields["allow_private"].disabled = True
 
     def spec(self) -> NotificationChannelSpec:
-        """Return what was said."""
+        """Return the cleaned values as a spec."""
         said = dict(self.cleaned_data)
         said["addresses"] = said["addresses"].replace(",", " ").split()
         return NotificationChannelSpec(**said)
 
     @property
     def mail_fields(self) -> list[forms.BoundField]:
-        """Return what an e-mail channel has beside the rest."""
+        """The fields of email channels only."""
         return [self["addresses"]]
 
     @property
     def web_fields(self) -> list[forms.BoundField]:
-        """Return what a webhook has beside the rest."""
+        """The fields of webhooks only."""
         return [self["url"], self["secret"], self["allow_private"]]
 
 
 def build_initial(channel: Channel) -> dict[str, Any]:
-    """Return a stored channel as the form shows it."""
+    """Return the form's initial values for a stored channel."""
     plain = ("name", "kind", "allow_private", "events", "minimum", "enabled")
     return {
         **{name: getattr(channel, name) for name in plain},
@@ -130,7 +130,7 @@ LATEST = 20
 
 @register(Channel)
 class NotificationChannelAdmin(TabbedAdmin):
-    """The ways in which the active organization is told."""
+    """The notification channels of the active organization."""
 
     needs_to_view = (Action.VIEW_AUDIT,)
     needs_to_change = Action.MANAGE_NOTICES
@@ -141,19 +141,19 @@ class NotificationChannelAdmin(TabbedAdmin):
     change_list_template = "admin/notices/channels.html"
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Channel]:
-        """Return the channels with the state of what they were told last."""
+        """Return the channels with the state of their last notification."""
         tried = Notice.objects.filter(channel=OuterRef("pk"), attempts__gt=0)
         latest = tried.order_by("-created_at").values("state")[:1]
         return super().get_queryset(request).annotate(latest_state=Subquery(latest))
 
     def get_actions(self, request: HttpRequest) -> dict[str, Any]:
-        """Offer none: a channel is removed on its own page."""
+        """Return no actions: a channel is deleted on its own page."""
         return {}
 
     def add_view(
         self, request: HttpRequest, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> Any:
-        """Show our own form; a secret that was made up is shown in the answer alone."""
+        """Show our own form; a generated secret is shown once in the response."""
         principal = self.principal(request)
         principal.require(Action.MANAGE_NOTICES)
         form = NotificationChannelForm(principal, request.POST or None)
@@ -169,7 +169,7 @@ class NotificationChannelAdmin(TabbedAdmin):
         )
 
     def made(self, request: HttpRequest, channel: Channel, made: str) -> HttpResponseBase:
-        """Show a secret that was made up, once; otherwise go to the channel."""
+        """Show a generated secret once, or redirect to the channel if there is none."""
         if made:
             return render_screen(
                 request,
@@ -184,38 +184,38 @@ class NotificationChannelAdmin(TabbedAdmin):
         return HttpResponseRedirect(address)
 
     def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
-        """Name what goes: a channel with what it was told, which nobody deletes on its own."""
+        """Allow deleting a channel with its notifications, which need no separate permission."""
         found, counts, _needed, protected = super().get_deleted_objects(objs, request)
         return found, counts, set(), protected
 
     def delete_model(self, request: HttpRequest, obj: Channel) -> None:
-        """Remove by the operation."""
+        """Delete through the service."""
         remove_channel(self.principal(request), obj)
 
     @display(description=_("goes to"))
     def where(self, channel: Channel) -> str:
-        """Return where it leads, without what is secret."""
+        """Return the destination without secret parts."""
         return make_visible(channel.goes_to, 80)
 
     @display(description=_("told of"))
     def told_of(self, channel: Channel) -> str:
-        """Return its events."""
+        """Return the titles of its events."""
         return "; ".join(str(TITLES[event]) for event in channel.events) or _t("everything")
 
     @display(description=_("on"), boolean=True, ordering="enabled")
     def on(self, channel: Channel) -> bool:
-        """Return whether it is told anything."""
+        """Return whether it is enabled."""
         return channel.enabled
 
     @display(description=_("last notice"))
     def latest(self, channel: Any) -> Any:
-        """Return what became of the last notice."""
+        """Return the state of the last notification as a badge."""
         return render_state_badge(channel.latest_state) if channel.latest_state else "–"
 
 
 @NotificationChannelAdmin.add_page("change", _("Channel"), needs=Action.VIEW_AUDIT)
 def show_channel(visit: ObjectRequest) -> HttpResponseBase:
-    """Show the form with what is stored and the latest notices, or change the channel."""
+    """Show the form and the latest notifications, or update the channel."""
     channel: Channel = visit.object
     posted = visit.request.POST if visit.request.method == "POST" else None
     form = NotificationChannelForm(visit.principal, posted, channel=channel)
@@ -237,7 +237,7 @@ def show_channel(visit: ObjectRequest) -> HttpResponseBase:
 
 @NotificationChannelAdmin.add_deed("test", needs=Action.MANAGE_NOTICES)
 def test(visit: ObjectRequest) -> None:
-    """Send a test notice now and say what became of it."""
+    """Send a test notification and show the result."""
     notice = send_test(visit.principal, visit.object)
     if notice.state == Notice.State.SENT:
         messages.success(visit.request, _t("The test notice was taken by the receiver."))
@@ -247,10 +247,10 @@ def test(visit: ObjectRequest) -> None:
 
 
 def render_state_badge(state: str) -> Any:
-    """Return a notice's state as a badge."""
+    """Return a notification's state as a badge."""
     return badge_html(TONED[state], Notice.State(state).label)
 
 
-# What a state means to the eye, in the words of the admin's tones.
+# The badge tones of states.
 TONED = {"waiting": "running", "sent": "ok", "failed": "failed", "withdrawn": "withdrawn"}
 TITLES = {code: _(event.title) for code, event in EVENTS.items()}

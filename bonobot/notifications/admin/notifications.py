@@ -1,4 +1,4 @@
-"""Notifications sent, waiting, given up."""
+"""The outbox of notifications in the admin."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ from bonobot.notifications.models import Notice
 
 @register(Notice)
 class NotificationAdmin(TabbedAdmin):
-    """The active organization's notices of the last thirty days."""
+    """The active organization's notifications of the last 30 days."""
 
     needs_to_view = (Action.VIEW_AUDIT,)
     needs_to_change = Action.MANAGE_NOTICES
@@ -34,46 +34,46 @@ class NotificationAdmin(TabbedAdmin):
     change_list_template = "admin/notices/list.html"
 
     def has_add_permission(self, request: HttpRequest) -> bool:
-        """Never: notices are written where things happen."""
+        """Return False: events create notifications."""
         return False
 
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        """Never: what ended goes by itself."""
+        """Return False: old notifications are pruned automatically."""
         return False
 
     @display(description=_("event"), ordering="event")
     def what(self, notice: Notice) -> str:
-        """Return what happened."""
+        """Return the event's title."""
         return str(TITLES[notice.event])
 
     @display(description=_("about"), ordering="subject_name")
     def about(self, notice: Notice) -> str:
-        """Return what it is about."""
+        """Return the subject's name."""
         return notice.about
 
     @display(description=_("channel"), ordering="channel__name")
     def goes_by(self, notice: Notice) -> str:
-        """Return the channel."""
+        """Return the channel's name."""
         return notice.channel.name
 
     @display(description=_("state"), ordering="state")
     def became(self, notice: Notice) -> Any:
-        """Return what became of it."""
+        """Return the state as a badge."""
         return render_state_badge(notice.state)
 
     @display(description=_("error"))
     def fault(self, notice: Notice) -> str:
-        """Return what went wrong at the last attempt."""
+        """Return the error of the last attempt."""
         return localize_text(notice.error)[:80] or "–"
 
     @display(description=_("when"), ordering="created_at")
     def when(self, notice: Notice) -> Any:
-        """Return when it was written."""
+        """Return when it was created."""
         return ago(notice.created_at)
 
     @action(description=_("Send again"), permissions=["change"])
     def retry_chosen(self, request: HttpRequest, queryset: QuerySet[Notice]) -> None:
-        """Have the chosen notices tried again at once; those that were sent stay as they are."""
+        """Retry the selected notifications immediately; skip those that were sent."""
         done = 0
         for notice in queryset:
             try:
@@ -88,7 +88,7 @@ class NotificationAdmin(TabbedAdmin):
 
 @NotificationAdmin.add_page("change", _("Notice"), needs=Action.VIEW_AUDIT)
 def show_notification(visit: ObjectRequest) -> HttpResponseBase:
-    """Show what was told, to whom, and what became of it."""
+    """Show a notification with its channel and state."""
     notice: Notice = visit.object
     return visit.show(
         "notices/notice.html",
@@ -102,6 +102,6 @@ def show_notification(visit: ObjectRequest) -> HttpResponseBase:
 
 @NotificationAdmin.add_deed("retry", needs=Action.MANAGE_NOTICES)
 def retry(visit: ObjectRequest) -> None:
-    """Have the notice tried again at once."""
+    """Retry a notification immediately."""
     delivery.retry(visit.principal, visit.object)
     messages.success(visit.request, _t("It is tried again within seconds."))

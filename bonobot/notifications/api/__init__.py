@@ -1,1 +1,1 @@
-"""REST of notices: channels and the outbox."""
+"""The REST API of notification channels and the outbox."""

@@ -1,4 +1,4 @@
-"""Shapes of channels and notifications."""
+"""Serializers of channels and notifications."""
 
 from typing import Any
 

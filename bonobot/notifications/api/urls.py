@@ -1,4 +1,4 @@
-"""Addresses below /api/."""
+"""URLs of the REST API of notifications."""
 
 from django.urls import path
 

@@ -1,4 +1,4 @@
-"""Channels and notifications."""
+"""REST views of channels and notifications."""
 
 from typing import Any
 
@@ -118,7 +118,7 @@ class TestNotificationChannelView(NotificationChannelView):
 
 
 class NotificationFilter(StrictFilterSet):
-    """What notices are looked for by."""
+    """Filters of the list of notifications."""
 
     channel = django_filters.UUIDFilter(field_name="channel_id", label="Id of the channel")
     state = django_filters.ChoiceFilter(choices=Notice.State.choices)

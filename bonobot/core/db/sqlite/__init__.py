@@ -1,1 +1,1 @@
-"""SQLite as Django's backend, with one queue of writers in each process; see `turns`."""
+"""Django's SQLite backend with one write queue per process; see `write_queue`."""

@@ -14,7 +14,7 @@ DEFAULT_TIMEOUT_S = 5.0
 
 
 class DatabaseWrapper(base.DatabaseWrapper):
-    """A connection; `BEGIN IMMEDIATE` waits in the process's queue before it asks SQLite."""
+    """A connection whose `BEGIN IMMEDIATE` first waits in the process's write queue."""
 
     _turn: WriteQueue | None = None
 

@@ -1,9 +1,8 @@
-"""Threads queue for the write lock.
+"""A queue of the process's threads for SQLite's write lock.
 
-SQLite lets whoever waits ask again now and then, up to a tenth of a second apart: with many threads
-the one that is asleep loses again and again, and the ledger's writer, on which all calls wait,
-gives up although nothing is wrong. Here the writer goes first, and the others one by one. Other
-processes are met at SQLite's own lock, as before.
+SQLite waiters poll the lock, up to 0.1 s apart: with many threads one of them may lose repeatedly
+until it times out, even the ledger's writer, on which all calls wait. Here urgent writers go first
+and the others one at a time. Other processes still compete for SQLite's own lock.
 """
 
 import os
@@ -13,7 +12,7 @@ from threading import Condition
 
 
 class WriteQueue:
-    """Who may open a transaction that writes: one at a time, the urgent ones first."""
+    """Admits one write transaction at a time, urgent ones first."""
 
     def __init__(self) -> None:
         self._changed = Condition()
@@ -21,7 +20,7 @@ class WriteQueue:
         self._urgent = 0
 
     def take(self, *, within_s: float, urgent: bool = False) -> bool:
-        """Wait for the turn; False where it didn't come in time."""
+        """Wait for the turn; return False on timeout."""
         with self._changed:
             self._urgent += urgent
             try:
@@ -35,14 +34,14 @@ class WriteQueue:
             return came
 
     def give(self) -> None:
-        """Let the next one in."""
+        """End the turn and admit the next writer."""
         with self._changed:
             self._taken = False
             self._changed.notify_all()
 
     @contextmanager
     def urgently(self, *, within_s: float) -> Iterator[None]:
-        """Go before the others; without the turn in time, SQLite's own lock decides."""
+        """Hold the turn, ahead of other writers; on timeout continue without it."""
         came = self.take(within_s=within_s, urgent=True)
         try:
             yield
@@ -60,7 +59,7 @@ def get_write_queue() -> WriteQueue:
 
 
 def _reset_after_fork() -> None:
-    """Begin anew: who held the turn isn't here."""
+    """Replace the queue: its holder doesn't exist in the child."""
     global _turns
     _turns = WriteQueue()
 
